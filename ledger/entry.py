@@ -1,0 +1,198 @@
+"""The entry frame: what a writer sends, a bookie stores and a reader verifies, byte for byte.
+
+    header   48 bytes, little endian:
+             u8 version, u8 digest, u16 zero, u32 payload bytes,
+             i64 ledger, i64 entry, i64 last add confirmed, i64 length,
+             u32 CRC32C of the payload, u32 CRC32C of the 44 bytes before
+    payload
+    trailer  only if digest is HMAC_SHA256, 64 bytes:
+             SHA-256 of the payload, HMAC-SHA256 over the first 44 header bytes and that hash
+
+*length* is the sum of the payload bytes of this entry and all before it. The header can be
+verified without the payload, so header and trailer alone (a *proof*) carry a last add
+confirmed that a reader can trust (rule 15). An explicit LAC is a frame with entry id -1 and
+no payload. Everything is covered by CRC32C, so bookies verify every frame on arrival without
+knowing a password (rule 87); the authentication code is checked by readers.
+"""
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from google_crc32c import value as crc32c
+
+from ledger.errors import DamagedEntry, EntryTooLarge
+
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<BBHIqqqqII")
+HEADER_BYTES: Final = HEADER.size
+TRAILER_BYTES: Final = 64
+ENTRY_BYTES_MAX: Final = 17 * 1024 * 1024
+"""Largest payload; dlog's records are at most 16 MiB and an entry holds at least one."""
+LAC_ENTRY: Final = -1
+"""Entry id in the header of an explicit LAC."""
+
+_COVERED = HEADER_BYTES - 4
+_HEADER_CRC = struct.Struct("<I")
+
+
+class Digest(IntEnum):
+    """How entries of a ledger are protected. Persisted: keep the numbers."""
+
+    CRC32C = 1
+    HMAC_SHA256 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header of a frame says; made only from bytes whose checksum was right."""
+
+    digest: Digest
+    payload_bytes: int
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    payload_crc: int
+
+    @property
+    def trailer_bytes(self) -> int:
+        return TRAILER_BYTES if self.digest is Digest.HMAC_SHA256 else 0
+
+    @property
+    def frame_bytes(self) -> int:
+        return HEADER_BYTES + self.payload_bytes + self.trailer_bytes
+
+
+def access_key(password: bytes) -> bytes:
+    """Return the key that bookies ask for with each add and each fence (rule 88)."""
+    return hashlib.sha256(b"dlog access " + password).digest()[:16]
+
+
+def mac_key(password: bytes) -> bytes:
+    """Return the key of the authentication code; never sent to a bookie."""
+    return hashlib.sha256(b"dlog mac " + password).digest()
+
+
+def encode_frame(
+    *,
+    ledger_id: int,
+    entry_id: int,
+    last_add_confirmed: int,
+    length: int,
+    payload: bytes,
+    mac: bytes | None = None,
+) -> bytes:
+    """Return the frame of one entry; with *mac* (see `mac_key`) also its authentication code."""
+    if len(payload) > ENTRY_BYTES_MAX:
+        raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
+    digest = Digest.CRC32C if mac is None else Digest.HMAC_SHA256
+    header = HEADER.pack(
+        VERSION, digest, 0, len(payload),
+        ledger_id, entry_id, last_add_confirmed, length,
+        crc32c(payload), 0,
+    )[:_COVERED]  # fmt: skip
+    header_crc = _HEADER_CRC.pack(crc32c(header))
+    if mac is None:
+        return b"".join((header, header_crc, payload))
+    return b"".join((header, header_crc, payload, _trailer(header, payload, mac)))
+
+
+def encode_lac(
+    *, ledger_id: int, last_add_confirmed: int, length: int, mac: bytes | None = None
+) -> bytes:
+    """Return the frame of an explicit LAC."""
+    return encode_frame(
+        ledger_id=ledger_id,
+        entry_id=LAC_ENTRY,
+        last_add_confirmed=last_add_confirmed,
+        length=length,
+        payload=b"",
+        mac=mac,
+    )
+
+
+def parse_header(frame: bytes | memoryview) -> Header:
+    """Return the verified header at the start of *frame*. Raises `DamagedEntry`."""
+    if len(frame) < HEADER_BYTES:
+        raise DamagedEntry("entry", f"{len(frame)} bytes are no header")
+    fields = HEADER.unpack_from(frame)
+    version, digest, zero, payload_bytes, ledger, entry, lac, length, payload_crc, crc = fields
+    if crc32c(bytes(frame[:_COVERED])) != crc:
+        raise DamagedEntry(f"entry {entry} of ledger {ledger}", "header checksum differs")
+    if version != VERSION or zero != 0 or digest not in Digest._value2member_map_:
+        raise DamagedEntry(
+            f"entry {entry} of ledger {ledger}", f"unknown version {version}/{digest}"
+        )
+    return Header(Digest(digest), payload_bytes, ledger, entry, lac, length, payload_crc)
+
+
+def verify_frame(frame: bytes | memoryview, ledger_id: int, entry_id: int) -> Header:
+    """Check lengths, ids and checksums of a whole frame; return its header.
+
+    Raises `DamagedEntry`. The authentication code is not checked: see `authenticate`."""
+    header = parse_header(frame)
+    what = f"entry {entry_id} of ledger {ledger_id}"
+    if header.ledger_id != ledger_id or header.entry_id != entry_id:
+        raise DamagedEntry(
+            what, f"its header names entry {header.entry_id} of ledger {header.ledger_id}"
+        )
+    if len(frame) != header.frame_bytes:
+        raise DamagedEntry(what, f"{len(frame)} bytes instead of {header.frame_bytes}")
+    payload = frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+    if crc32c(bytes(payload)) != header.payload_crc:
+        raise DamagedEntry(what, "payload checksum differs")
+    return header
+
+
+def authenticate(frame: bytes | memoryview, header: Header, mac: bytes | None) -> bool:
+    """Return True iff *frame* carries the authentication code that *mac* asks for.
+
+    Requires that *frame* passed `verify_frame` or is a proof of *header*. A ledger made
+    without a password (mac None) asks for none."""
+    if mac is None:
+        return header.digest is Digest.CRC32C
+    if header.digest is not Digest.HMAC_SHA256:
+        return False
+    covered = bytes(frame[:_COVERED])
+    payload_hash = bytes(frame[-TRAILER_BYTES : -TRAILER_BYTES + 32])
+    code = hmac.digest(mac, covered + payload_hash, "sha256")
+    if not hmac.compare_digest(code, bytes(frame[-32:])):
+        return False
+    if len(frame) == HEADER_BYTES + TRAILER_BYTES and header.payload_bytes:
+        return True  # a proof: there is no payload to compare
+    payload = frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+    return hmac.compare_digest(hashlib.sha256(payload).digest(), payload_hash)
+
+
+def payload_of(frame: bytes | memoryview, header: Header) -> memoryview:
+    """Return the payload of a verified frame, without a copy."""
+    return memoryview(frame)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+
+
+def proof_of(frame: bytes | memoryview, header: Header) -> bytes:
+    """Return header and trailer of *frame*: enough to trust its LAC without its payload."""
+    if header.trailer_bytes == 0:
+        return bytes(frame[:HEADER_BYTES])
+    return bytes(frame[:HEADER_BYTES]) + bytes(frame[-TRAILER_BYTES:])
+
+
+def verify_proof(proof: bytes, ledger_id: int, mac: bytes | None) -> Header:
+    """Return the header that *proof* carries. Raises `DamagedEntry`."""
+    header = parse_header(proof)
+    what = f"last-add-confirmed proof of ledger {ledger_id}"
+    if header.ledger_id != ledger_id:
+        raise DamagedEntry(what, f"it is of ledger {header.ledger_id}")
+    if len(proof) != HEADER_BYTES + header.trailer_bytes:
+        raise DamagedEntry(what, f"{len(proof)} bytes are too many or too few")
+    if not authenticate(proof, header, mac):
+        raise DamagedEntry(what, "authentication code differs; is the password right?")
+    return header
+
+
+def _trailer(covered: bytes, payload: bytes, mac: bytes) -> bytes:
+    payload_hash = hashlib.sha256(payload).digest()
+    return payload_hash + hmac.digest(mac, covered + payload_hash, "sha256")

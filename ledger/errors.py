@@ -1,0 +1,223 @@
+"""Every error of the ledger layer; the root of all errors of dlog.
+
+    LogError                       base of everything that dlog raises on purpose
+    |- CallerError                 the call was wrong; repeating it unchanged cannot help
+    |  |- InvalidUri
+    |  |- InvalidQuorum            E >= Qw >= Qa >= 1 does not hold, or more than E_MAX
+    |  |- EntryTooLarge
+    |  |- WrongPassword
+    |  `- HandleClosed             the handle was closed by its owner
+    |- RemoteError                 another process said no, or did not say anything
+    |  |- MetadataError
+    |  |  |- MetadataUnavailable   no answer in time; the outcome of a write is unknown
+    |  |  |- NoSuchNode / NodeExists / NodeNotEmpty / BadVersion
+    |  |  `- NamespaceMismatch     instance, layout or format of the namespace is another one
+    |  |- NotEnoughBookies
+    |  |- BookieUnavailable        no answer in time, or refused the connection
+    |  |- BookieRefused            the bookie answered with an error
+    |  |- NoSuchLedger
+    |  |- LedgerFenced             another process recovers or has closed the ledger
+    |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
+    |  `- EntryLost                no replica can give an entry that was acknowledged
+    `- StorageError                bytes that were read are not the bytes that were written
+       |- DamagedEntry
+       `- DamagedMetadata
+
+Each class says by two attributes what a caller may do: `retryable` (the same call may
+succeed later) and `outcome_unknown` (what was asked for may or may not have happened).
+"""
+
+from collections.abc import Iterable
+
+
+class LogError(Exception):
+    """Base of all errors raised by dlog on purpose. The message says what to do."""
+
+    retryable: bool = False
+    outcome_unknown: bool = False
+
+
+class CallerError(LogError):
+    """The call itself was wrong."""
+
+
+class RemoteError(LogError):
+    """Another process refused, failed or did not answer."""
+
+
+class StorageError(LogError):
+    """What is on disk, or came over the wire, is damaged or does not fit."""
+
+
+class InvalidUri(CallerError):
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__(
+            f"namespace URI {uri!r}: {reason}. "
+            "Use file:///directory, zk://host:2181,host:2181/root or memory://name."
+        )
+        self.uri = uri
+
+
+class InvalidQuorum(CallerError):
+    def __init__(self, ensemble: int, write_quorum: int, ack_quorum: int, reason: str) -> None:
+        super().__init__(
+            f"E={ensemble}, Qw={write_quorum}, Qa={ack_quorum}: {reason}. "
+            "E >= Qw >= Qa >= 1 must hold."
+        )
+        self.ensemble, self.write_quorum, self.ack_quorum = ensemble, write_quorum, ack_quorum
+
+
+class EntryTooLarge(CallerError):
+    def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(
+            f"entry of {size_bytes} bytes is over the limit of {size_bytes_max}; split it"
+        )
+        self.size_bytes, self.size_bytes_max = size_bytes, size_bytes_max
+
+
+class WrongPassword(CallerError):
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(
+            f"ledger {ledger_id}: the password is not the one it was created with; "
+            "open it with that password"
+        )
+        self.ledger_id = ledger_id
+
+
+class HandleClosed(CallerError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is closed; open it again to go on")
+        self.what = what
+
+
+class MetadataError(RemoteError):
+    """Something about the metadata store or what it holds."""
+
+
+class MetadataUnavailable(MetadataError):
+    retryable = True
+    outcome_unknown = True
+
+    def __init__(self, uri: str, operation: str, timeout_s: float, reason: str = "") -> None:
+        because = f": {reason}" if reason else ""
+        super().__init__(
+            f"metadata store {uri} did not answer {operation} within {timeout_s:g} s{because}; "
+            "check that it runs and can be reached, then try again"
+        )
+        self.uri, self.operation, self.timeout_s = uri, operation, timeout_s
+
+
+class NoSuchNode(MetadataError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"metadata store has no node {path}")
+        self.path = path
+
+
+class NodeExists(MetadataError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"metadata store already has a node {path}")
+        self.path = path
+
+
+class NodeNotEmpty(MetadataError):
+    def __init__(self, path: str) -> None:
+        super().__init__(f"node {path} has children; delete those first")
+        self.path = path
+
+
+class BadVersion(MetadataError):
+    """The compare of a compare-and-swap failed: somebody else wrote first."""
+
+    def __init__(self, path: str, expected: int) -> None:
+        super().__init__(f"node {path} is no longer at version {expected}; read it again")
+        self.path, self.expected = path, expected
+
+
+class NamespaceMismatch(MetadataError):
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(
+            f"namespace is {found}, expected {expected}; "
+            "check the URI, or use the version and settings the namespace was made with"
+        )
+        self.found, self.expected = found, expected
+
+
+class NotEnoughBookies(RemoteError):
+    retryable = True
+
+    def __init__(self, needed: int, available: Iterable[str]) -> None:
+        self.needed, self.available = needed, tuple(available)
+        names = ", ".join(self.available) or "none"
+        super().__init__(
+            f"{needed} bookies are needed, available: {names}; "
+            "start more bookies or use a smaller ensemble"
+        )
+
+
+class BookieUnavailable(RemoteError):
+    retryable = True
+    outcome_unknown = True
+
+    def __init__(self, bookie: str, reason: str) -> None:
+        super().__init__(f"bookie {bookie} cannot be reached: {reason}")
+        self.bookie, self.reason = bookie, reason
+
+
+class BookieRefused(RemoteError):
+    retryable = True
+
+    def __init__(self, bookie: str, status: str) -> None:
+        super().__init__(f"bookie {bookie} answered {status}")
+        self.bookie, self.status = bookie, status
+
+
+class NoSuchLedger(RemoteError):
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(f"ledger {ledger_id} does not exist (never made, or deleted)")
+        self.ledger_id = ledger_id
+
+
+class LedgerFenced(RemoteError):
+    """The ledger was taken over. Adds in flight may or may not be kept (rule 10)."""
+
+    outcome_unknown = True
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(
+            f"ledger {ledger_id} was fenced: another process recovers it. "
+            "Adds that were not acknowledged may or may not be in it; read it to know"
+        )
+        self.ledger_id = ledger_id
+
+
+class RecoveryFailed(RemoteError):
+    retryable = True
+
+    def __init__(self, ledger_id: int, reason: str) -> None:
+        super().__init__(
+            f"ledger {ledger_id} could not be recovered: {reason}. Nothing was decided; "
+            "bring its bookies back and try again"
+        )
+        self.ledger_id, self.reason = ledger_id, reason
+
+
+class EntryLost(RemoteError):
+    retryable = True
+
+    def __init__(self, ledger_id: int, entry_id: int, reason: str) -> None:
+        super().__init__(
+            f"entry {entry_id} of ledger {ledger_id} cannot be read from any replica now: {reason}"
+        )
+        self.ledger_id, self.entry_id, self.reason = ledger_id, entry_id, reason
+
+
+class DamagedEntry(StorageError):
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} is damaged: {reason}")
+        self.what, self.reason = what, reason
+
+
+class DamagedMetadata(StorageError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"metadata at {path} cannot be read: {reason}")
+        self.path, self.reason = path, reason

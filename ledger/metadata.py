@@ -1,0 +1,163 @@
+"""Ledger metadata: the value that every change of a ledger compares and swaps.
+
+States go OPEN -> IN_RECOVERY -> CLOSED or OPEN -> CLOSED, never back (rule 4). Fragments are
+strictly ordered by first entry (rule 20); a fragment's ensemble holds the entries from its
+first entry up to the next fragment's.
+
+Invariants (checked when a value is made):
+    quorum.ensemble bookies in each fragment, all different
+    first fragment begins at entry 0; first entries strictly increase
+    CLOSED iff last_entry and length are known
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+
+from ledger.entry import Digest
+from ledger.errors import DamagedMetadata
+from ledger.ids import NO_ENTRY, BookieId, EntryId
+from ledger.quorum import Quorum
+from ledger.wire import metadata_pb2 as pb
+
+FORMAT_VERSION: Final = 1
+
+
+class LedgerState(IntEnum):
+    """Persisted: keep the numbers."""
+
+    OPEN = 1
+    """One writer adds; nobody has tried to recover it."""
+    IN_RECOVERY = 2
+    """Somebody fences it; the writer can no longer change the ensemble."""
+    CLOSED = 3
+    """Terminal: last entry and length are fixed for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The entries from *first_entry* on are held by *bookies*, an ordered ensemble."""
+
+    first_entry: EntryId
+    bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetadata:
+    quorum: Quorum
+    fragments: tuple[Fragment, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry: EntryId | None = None
+    length: int | None = None
+    digest: Digest = Digest.CRC32C
+    access_key: bytes = b""
+    custom: Mapping[str, bytes] = field(default_factory=dict)
+    creation_token: bytes = b""
+    created_ms: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.fragments, "a ledger has at least one fragment"
+        assert self.fragments[0].first_entry == 0, "the first fragment begins at entry 0"
+        firsts = [fragment.first_entry for fragment in self.fragments]
+        assert all(a < b for a, b in zip(firsts, firsts[1:], strict=False)), (
+            f"fragments must be strictly ordered: {firsts}"
+        )
+        for fragment in self.fragments:
+            assert len(fragment.bookies) == self.quorum.ensemble, "ensemble of the wrong size"
+            assert len(set(fragment.bookies)) == len(fragment.bookies), "bookie twice in ensemble"
+        closed = self.state is LedgerState.CLOSED
+        assert closed == (self.last_entry is not None) == (self.length is not None), (
+            "exactly a CLOSED ledger has last entry and length"
+        )
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """Return the fragment whose ensemble holds *entry_id*."""
+        firsts = [fragment.first_entry for fragment in self.fragments]
+        return self.fragments[bisect_right(firsts, entry_id) - 1]
+
+    def fragment_end(self, fragment: Fragment) -> EntryId | None:
+        """Return the last entry of *fragment*, or None if it is open at its end."""
+        index = self.fragments.index(fragment)
+        if index + 1 < len(self.fragments):
+            return EntryId(self.fragments[index + 1].first_entry - 1)
+        return self.last_entry
+
+    def with_ensemble(self, first_entry: EntryId, bookies: tuple[BookieId, ...]) -> Self:
+        """Return metadata whose entries from *first_entry* on are held by *bookies*.
+
+        Replaces the last fragment if it begins there (nothing was acknowledged in it),
+        else appends one (rule 20). Requires first_entry >= the last fragment's first."""
+        kept = self.fragments
+        if kept[-1].first_entry == first_entry:
+            kept = kept[:-1]
+        return replace(self, fragments=(*kept, Fragment(first_entry, bookies)))
+
+    def in_recovery(self) -> Self:
+        assert self.state is LedgerState.OPEN
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def closed(self, last_entry: EntryId, length: int) -> Self:
+        """Return the closed ledger. Fragments that begin after its end stay: rule 52."""
+        assert self.state is not LedgerState.CLOSED, "CLOSED is terminal"
+        return replace(self, state=LedgerState.CLOSED, last_entry=last_entry, length=length)
+
+    def encode(self) -> bytes:
+        node = pb.LedgerNode(
+            version=FORMAT_VERSION,
+            ensemble=self.quorum.ensemble,
+            write_quorum=self.quorum.write,
+            ack_quorum=self.quorum.ack,
+            state=self.state.value,
+            last_entry=NO_ENTRY if self.last_entry is None else self.last_entry,
+            length=self.length or 0,
+            digest=self.digest,
+            access_key=self.access_key,
+            fragments=[
+                pb.FragmentNode(first_entry=f.first_entry, bookies=f.bookies)
+                for f in self.fragments
+            ],
+            custom=self.custom,
+            creation_token=self.creation_token,
+            created_ms=self.created_ms,
+        )
+        return node.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, value: bytes, *, path: str) -> Self:
+        """Return what *value*, read at *path*, says. Raises `DamagedMetadata`."""
+        try:
+            node = pb.LedgerNode.FromString(value)
+        except DecodeError as error:
+            raise DamagedMetadata(path, str(error)) from error
+        if node.version != FORMAT_VERSION:
+            raise DamagedMetadata(
+                path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
+            )
+        try:
+            state = LedgerState(node.state)
+            closed = state is LedgerState.CLOSED
+            return cls(
+                quorum=Quorum(node.ensemble, node.write_quorum, node.ack_quorum),
+                fragments=tuple(
+                    Fragment(EntryId(f.first_entry), tuple(BookieId(b) for b in f.bookies))
+                    for f in node.fragments
+                ),
+                state=state,
+                last_entry=EntryId(node.last_entry) if closed else None,
+                length=node.length if closed else None,
+                digest=Digest(node.digest),
+                access_key=node.access_key,
+                custom=dict(node.custom),
+                creation_token=node.creation_token,
+                created_ms=node.created_ms,
+            )
+        except (AssertionError, ValueError) as error:
+            raise DamagedMetadata(path, str(error)) from error

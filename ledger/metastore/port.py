@@ -1,0 +1,137 @@
+"""The port to the metadata store: a small tree of versioned nodes with compare-and-swap.
+
+All implementations pass one contract suite (`tests/ledger/metastore`). Paths are absolute
+inside the namespace (``/logs/flights``); the root path of the URI is added by the store.
+
+A store keeps one *session* alive. Ephemeral nodes live as long as the session that made
+them. No safety ever rests on an ephemeral node: a process that was paused may believe in a
+session that ended long ago (DESIGN section 3).
+
+Every call ends within the store's timeout, with `MetadataUnavailable` if there was no
+answer; then the outcome of a write is unknown.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+ANY_VERSION: Final = -1
+"""Given as the expected version: do not compare."""
+
+VALUE_BYTES_MAX: Final = 1_000_000
+"""Largest value of a node; ZooKeeper's own limit is 1 MiB with its framing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Value of a node and the version that a compare-and-swap must name."""
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOp:
+    """Requires that the node exists at *version* (`ANY_VERSION`: that it exists)."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOp:
+    path: str
+    value: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetOp:
+    path: str
+    value: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOp:
+    path: str
+    version: int = ANY_VERSION
+
+
+Op = CheckOp | CreateOp | SetOp | DeleteOp
+
+
+class Session:
+    """One life of the connection; ephemeral nodes belong to it."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.lost = asyncio.Event()
+        """Set iff this session has ended, or can no longer be proven alive.
+
+        A local monotonic timer sets it when the store was out of reach for two thirds of
+        the session's timeout, so an owner steps down before anybody else can step up.
+        It is never cleared; the store then makes a new `Session`."""
+
+
+class Watch(Protocol):
+    """Tells of changes of one node: its value, its existence, its list of children."""
+
+    async def changed(self) -> None:
+        """Return once something may have changed since the last return (or the start).
+
+        Level triggered: many changes may become one; a return without a change is
+        allowed. The caller reads again whatever it wants to know."""
+
+    def close(self) -> None:
+        """Stop watching. A waiting `changed` is cancelled."""
+
+
+class MetadataStore(Protocol):
+    """See the module's docstring. All methods may raise `MetadataUnavailable`."""
+
+    @property
+    def uri(self) -> str:
+        """The namespace's URI, as given."""
+
+    async def get(self, path: str) -> Versioned:
+        """Return value and version. Raises `NoSuchNode`."""
+
+    async def exists(self, path: str) -> int | None:
+        """Return the version, or None if there is no such node."""
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Create a node at version 0, and missing parents, empty. Return its path.
+
+        With *sequential* a ten-digit number is appended to the path, larger than any
+        before under the same parent, also after deletions. Raises `NodeExists`."""
+
+    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        """Replace the value iff the node is at *version*; return the new version.
+
+        Raises `NoSuchNode`, `BadVersion`."""
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node without children. Raises `NoSuchNode`, `BadVersion`, `NodeNotEmpty`."""
+
+    async def children(self, path: str) -> list[str]:
+        """Return the names (not paths) of the children, sorted. Raises `NoSuchNode`."""
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        """Do all of *ops* or none. Parents must exist. Raises what the first bad op raises."""
+
+    async def sync(self, path: str = "/") -> None:
+        """Return once reads from here see every write that was finished before the call."""
+
+    def watch(self, path: str) -> Watch:
+        """Watch *path*, which need not exist yet. Changes after this call are told."""
+
+    @property
+    def session(self) -> Session:
+        """The present session; a new object after each loss."""
+
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes go at once. Idempotent."""

@@ -1,0 +1,488 @@
+"""The writer of one open ledger: adds, in-order confirmation, ensemble change, close.
+
+The machine knows entry ids, never payloads: the driver keeps the frames of all entries above
+`last_add_confirmed` and sends what `SendAdds` names.
+
+Story of an ensemble change (rules 19-25). (A) A bookie fails; its slot is marked and the
+phase becomes CHANGING, which blocks confirmation: an entry confirmed now on the old ensemble
+could fall into the new fragment, whose bookies may lack it. (B) The driver picks
+replacements. (C) The new fragment, beginning at last_add_confirmed + 1, is written by CAS.
+(D) Only then the replaced slots are emptied, all of them, and all pending entries are sent
+to the new bookies; (E) only then what the others stored meanwhile may confirm entries.
+If there is no replacement, the ledger goes on degraded as long as every write set has Qa
+bookies left (rule 27), and tries again from time to time.
+
+Invariants (asserted by `check`):
+    last_add_confirmed <= last_add_pushed
+    nothing is confirmed while the ensemble changes, nor after the writer failed
+    the slots are the last fragment's ensemble as recorded
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, assert_never
+
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.protocol.acks import AckTracker
+from ledger.requests import Status
+
+METADATA_RETRY_S: Final = 0.2
+METADATA_PATIENCE_S: Final = 30.0
+DEGRADED_RETRY_S: Final = 10.0
+ENSEMBLE_CHANGES_MAX: Final = 1000
+"""A ledger whose ensemble changes more often than this fails; its owner rolls (rule 28)."""
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequested:
+    """The driver encoded *count* more entries of *payload_bytes* together; ids follow on."""
+
+    count: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddsStored:
+    """The bookie at *index* made durable what `SendAdds` with the same range asked for."""
+
+    index: int
+    generation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddsRefused:
+    """The bookie at *index* did not, or did not say that it did."""
+
+    index: int
+    generation: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementsChosen:
+    """Answer to `ChooseReplacements`: new bookies by index, empty if there are not enough."""
+
+    bookies: tuple[tuple[int, BookieId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataWritten:
+    """The CAS succeeded."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRead:
+    """What is stored now: after a CAS that failed, or whose outcome is unknown.
+
+    *metadata* is None iff the ledger was deleted."""
+
+    metadata: LedgerMetadata | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFailed:
+    """The store did not answer a write or a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """`deadline` was reached."""
+
+
+WriterEvent = (
+    AppendRequested
+    | AddsStored
+    | AddsRefused
+    | ReplacementsChosen
+    | MetadataWritten
+    | MetadataRead
+    | MetadataFailed
+    | CloseRequested
+    | TimePassed
+)
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdds:
+    """Send those of first..last that *index* holds, in one go, to *bookie*."""
+
+    index: int
+    bookie: BookieId
+    generation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLac:
+    """Send the LAC by itself to every *bookies*: the writer is idle (DESIGN section 4)."""
+
+    last_add_confirmed: EntryId
+    bookies: tuple[tuple[int, int, BookieId], ...]
+    """(index, generation, bookie)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmAdds:
+    """Resolve all adds up to *last*, in order."""
+
+    last: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseReplacements:
+    """Pick a bookie for each of *indexes*, none of *exclude*; report ReplacementsChosen."""
+
+    indexes: tuple[int, ...]
+    exclude: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMetadata:
+    """CAS; report MetadataWritten, MetadataRead (it conflicted) or MetadataFailed."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetadata:
+    """Report MetadataRead or MetadataFailed."""
+
+
+class Failure(Enum):
+    """Why a writer is over."""
+
+    FENCED = "fenced"
+    NOT_ENOUGH_BOOKIES = "not enough bookies"
+    METADATA_UNAVAILABLE = "metadata unavailable"
+    WRONG_KEY = "wrong key"
+    CONFLICT = "other bytes under the same id"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class FailWriter:
+    """Fail every pending add, now and later; their outcome is unknown (rule 10)."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class FinishClose:
+    """The ledger is CLOSED at the writer's own last entry."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+WriterEffect = (
+    SendAdds
+    | PublishLac
+    | ConfirmAdds
+    | ChooseReplacements
+    | WriteMetadata
+    | ReadMetadata
+    | FailWriter
+    | FinishClose
+)
+
+
+class Phase(Enum):
+    OPEN = "open"
+    CHANGING = "changing the ensemble"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+class Writer:
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> None:
+        assert metadata.state is LedgerState.OPEN
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.version = version
+        self.phase = Phase.OPEN
+        self.last_add_pushed = NO_ENTRY
+        self.length = 0
+        self.failure: Failure | None = None
+        self._acks = AckTracker(
+            metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY
+        )
+        self._failed: dict[int, Status] = {}
+        """Slots that failed and are not replaced yet, with the reason."""
+        self._replacing: dict[int, BookieId] = {}
+        """What the CAS now under way puts in their place."""
+        self._gone: dict[BookieId, None] = {}
+        """Bookies that failed in the change under way; never picked again for it."""
+        self._closing: LedgerMetadata | None = None
+        self._close_requested = False
+        self._published = NO_ENTRY
+        self._changes = 0
+        self._retry_at: float | None = None
+        self._patience_until: float | None = None
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        return EntryId(self._acks.confirmed)
+
+    @property
+    def is_degraded(self) -> bool:
+        """True while a slot is down without a replacement."""
+        return bool(self._failed)
+
+    def deadline(self) -> float | None:
+        return self._retry_at
+
+    def step(self, event: WriterEvent, *, now: float) -> list[WriterEffect]:
+        """Apply *event*; return what the driver must do, in order."""
+        if self.phase in {Phase.FAILED, Phase.CLOSED}:
+            return []
+        effects: list[WriterEffect]
+        match event:
+            case AppendRequested():
+                effects = self._append(event)
+            case AddsStored():
+                self._acks.stored(event.index, event.generation, event.first, event.last)
+                effects = self._progress()
+            case AddsRefused():
+                effects = self._refused(event)
+            case ReplacementsChosen():
+                effects = self._replacements_chosen(event, now)
+            case MetadataWritten():
+                effects = self._metadata_written(event.version)
+            case MetadataRead():
+                effects = self._metadata_read(event, now)
+            case MetadataFailed():
+                effects = self._metadata_failed(now)
+            case CloseRequested():
+                self._close_requested = True
+                effects = self._progress()
+            case TimePassed():
+                effects = self._time_passed(now)
+            case _:
+                assert_never(event)
+        self.check()
+        return effects
+
+    def check(self) -> None:
+        assert self.last_add_confirmed <= self.last_add_pushed
+        assert self._acks.bookies == self.metadata.last_fragment.bookies
+        assert (self.phase is Phase.CLOSING) == (self._closing is not None) or (
+            self.phase in {Phase.CLOSED, Phase.FAILED}
+        )
+
+    def _append(self, event: AppendRequested) -> list[WriterEffect]:
+        assert not self._close_requested, "append after close is refused by the handle"
+        assert event.count > 0
+        first = self.last_add_pushed + 1
+        self.last_add_pushed = EntryId(self.last_add_pushed + event.count)
+        self.length += event.payload_bytes
+        return self._sends(range(len(self._acks.slots)), first, self.last_add_pushed)
+
+    def _sends(self, indexes: range | list[int], first: int, last: int) -> list[WriterEffect]:
+        effects: list[WriterEffect] = []
+        for index in indexes:
+            slot = self._acks.slots[index]
+            if not slot.down and self._acks.wants(index, first, last):
+                effects.append(SendAdds(index, slot.bookie, slot.generation, first, last))
+        return effects
+
+    def _progress(self) -> list[WriterEffect]:
+        """Confirm what may be confirmed; then, if nothing is pending, close or tell the LAC."""
+        if self.phase is not Phase.OPEN:
+            return []  # blocked until the change is recorded (rule 19)
+        effects: list[WriterEffect] = []
+        before = self._acks.confirmed
+        if self._acks.advance(self.last_add_pushed) > before:
+            effects.append(ConfirmAdds(self.last_add_confirmed))
+        if self.last_add_confirmed < self.last_add_pushed:
+            return effects
+        if self._close_requested:
+            effects += self._begin_close()
+        elif self._published < self.last_add_confirmed:
+            self._published = self.last_add_confirmed
+            targets = tuple(
+                (index, slot.generation, slot.bookie)
+                for index, slot in enumerate(self._acks.slots)
+                if not slot.down
+            )
+            effects.append(PublishLac(self.last_add_confirmed, targets))
+        return effects
+
+    # Ensemble change.
+
+    def _refused(self, event: AddsRefused) -> list[WriterEffect]:
+        if not self._acks.is_current(event.index, event.generation):
+            return []  # the bookie was replaced already
+        match event.status:
+            case Status.FENCED:
+                return self._fail(Failure.FENCED)
+            case Status.WRONG_KEY:
+                return self._fail(Failure.WRONG_KEY)
+            case Status.CONFLICT:
+                return self._fail(Failure.CONFLICT)
+            case _:
+                pass
+        slot = self._acks.slots[event.index]
+        if slot.down:
+            return []
+        slot.down = True
+        self._failed[event.index] = event.status
+        self._gone[slot.bookie] = None
+        if self.phase is not Phase.OPEN:
+            return []  # joins the change under way, or is met after it
+        return self._begin_change()
+
+    def _begin_change(self) -> list[WriterEffect]:
+        self._changes += 1
+        if self._changes > ENSEMBLE_CHANGES_MAX:
+            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
+        self.phase = Phase.CHANGING
+        self._retry_at = None
+        return [self._choose()]
+
+    def _choose(self) -> ChooseReplacements:
+        exclude = dict.fromkeys((*self._acks.bookies, *self._gone))
+        return ChooseReplacements(tuple(sorted(self._failed)), tuple(exclude))
+
+    def _replacements_chosen(self, event: ReplacementsChosen, now: float) -> list[WriterEffect]:
+        if self.phase is not Phase.CHANGING:
+            return []
+        if not event.bookies:
+            return self._go_on_degraded(now)
+        self._replacing = dict(event.bookies)
+        self._patience_until = now + METADATA_PATIENCE_S
+        return [self._write_change()]
+
+    def _go_on_degraded(self, now: float) -> list[WriterEffect]:
+        """No replacement: go on while Qa bookies of each write set are left (rules 26, 27)."""
+        if not self._acks.quorum_is_up():
+            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
+        self.phase = Phase.OPEN
+        self._gone.clear()  # a bookie that comes back may be picked at the next attempt
+        self._retry_at = now + DEGRADED_RETRY_S
+        return self._progress()
+
+    def _write_change(self) -> WriterEffect:
+        ensemble = list(self.metadata.last_fragment.bookies)
+        for index, bookie in self._replacing.items():
+            ensemble[index] = bookie
+        changed = self.metadata.with_ensemble(
+            EntryId(self.last_add_confirmed + 1), tuple(ensemble)
+        )
+        return WriteMetadata(changed, self.version)
+
+    def _change_recorded(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
+        self.metadata, self.version = metadata, version
+        replaced = sorted(self._replacing)
+        for index in replaced:  # first un-set all of them ... (rule 22)
+            self._acks.replace(index, self._replacing[index])
+            del self._failed[index]
+        self._replacing = {}
+        self._patience_until = None
+        effects: list[WriterEffect] = []
+        if self.last_add_pushed > self.last_add_confirmed:  # ... then send again ...
+            effects += self._sends(replaced, self.last_add_confirmed + 1, self.last_add_pushed)
+        if self._failed:  # more bookies failed meanwhile (rule 24)
+            return effects + self._begin_change()
+        self._gone.clear()
+        self.phase = Phase.OPEN
+        return effects + self._progress()  # ... and only then deliver
+
+    # Close.
+
+    def _begin_close(self) -> list[WriterEffect]:
+        self.phase = Phase.CLOSING
+        self._closing = self.metadata.closed(self.last_add_confirmed, self.length)
+        return [WriteMetadata(self._closing, self.version)]
+
+    def _closed(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
+        self.phase = Phase.CLOSED
+        self.metadata, self.version = metadata, version
+        self._closing = None
+        self._retry_at = None
+        self._acks = AckTracker(
+            metadata.quorum, metadata.last_fragment.bookies, confirmed=self._acks.confirmed
+        )
+        return [FinishClose(metadata, version)]
+
+    # Answers of the metadata store.
+
+    def _metadata_written(self, version: int) -> list[WriterEffect]:
+        if self._closing is not None:
+            return self._closed(self._closing, version)
+        if self.phase is not Phase.CHANGING or not self._replacing:
+            return []
+        written = self._write_change()
+        assert isinstance(written, WriteMetadata)
+        return self._change_recorded(written.metadata, version)
+
+    def _metadata_read(self, event: MetadataRead, now: float) -> list[WriterEffect]:
+        stored = event.metadata
+        if stored is None:
+            return self._fail(Failure.DELETED)
+        if stored.state is LedgerState.CLOSED:
+            same_end = (stored.last_entry, stored.length) == (
+                self.last_add_confirmed,
+                self.length,
+            )
+            if self._closing is not None and same_end:
+                return self._closed(stored, event.version)
+            return self._fail(Failure.FENCED)
+        if stored.state is LedgerState.IN_RECOVERY:
+            return self._fail(Failure.FENCED)
+        if self.phase is Phase.CHANGING and self._replacing:
+            written = self._write_change()
+            assert isinstance(written, WriteMetadata)
+            if stored.last_fragment == written.metadata.last_fragment:
+                return self._change_recorded(stored, event.version)  # our own lost reply
+        if stored.last_fragment != self.metadata.last_fragment:
+            return self._fail(Failure.FENCED)  # only a writer may change the last fragment
+        # Re-replication edited older fragments: keep its edits, then try again (rule 25).
+        self.metadata, self.version = stored, event.version
+        if self._closing is not None:
+            return self._begin_close()
+        if self.phase is Phase.CHANGING and self._replacing:
+            self._patience_until = self._patience_until or now + METADATA_PATIENCE_S
+            return [self._write_change()]
+        return []
+
+    def _metadata_failed(self, now: float) -> list[WriterEffect]:
+        """The write may have happened: nothing may be confirmed before it is known."""
+        self._patience_until = self._patience_until or now + METADATA_PATIENCE_S
+        if now >= self._patience_until:
+            return self._fail(Failure.METADATA_UNAVAILABLE)
+        self._retry_at = now + METADATA_RETRY_S
+        return []
+
+    def _time_passed(self, now: float) -> list[WriterEffect]:
+        if self._retry_at is None or now < self._retry_at:
+            return []
+        self._retry_at = None
+        if self.phase is Phase.OPEN and self._failed:
+            return self._begin_change()
+        return [ReadMetadata()]
+
+    def _fail(self, failure: Failure) -> list[WriterEffect]:
+        self.phase = Phase.FAILED
+        self.failure = failure
+        self._retry_at = None
+        return [FailWriter(failure)]
