@@ -1,0 +1,97 @@
+# Everything that is done to this project by hand or by CI. Needs GNU make and a python3 of 3.11 or newer
+# with venv; the rest comes from PyPI into .venv, at the versions of constraints.txt.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.installed
+PROTOS := $(sort $(wildcard ledger/wire/*.proto bookie/wire/*.proto dlog/wire/*.proto))
+PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
+SEED ?=
+SEEDS ?=
+ZK ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv check drift fix test demo proto sim bench clean distclean
+
+help:
+	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
+	@echo 'make test              every test'
+	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
+	@echo 'make fix               format and repair what can be repaired'
+	@echo 'make sim [SEED=n | SEEDS=n]   the simulator: one seed and its trace, or many seeds'
+	@echo 'make bench             measurements, as ratios to the disk'
+	@echo 'make proto             generate the protobuf code again'
+	@echo 'make venv | clean | distclean'
+
+venv: $(STAMP)
+
+# The stamp is written last, so that an installation that was interrupted is done again.
+$(STAMP): pyproject.toml constraints.txt
+	@python=; \
+	for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        python=$$name; break; \
+	    fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "make: Python 3.11 or newer is needed; found: $$(python3 --version 2>&1)." >&2; \
+	    echo "make: install it (Debian 12 and newer: apt install python3 python3-venv)." >&2; \
+	    exit 1; \
+	fi; \
+	if ! $$python -c 'import venv, ensurepip' 2>/dev/null; then \
+	    echo "make: $$python cannot make virtual environments (no venv or ensurepip)." >&2; \
+	    echo "make: install them (Debian: apt install python3-venv)." >&2; \
+	    exit 1; \
+	fi; \
+	if [ ! -x $(BIN)/pip ]; then $$python -m venv $(VENV) || exit 1; fi
+	@echo 'make: installing into $(VENV); PySpark alone is 450 MB, so this takes a few minutes the first time'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,spark,demo]'
+	@touch $@
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory drift
+
+drift: $(STAMP)
+	@fresh=$$(mktemp -d) || exit 1; \
+	trap 'rm -rf "$$fresh"' EXIT; \
+	$(PROTOC) --python_out="$$fresh" --mypy_out="quiet:$$fresh" --grpc_python_out="$$fresh" $(PROTOS) || exit 1; \
+	stale=0; \
+	for file in $$(cd "$$fresh" && find . -type f); do \
+	    cmp -s "$$fresh/$$file" "$$file" || { echo "make: $$file is stale; run make proto" >&2; stale=1; }; \
+	done; \
+	[ $$stale = 0 ] && echo 'generated code: up to date'
+
+fix: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(STAMP)
+	$(PY) -m pytest
+
+demo: $(STAMP)
+	@exec $(PY) -m examples.flights $(if $(filter 1,$(ZK)),--zookeeper)
+
+proto: $(STAMP)
+	$(PROTOC) --python_out=. --mypy_out=quiet:. --grpc_python_out=. $(PROTOS)
+
+sim: $(STAMP)
+	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+
+bench: $(STAMP)
+	$(PY) -m benchmarks
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)
