@@ -1,0 +1,138 @@
+"""What one micro-batch reads, and how its records are spread over tasks. Pure functions.
+
+Invariants:
+    a position never moves back: what Spark has planned once is never planned again
+    a position never moves past what is committed
+    partitions are a function of (start, end, two options) and of nothing else, so a batch that
+    is planned again after a crash falls into the same tasks
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dlog.spark.errors import LogReplaced, RecordsTrimmed
+from dlog.spark.offsets import Position
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """What is known of a log now: committed records first_offset .. next_offset - 1."""
+
+    incarnation: str
+    first_offset: int
+    next_offset: int
+    record_bytes: float = 1.0
+    """Average size of a record, an estimate; it serves the byte limit only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Records first .. end - 1 of one incarnation of a log."""
+
+    log: str
+    incarnation: str
+    first: int
+    end: int
+
+
+def advance(
+    start: Mapping[str, Position],
+    tails: Mapping[str, LogTail],
+    *,
+    records_max: int | None = None,
+    bytes_max: int | None = None,
+) -> dict[str, Position]:
+    """Return where the next batch ends: as far as the tails and the limits allow.
+
+    A limit is shared by filling the smallest backlogs first, so a log far behind does not
+    starve the others; each log with a backlog advances by one record at least, so the limit
+    may be passed by as many records as there are logs. A log that has no position yet gets
+    its first one, and is read from the next batch on: so every range has both its ends in
+    (start, end).
+    """
+    end = dict(start)
+    backlogs: dict[str, int] = {}
+    for log in sorted(tails):
+        tail = tails[log]
+        if log not in start:
+            end[log] = Position(tail.incarnation, tail.first_offset)
+            continue
+        check_continues(log, start[log], tail)
+        backlogs[log] = max(0, tail.next_offset - start[log].next_offset)
+    costs = {log: max(1.0, tails[log].record_bytes) for log in backlogs}
+    for budget, cost in ((records_max, dict.fromkeys(backlogs, 1.0)), (bytes_max, costs)):
+        if budget is not None:
+            backlogs = _share(backlogs, cost, budget)
+    for log, count in backlogs.items():
+        end[log] = replace(start[log], next_offset=start[log].next_offset + count)
+    return end
+
+
+def check_continues(log: str, position: Position, tail: LogTail) -> None:
+    """Raise unless the log still has the record at *position*, as the log it was taken from."""
+    if position.incarnation != tail.incarnation:
+        raise LogReplaced(log, position.incarnation, tail.incarnation)
+    if position.next_offset < tail.first_offset:
+        raise RecordsTrimmed(log, position.next_offset, tail.first_offset)
+
+
+def plan_partitions(
+    start: Mapping[str, Position],
+    end: Mapping[str, Position],
+    *,
+    partitions_max: int,
+    task_records_min: int,
+) -> list[tuple[LogRange, ...]]:
+    """Cut the records between *start* and *end* into tasks of equal numbers of records.
+
+    Tasks follow the logs in the order of their names, and each log in the order of its
+    offsets; a task of many small logs has many ranges.
+    """
+    ranges = [
+        LogRange(log, end[log].incarnation, start[log].next_offset, end[log].next_offset)
+        for log in sorted(end)
+        if log in start and start[log].next_offset < end[log].next_offset
+    ]
+    for piece in ranges:
+        if start[piece.log].incarnation != piece.incarnation:
+            raise LogReplaced(piece.log, start[piece.log].incarnation, piece.incarnation)
+    total = sum(piece.end - piece.first for piece in ranges)
+    if total == 0:
+        return []
+    count = max(1, min(partitions_max, total // task_records_min))
+    cuts = [total * number // count for number in range(1, count + 1)]
+    return _cut(ranges, cuts)
+
+
+def _share(backlogs: Mapping[str, int], costs: Mapping[str, float], budget: int) -> dict[str, int]:
+    """Water-filling: return how many records of each backlog the budget pays for."""
+    shares: dict[str, int] = {}
+    waiting = sorted(
+        (log for log in backlogs if backlogs[log]),
+        key=lambda log: (backlogs[log] * costs[log], log),
+    )
+    left = float(budget)
+    for number, log in enumerate(waiting):
+        fair = left / (len(waiting) - number)
+        shares[log] = min(backlogs[log], max(1, int(fair / costs[log])))
+        left = max(0.0, left - shares[log] * costs[log])
+    return shares
+
+
+def _cut(ranges: list[LogRange], cuts: list[int]) -> list[tuple[LogRange, ...]]:
+    """Cut the concatenation of *ranges* after cuts[0], cuts[1], ... records."""
+    tasks: list[tuple[LogRange, ...]] = []
+    task: list[LogRange] = []
+    seen = 0
+    for whole in ranges:
+        rest = whole
+        while rest.first < rest.end:
+            room = cuts[len(tasks)] - seen
+            piece = replace(rest, end=min(rest.end, rest.first + room))
+            task.append(piece)
+            seen += piece.end - piece.first
+            rest = replace(rest, first=piece.end)
+            if seen == cuts[len(tasks)]:
+                tasks.append(tuple(task))
+                task = []
+    return tasks
