@@ -5,12 +5,15 @@
     |  |- InvalidUri
     |  |- InvalidQuorum            E >= Qw >= Qa >= 1 does not hold, or more than E_MAX
     |  |- EntryTooLarge
+    |  |- InvalidPath              not a path of the metadata store, or below an ephemeral node
+    |  |- ValueTooLarge            the metadata store holds no value of that size
     |  |- WrongPassword
     |  `- HandleClosed             the handle was closed by its owner
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
     |  |  |- MetadataUnavailable   no answer in time; the outcome of a write is unknown
     |  |  |- NoSuchNode / NodeExists / NodeNotEmpty / BadVersion
+    |  |  |- MetadataDenied        the store knows us not, or does not allow it
     |  |  `- NamespaceMismatch     instance, layout or format of the namespace is another one
     |  |- NotEnoughBookies
     |  |- BookieUnavailable        no answer in time, or refused the connection
@@ -21,7 +24,8 @@
     |  `- EntryLost                no replica can give an entry that was acknowledged
     `- StorageError                bytes that were read are not the bytes that were written
        |- DamagedEntry
-       `- DamagedMetadata
+       |- DamagedMetadata
+       `- BadMessage              a message of another process does not add up
 
 Each class says by two attributes what a caller may do: `retryable` (the same call may
 succeed later) and `outcome_unknown` (what was asked for may or may not have happened).
@@ -73,6 +77,21 @@ class EntryTooLarge(CallerError):
             f"entry of {size_bytes} bytes is over the limit of {size_bytes_max}; split it"
         )
         self.size_bytes, self.size_bytes_max = size_bytes, size_bytes_max
+
+
+class InvalidPath(CallerError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path!r} is no path of a metadata node: {reason}")
+        self.path, self.reason = path, reason
+
+
+class ValueTooLarge(CallerError):
+    def __init__(self, path: str, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(
+            f"value of {size_bytes} bytes for node {path} is over the limit of "
+            f"{size_bytes_max}; keep less in one node"
+        )
+        self.path, self.size_bytes, self.size_bytes_max = path, size_bytes, size_bytes_max
 
 
 class WrongPassword(CallerError):
@@ -131,6 +150,15 @@ class BadVersion(MetadataError):
     def __init__(self, path: str, expected: int) -> None:
         super().__init__(f"node {path} is no longer at version {expected}; read it again")
         self.path, self.expected = path, expected
+
+
+class MetadataDenied(MetadataError):
+    def __init__(self, uri: str, operation: str, reason: str) -> None:
+        super().__init__(
+            f"metadata store {uri} refuses {operation}: {reason}; "
+            "check the credentials in the URI and the ACLs of the namespace"
+        )
+        self.uri, self.operation, self.reason = uri, operation, reason
 
 
 class NamespaceMismatch(MetadataError):
@@ -221,3 +249,11 @@ class DamagedMetadata(StorageError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"metadata at {path} cannot be read: {reason}")
         self.path, self.reason = path, reason
+
+
+class BadMessage(StorageError):
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(
+            f"message {message} cannot be used: {reason}; both sides must run fitting versions"
+        )
+        self.message, self.reason = message, reason

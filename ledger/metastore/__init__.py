@@ -1,0 +1,62 @@
+"""Metadata stores: one port, three implementations, chosen by the namespace's URI."""
+
+from typing import assert_never
+
+from ledger.metastore.port import (
+    ANY_VERSION,
+    VALUE_BYTES_MAX,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    MetadataStore,
+    Op,
+    Session,
+    SetOp,
+    Versioned,
+    Watch,
+)
+from ledger.metastore.uri import FileUri, MemoryUri, ZooKeeperUri, parse_uri
+
+__all__ = [
+    "ANY_VERSION",
+    "VALUE_BYTES_MAX",
+    "CheckOp",
+    "CreateOp",
+    "DeleteOp",
+    "MetadataStore",
+    "Op",
+    "Session",
+    "SetOp",
+    "Versioned",
+    "Watch",
+    "open_store",
+]
+
+
+async def open_store(
+    uri: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0
+) -> MetadataStore:
+    """Connect to the store of *uri* and begin a session.
+
+    Ephemeral nodes outlive a process that has stopped by *session_timeout_s* at most; one
+    call takes *timeout_s* at most. Raises `InvalidUri`, `MetadataUnavailable`."""
+    parsed = parse_uri(uri)
+    match parsed:
+        case FileUri():
+            from ledger.metastore.sqlite import SqliteStore
+
+            return await SqliteStore.open(
+                uri, parsed, session_timeout_s=session_timeout_s, timeout_s=timeout_s
+            )
+        case ZooKeeperUri():
+            from ledger.metastore.zookeeper import ZooKeeperStore
+
+            return await ZooKeeperStore.open(
+                uri, parsed, session_timeout_s=session_timeout_s, timeout_s=timeout_s
+            )
+        case MemoryUri():
+            from ledger.metastore.memory import MemoryStore
+
+            return MemoryStore(uri, parsed.name, timeout_s=timeout_s)
+        case _:
+            assert_never(parsed)

@@ -1,0 +1,129 @@
+"""What a namespace URI says.
+
+file:///directory                                   embedded store of one machine
+zk://host:2181,host:2181/root?auth=digest:user:password&ca=/f.pem&cert=/f.pem&key=/f.pem
+memory://name                                       inside one process, for tests
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ledger.errors import InvalidPath, InvalidUri
+from ledger.metastore.paths import check_path
+
+_ZOOKEEPER_PORT: Final = 2181
+_ZOOKEEPER_OPTIONS: Final = ("auth", "ca", "cert", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class FileUri:
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUri:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperUri:
+    hosts: str
+    """host:port, separated by commas."""
+    root: str
+    """Path that the namespace lives under; empty for the whole server."""
+    user: str = ""
+    password: str = ""
+    """With a user: digest authentication, and only this user may touch what is made."""
+    ca_file: str = ""
+    """With it, TLS; the server's certificate must be signed by it."""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+StoreUri = FileUri | MemoryUri | ZooKeeperUri
+
+
+def parse_uri(uri: str) -> StoreUri:
+    """Return what *uri* says. Raises `InvalidUri`."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise InvalidUri(without_secrets(uri), str(error)) from error
+    if parts.fragment:
+        raise InvalidUri(without_secrets(uri), "a fragment (#) has no meaning here")
+    if parts.scheme != "zk" and parts.query:
+        raise InvalidUri(uri, f"{parts.scheme}:// takes no options after '?'")
+    match parts.scheme:
+        case "file":
+            return _parse_file(uri, parts.netloc, unquote(parts.path))
+        case "memory":
+            if not parts.netloc or parts.path not in ("", "/"):
+                raise InvalidUri(uri, "a name, and nothing else, must follow memory://")
+            return MemoryUri(parts.netloc)
+        case "zk":
+            return _parse_zookeeper(uri, parts.netloc, parts.path, parts.query)
+        case "":
+            raise InvalidUri(uri, "it has no scheme")
+        case unknown:
+            raise InvalidUri(without_secrets(uri), f"the scheme {unknown!r} is not known")
+
+
+def without_secrets(uri: str) -> str:
+    """Return *uri* as it may be logged: without the options, which can hold a password."""
+    return uri.partition("?")[0]
+
+
+def _parse_file(uri: str, host: str, path: str) -> FileUri:
+    if host or not path.startswith("/"):
+        raise InvalidUri(uri, "three slashes and an absolute directory must follow file:")
+    if "\0" in path:
+        raise InvalidUri(uri, "the directory holds a zero byte")
+    return FileUri(Path(path))
+
+
+def _parse_zookeeper(uri: str, netloc: str, path: str, query: str) -> ZooKeeperUri:
+    shown = without_secrets(uri)
+    if "@" in netloc:
+        raise InvalidUri("zk://...", "give credentials as ?auth=digest:user:password")
+    hosts = ",".join(_host_port(shown, item) for item in netloc.split(","))
+    root = unquote(path).rstrip("/")
+    try:
+        check_path(root or "/")
+    except InvalidPath as error:
+        raise InvalidUri(shown, f"root {root!r}: {error.reason}") from error
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _ZOOKEEPER_OPTIONS:
+            known = ", ".join(_ZOOKEEPER_OPTIONS)
+            raise InvalidUri(shown, f"option {name!r} is not known (known: {known})")
+    user = password = ""
+    if "auth" in options:
+        scheme, _, credential = options["auth"].partition(":")
+        user, _, password = credential.partition(":")
+        if scheme != "digest" or not user or not password:
+            raise InvalidUri(shown, "auth must be digest:user:password")
+    if ("cert" in options) != ("key" in options) or ("cert" in options and "ca" not in options):
+        raise InvalidUri(shown, "TLS takes ca, or ca with both cert and key")
+    return ZooKeeperUri(
+        hosts=hosts,
+        root=root,
+        user=user,
+        password=password,
+        ca_file=options.get("ca", ""),
+        cert_file=options.get("cert", ""),
+        key_file=options.get("key", ""),
+    )
+
+
+def _host_port(uri: str, item: str) -> str:
+    try:
+        parts = urlsplit(f"//{item}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidUri(uri, f"{item!r} is not host:port ({error})") from error
+    if not host:
+        raise InvalidUri(uri, "host:port is missing")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{_ZOOKEEPER_PORT if port is None else port}"
