@@ -1,0 +1,48 @@
+"""How a connection between client and bookie is set up, in one place for both ends."""
+
+from typing import Final
+
+import grpc
+
+from ledger.transport.messages import MESSAGE_BYTES_MAX
+
+Options = list[tuple[str, int]]
+
+_COMMON: Final[Options] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # A batch is half a megabyte; the default of 16 KiB would cut it into 32 frames.
+    ("grpc.http2.max_frame_size", 1024 * 1024),
+]
+_KEEPALIVE_TIME_MS: Final = 10_000
+
+
+def server_options() -> Options:
+    return [
+        *_COMMON,
+        # Two bookies on one port must be an error, not a load balancer.
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_TIME_MS // 2),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
+
+def open_channel(address: str, *, connect_timeout_s: float) -> grpc.aio.Channel:
+    """Return a channel of its own to *address*; it connects with the first call.
+
+    A bookie is spoken to directly, whatever proxy the environment names, and what one channel
+    learnt of an address (its back-off) does not slow down the next one."""
+    connect_timeout_ms = max(1, int(connect_timeout_s * 1000))
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            *_COMMON,
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.min_reconnect_backoff_ms", connect_timeout_ms),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
+            ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIME_MS // 2),
+        ],
+    )

@@ -1,0 +1,196 @@
+"""`BookieTransport` over gRPC: per bookie one stream for adds and one channel for the rest.
+
+Decides nothing about ledgers: a bookie that refuses, hangs, breaks, answers nonsense or is
+another one than was asked for is `Status.UNREACHABLE`, and nothing is repeated here. While a
+bookie is down, adds fail at once except for one attempt to connect per back-off period.
+Adds and reads have connections of their own, so a large read does not stand before an ack.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import grpc
+import structlog
+
+from ledger.errors import BadMessage
+from ledger.ids import BookieId
+from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.transport.channel import open_channel
+from ledger.transport.messages import (
+    BOOKIE_KEY,
+    MESSAGE_BYTES_MAX,
+    info_answer,
+    lac_answer,
+    lac_request,
+    read_answer,
+    read_request,
+    run_bytes,
+)
+from ledger.transport.session import AddSession, SessionLimits
+from ledger.transport.stub import BookieStub
+from ledger.transport.window import OnDone, WindowLimits
+from ledger.wire import bookie_pb2 as pb
+
+_BACKOFF_S_MIN: Final = 0.05
+_BACKOFF_S_MAX: Final = 1.0
+
+_Reply = TypeVar("_Reply")
+_log = structlog.get_logger(__name__)
+
+
+class GrpcTransport:
+    """See the module's docstring. *resolve* gives a bookie's address, ``host:port``, now."""
+
+    def __init__(
+        self,
+        resolve: Callable[[BookieId], str | None],
+        *,
+        timeout_s: float = 5.0,
+        connect_timeout_s: float = 2.0,
+        batch_bytes_max: int = 512 * 1024,
+        flight_bytes_max: int = 8 * 1024 * 1024,
+        pending_bytes_max: int = 64 * 1024 * 1024,
+    ) -> None:
+        self._resolve = resolve
+        self._limits = SessionLimits(
+            timeout_s=timeout_s,
+            connect_timeout_s=min(connect_timeout_s, timeout_s),
+            window=WindowLimits(
+                batch_bytes_max=batch_bytes_max,
+                flight_bytes_max=flight_bytes_max,
+                pending_bytes_max=pending_bytes_max,
+            ),
+        )
+        self._links: dict[BookieId, _Link] = {}
+        self._closing: dict[asyncio.Task[None], None] = {}
+        self._closed = False
+
+    def add(self, bookie: BookieId, run: AddRun, on_done: OnDone) -> None:
+        loop = asyncio.get_running_loop()
+        if run_bytes(run) > MESSAGE_BYTES_MAX:
+            loop.call_soon(on_done, Status.BAD_REQUEST)
+            return
+        session = None if self._closed else self._session(bookie, loop.time())
+        if session is None:
+            loop.call_soon(on_done, Status.UNREACHABLE)
+        else:
+            session.add(run, on_done)
+
+    async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+        timeout_s = self._limits.timeout_s + query.wait_ms / 1000
+        reply = await self._ask(
+            bookie, lambda stub, metadata: stub.read(
+                read_request(query), timeout=timeout_s, metadata=metadata
+            )
+        )  # fmt: skip
+        try:
+            return ReadAnswer(Status.UNREACHABLE) if reply is None else read_answer(reply)
+        except BadMessage as error:
+            _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
+            return ReadAnswer(Status.UNREACHABLE)
+
+    async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
+        reply = await self._ask(
+            bookie, lambda stub, metadata: stub.read_lac(
+                lac_request(query), timeout=self._limits.timeout_s, metadata=metadata
+            )
+        )  # fmt: skip
+        try:
+            return LacAnswer(Status.UNREACHABLE) if reply is None else lac_answer(reply)
+        except BadMessage as error:
+            _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
+            return LacAnswer(Status.UNREACHABLE)
+
+    async def info(self, bookie: BookieId) -> InfoAnswer | None:
+        reply = await self._ask(
+            bookie, lambda stub, metadata: stub.info(
+                pb.InfoRequest(), timeout=self._limits.timeout_s, metadata=metadata
+            )
+        )  # fmt: skip
+        return None if reply is None else info_answer(reply)
+
+    async def close(self) -> None:
+        self._closed = True
+        for link in self._links.values():
+            if link.session is not None:
+                link.session.end()
+            if link.channel is not None:
+                self._close_later(link.channel.close())
+                link.channel = None
+        while self._closing:
+            await asyncio.wait(list(self._closing))
+        await asyncio.sleep(0)  # the last answers are on their way to their callers
+
+    def _session(self, bookie: BookieId, now: float) -> AddSession | None:
+        """Return a session that takes adds, a new one if need be; None while backing off."""
+        link = self._links.setdefault(bookie, _Link())
+        address = self._resolve(bookie)
+        if link.session is not None and link.session.address != address:
+            _log.info("bookie_moved", bookie=bookie, was=link.session.address, now=address)
+            link.session.end()
+            link.retry_at = now
+        if link.session is None and address is not None and now >= link.retry_at:
+            link.session = AddSession(bookie, address, self._limits, self._ended(bookie, link))
+        return link.session
+
+    def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[AddSession, bool], None]:
+        def ended(session: AddSession, connected: bool) -> None:  # noqa: FBT001
+            link.session = None
+            link.failures = 1 if connected else link.failures + 1
+            backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2 ** min(link.failures - 1, 10))
+            link.retry_at = asyncio.get_running_loop().time() + backoff_s
+            self._close_later(session.gone())
+            if not self._closed and link.failures == 1:
+                _log.info("bookie_session_ended", bookie=bookie, address=session.address)
+
+        return ended
+
+    async def _ask(
+        self,
+        bookie: BookieId,
+        call: Callable[[BookieStub, tuple[tuple[str, bytes], ...]], Awaitable[_Reply]],
+    ) -> _Reply | None:
+        stub = None if self._closed else self._stub(bookie)
+        if stub is None:
+            return None
+        try:
+            return await call(stub, ((BOOKIE_KEY, bookie.encode()),))
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+            return None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return None  # not we were cancelled but the call: its channel was dropped
+
+    def _stub(self, bookie: BookieId) -> BookieStub | None:
+        link = self._links.setdefault(bookie, _Link())
+        address = self._resolve(bookie)
+        if link.channel is not None and link.channel_address != address:
+            self._close_later(link.channel.close(grace=self._limits.timeout_s))
+            link.channel = None
+        if link.channel is None and address is not None:
+            link.channel = open_channel(address, connect_timeout_s=self._limits.connect_timeout_s)
+            link.channel_address = address
+        return None if link.channel is None else BookieStub(link.channel)
+
+    def _close_later(self, closing: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(_finish(closing))
+        self._closing[task] = None
+        task.add_done_callback(lambda done: self._closing.pop(done, None))
+
+
+class _Link:
+    """What the transport keeps of one bookie."""
+
+    def __init__(self) -> None:
+        self.session: AddSession | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.channel: grpc.aio.Channel | None = None
+        self.channel_address = ""
+
+
+async def _finish(closing: Awaitable[None]) -> None:
+    await closing

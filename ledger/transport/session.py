@@ -1,0 +1,128 @@
+"""One life of the Add stream between this process and one bookie.
+
+Self-clocked: what has queued while the last write was taken leaves with the next one; no
+timer delays anything. The first trouble of any kind ends the session: everything open is
+answered with UNREACHABLE, in order, and the transport makes a new session for the next add.
+Nothing is sent twice here: whether to repeat is the protocol's decision.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import grpc
+
+from ledger.errors import BadMessage
+from ledger.ids import BookieId
+from ledger.requests import AddRun, Status
+from ledger.transport.channel import open_channel
+from ledger.transport.messages import BOOKIE_KEY, ack_values, batch_message
+from ledger.transport.stub import AddCall, BookieStub
+from ledger.transport.window import AddWindow, OnDone, WindowLimits
+from ledger.wire import bookie_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    timeout_s: float = 5.0
+    """No answer to a run within this time ends the session."""
+    connect_timeout_s: float = 2.0
+    window: WindowLimits = field(default_factory=WindowLimits)
+
+
+class AddSession:
+    """See the module's docstring. *on_end* is called once, with whether it ever connected."""
+
+    def __init__(
+        self,
+        bookie: BookieId,
+        address: str,
+        limits: SessionLimits,
+        on_end: Callable[["AddSession", bool], None],
+    ) -> None:
+        self.address = address
+        self.ended = False
+        self._bookie = bookie
+        self._limits = limits
+        self._on_end = on_end
+        self._connected = False
+        self._window = AddWindow(limits.window)
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._task = self._loop.create_task(self._run(), name=f"adds to {bookie}")
+
+    def add(self, run: AddRun, on_done: OnDone) -> None:
+        """Queue *run*. Requires that the session has not ended."""
+        assert not self.ended
+        now = self._loop.time()
+        if not self._window.offer(run, on_done, now=now):
+            self._loop.call_soon(on_done, Status.TOO_MANY_REQUESTS)
+            return
+        self._wake.set()
+        if self._watchdog is None:
+            self._watch(now)
+
+    def end(self) -> None:
+        """Answer everything open with UNREACHABLE and let the connection go; idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        for on_done in self._window.drain():
+            self._loop.call_soon(on_done, Status.UNREACHABLE)
+        self._task.cancel()
+        self._on_end(self, self._connected)
+
+    async def gone(self) -> None:
+        """Wait until the connection of an ended session is freed."""
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        channel = open_channel(self.address, connect_timeout_s=self._limits.connect_timeout_s)
+        try:
+            call = BookieStub(channel).add(metadata=((BOOKIE_KEY, self._bookie.encode()),))
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                await call.wait_for_connection()
+            self._connected = True
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._send(call))
+                tasks.create_task(self._receive(call))
+        except* (grpc.aio.AioRpcError, grpc.aio.UsageError, TimeoutError, BadMessage):
+            pass  # whatever it was, the answer is the same: end, below
+        except* asyncio.CancelledError:
+            pass  # by `end`, or grpc's way to tell that the call was cancelled
+        finally:
+            self.end()
+            with suppress(asyncio.CancelledError):
+                await channel.close()
+
+    async def _send(self, call: AddCall) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while (batch := self._window.take()) is not None:
+                await call.write(batch_message(*batch))
+
+    async def _receive(self, call: AddCall) -> None:
+        while True:
+            message = await call.read()
+            if isinstance(message, pb.AddAck):
+                for on_done, status in self._window.acked(*ack_values(message)):
+                    # Not called from here: what it raises is not the session's trouble.
+                    self._loop.call_soon(on_done, status)
+                self._wake.set()
+            else:
+                raise BadMessage("AddAck", "the bookie ended the stream")
+
+    def _watch(self, now: float) -> None:
+        """End the session if its oldest run is overdue, else look again when it would be."""
+        oldest = self._window.oldest_at()
+        if oldest is None:
+            self._watchdog = None
+        elif now >= (due := oldest + self._limits.timeout_s):
+            self.end()
+        else:
+            self._watchdog = self._loop.call_at(due, lambda: self._watch(self._loop.time()))

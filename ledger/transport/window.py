@@ -1,0 +1,132 @@
+"""The add window of one session: what is queued, what is in flight, who waits for an answer.
+
+Pure and deterministic: the session's driver does the sending and tells the time. Runs leave
+in the order they came, packed into batches of whole runs; answers come in that order too.
+
+Invariants (asserted by `AddWindow.check`):
+    every run that was offered and accepted is answered exactly once, in order
+    in flight: at most `flight_batches_max` batches; no more are taken at `flight_bytes_max`
+    queued and in flight: at most `pending_bytes_max`
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ledger.errors import BadMessage
+from ledger.requests import AddRun, Status
+from ledger.transport.messages import run_bytes
+
+OnDone = Callable[[Status], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLimits:
+    batch_bytes_max: int = 512 * 1024
+    """A batch is closed here; one larger run still travels, alone."""
+    flight_batches_max: int = 64
+    flight_bytes_max: int = 8 * 1024 * 1024
+    """Enough for the bookie to write one group while the next one travels."""
+    pending_bytes_max: int = 64 * 1024 * 1024
+    """More is refused with TOO_MANY_REQUESTS: the bookie is slower than its writers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenRun:
+    run: AddRun
+    on_done: OnDone
+    size_bytes: int
+    offered_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    batch: int
+    runs: tuple[_OpenRun, ...]
+    size_bytes: int
+
+
+class AddWindow:
+    """See the module's docstring. One window lives as long as its stream."""
+
+    def __init__(self, limits: WindowLimits) -> None:
+        self._limits = limits
+        self._queued: deque[_OpenRun] = deque()
+        self._flights: deque[_Flight] = deque()
+        self._next_batch = 1
+        self._flight_bytes = 0
+        self._pending_bytes = 0
+
+    def offer(self, run: AddRun, on_done: OnDone, *, now: float) -> bool:
+        """Queue *run*; return False if there is no room, then *on_done* is not kept."""
+        size_bytes = run_bytes(run)
+        if self._pending_bytes and (
+            self._pending_bytes + size_bytes > self._limits.pending_bytes_max
+        ):
+            return False
+        self._queued.append(_OpenRun(run, on_done, size_bytes, now))
+        self._pending_bytes += size_bytes
+        return True
+
+    def take(self) -> tuple[int, list[AddRun]] | None:
+        """Return the next batch to send and its number, or None if there is nothing to send
+        now: nothing is queued, or enough is in flight."""
+        limits = self._limits
+        if (
+            not self._queued
+            or len(self._flights) >= limits.flight_batches_max
+            or self._flight_bytes >= limits.flight_bytes_max
+        ):
+            return None
+        runs = [self._queued.popleft()]
+        size_bytes = runs[0].size_bytes
+        while self._queued and size_bytes + self._queued[0].size_bytes <= limits.batch_bytes_max:
+            size_bytes += self._queued[0].size_bytes
+            runs.append(self._queued.popleft())
+        flight = _Flight(self._next_batch, tuple(runs), size_bytes)
+        self._next_batch += 1
+        self._flights.append(flight)
+        self._flight_bytes += size_bytes
+        return flight.batch, [open_run.run for open_run in runs]
+
+    def acked(self, first: int, last: int, statuses: list[Status]) -> list[tuple[OnDone, Status]]:
+        """Return whom to call, in order, for an ack of the batches first..last.
+
+        Raises `BadMessage` if these are not the oldest in flight, or the statuses do not fit."""
+        count = last - first + 1
+        if count < 1 or count > len(self._flights) or self._flights[0].batch != first:
+            raise BadMessage("AddAck", f"batches {first}..{last} are not the oldest in flight")
+        if statuses and (count != 1 or len(statuses) != len(self._flights[0].runs)):
+            raise BadMessage("AddAck", f"{len(statuses)} statuses do not fit its batches")
+        done: list[tuple[OnDone, Status]] = []
+        for _ in range(count):
+            flight = self._flights.popleft()
+            self._flight_bytes -= flight.size_bytes
+            self._pending_bytes -= flight.size_bytes
+            answers = statuses or [Status.OK] * len(flight.runs)
+            done += [
+                (open_run.on_done, status)
+                for open_run, status in zip(flight.runs, answers, strict=True)
+            ]
+        self.check()
+        return done
+
+    def drain(self) -> list[OnDone]:
+        """Empty the window; return everybody who still waits, in order."""
+        waiting = [open_run.on_done for flight in self._flights for open_run in flight.runs]
+        waiting += [open_run.on_done for open_run in self._queued]
+        self._flights.clear()
+        self._queued.clear()
+        self._flight_bytes = self._pending_bytes = 0
+        return waiting
+
+    def oldest_at(self) -> float | None:
+        """Return when the oldest open run was offered, or None if none is open."""
+        if self._flights:
+            return self._flights[0].runs[0].offered_at
+        return self._queued[0].offered_at if self._queued else None
+
+    def check(self) -> None:
+        assert self._flight_bytes == sum(flight.size_bytes for flight in self._flights)
+        assert self._flight_bytes <= self._pending_bytes
+        assert len(self._flights) <= self._limits.flight_batches_max
