@@ -1,0 +1,8 @@
+"""Leader election on the metadata store: who should write a log. Fencing decides who can."""
+
+from leader.campaign import campaign
+from leader.errors import InvalidCampaign, NotElected
+from leader.info import LeaderInfo, current_leader
+from leader.term import Term
+
+__all__ = ["InvalidCampaign", "LeaderInfo", "NotElected", "Term", "campaign", "current_leader"]

@@ -1,0 +1,179 @@
+"""Stands for election until elected: the driver of `leader.election` over a metadata store.
+
+A candidacy is one token in one session of the store. It ends when the session does, or when
+its node has vanished; then another begins, with a new token. Asking again after an error is
+bounded by `leader.retry.Backoff`. However a campaign ends other than by winning, its nodes
+are taken away (`leader.withdrawal`).
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final, assert_never
+
+import structlog
+
+from leader.election import (
+    Absent,
+    Candidacy,
+    Elected,
+    Following,
+    Standing,
+    leaders_path,
+    node_prefix,
+    standing,
+)
+from leader.errors import InvalidCampaign, NotElected
+from leader.record import CandidateRecord
+from leader.retry import Backoff, first_of
+from leader.term import LEASE_S, Term
+from leader.withdrawal import delete_node, withdraw
+from ledger.clock import now_ms
+from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.metastore.port import MetadataStore, Session
+
+RECHECK_S: Final = 10.0
+"""A follower looks at its predecessor this often even if its watch says nothing."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def campaign(
+    store: MetadataStore,
+    log: str,
+    *,
+    candidate: str = "",
+    timeout_s: float | None = None,
+    lease_s: float = LEASE_S,
+) -> Term:
+    """Stand for election as leader of *log* and return the term once elected.
+
+    Outlives loss of the store's session and of single replies. Several campaigns of one
+    process for one log are candidates like any others.
+
+    *candidate* says who stands, for people who look: ``host:pid`` unless given. *timeout_s*
+    ends the campaign; None waits for ever. For *lease_s* see `leader.term`: at most two
+    thirds of the store's session timeout.
+
+    Raises `NotElected` when the time is over."""
+    if not log:
+        raise InvalidCampaign("the name of the log is empty")
+    if lease_s <= 0 or (timeout_s is not None and timeout_s < 0):
+        raise InvalidCampaign("lease_s must be positive and timeout_s not negative")
+    running = _Campaign(store, log, candidate=candidate or default_candidate(), lease_s=lease_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await running.run()
+    except TimeoutError:
+        assert timeout_s is not None
+        raise NotElected(log, timeout_s) from None
+
+
+def default_candidate() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class _Campaign:
+    """See `campaign`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        log: str,
+        *,
+        candidate: str,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._log, self._candidate = store, log, candidate
+        self._lease_s, self._clock = lease_s, clock
+        self._path = leaders_path(log)
+
+    async def run(self) -> Term:
+        backoff = Backoff()
+        while True:
+            session = self._store.session
+            if not session.lost.is_set():
+                term = await self._candidacy(session, secrets.token_hex(8))
+                if term is not None:
+                    return term
+            await backoff.pause()
+
+    async def _candidacy(self, session: Session, token: str) -> Term | None:
+        """Stand once. Return the term, or None if the candidacy ended without one."""
+        elected: tuple[Candidacy, float] | None = None
+        try:
+            elected = await self._stand(session, token)
+        finally:
+            if elected is None:
+                await withdraw(self._store, session, self._log, token)
+        if elected is None:
+            return None
+        own, proven_at = elected
+        _log.info("leader_elected", log=self._log, candidate=self._candidate, epoch=own.sequence)
+        return Term(
+            self._store,
+            session,
+            log=self._log,
+            candidate=self._candidate,
+            candidacy=own,
+            proven_at=proven_at,
+            lease_s=self._lease_s,
+            clock=self._clock,
+        )
+
+    async def _stand(self, session: Session, token: str) -> tuple[Candidacy, float] | None:
+        """Return our node and when it was asked for, once it leads; None if it vanished."""
+        backoff = Backoff()
+        created = False
+        while not session.lost.is_set():
+            asked_at = self._clock()
+            try:
+                found = await self._look(token)
+                match found:
+                    case Absent():
+                        if created:
+                            return None
+                        await self._create(token)
+                        created = True
+                    case Elected(own, _):
+                        return None if session.lost.is_set() else (own, asked_at)
+                    case Following(_, predecessor, _):
+                        created = True
+                        await self._until_gone(session, predecessor)
+                    case _:
+                        assert_never(found)
+            except MetadataUnavailable as error:
+                # The create may have been done all the same: the next look finds it.
+                _log.warning("campaign_interrupted", log=self._log, error=str(error))
+                await backoff.pause()
+            else:
+                backoff.reset()
+        return None
+
+    async def _look(self, token: str) -> Standing:
+        """Return how we stand, and give up all of our nodes but the lowest."""
+        await self._store.sync(self._path)
+        try:
+            found = standing(await self._store.children(self._path), token)
+        except NoSuchNode:
+            return Absent()
+        if not isinstance(found, Absent):
+            for surplus in found.surplus:
+                await delete_node(self._store, f"{self._path}/{surplus.name}")
+        return found
+
+    async def _create(self, token: str) -> None:
+        record = CandidateRecord(self._candidate, now_ms())
+        prefix = f"{self._path}/{node_prefix(token)}"
+        await self._store.create(prefix, record.encode(), ephemeral=True, sequential=True)
+
+    async def _until_gone(self, session: Session, predecessor: Candidacy) -> None:
+        path = f"{self._path}/{predecessor.name}"
+        with closing(self._store.watch(path)) as watch:
+            while not session.lost.is_set() and await self._store.exists(path) is not None:
+                await first_of(watch.changed(), session.lost.wait(), timeout_s=RECHECK_S)

@@ -1,0 +1,1 @@
+"""Generated code of what the leader election keeps in the metadata store."""

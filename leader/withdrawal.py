@@ -1,0 +1,66 @@
+"""Takes a candidate's nodes away, for certain, whatever the metadata store does meanwhile.
+
+A node left behind by a living session would lead, or hold the next one back, for as long as
+that session lives. So a withdrawal that cannot be done at once goes on in the background
+until it is done or the session, and with it every node it made, has ended.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from leader.election import candidacies, leaders_path
+from leader.retry import Backoff
+from ledger.errors import LogError, MetadataUnavailable, NoSuchNode
+from ledger.metastore.port import MetadataStore, Session
+
+WITHDRAW_S: Final = 1.0
+"""How long a caller waits for a withdrawal before it goes on without."""
+
+_log = structlog.get_logger(__name__)
+_unfinished: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
+
+
+async def delete_nodes(store: MetadataStore, log: str, token: str) -> None:
+    """Delete every node of the candidate with *token*."""
+    path = leaders_path(log)
+    try:
+        children = await store.children(path)
+    except NoSuchNode:
+        return
+    for candidacy in candidacies(children):
+        if candidacy.token == token:
+            await delete_node(store, f"{path}/{candidacy.name}")
+
+
+async def delete_node(store: MetadataStore, path: str) -> None:
+    """Delete the node at *path*, if it is still there."""
+    try:
+        await store.delete(path)
+    except NoSuchNode:
+        return
+
+
+async def withdraw(store: MetadataStore, session: Session, log: str, token: str) -> None:
+    """Delete the candidate's nodes; return when done, or after `WITHDRAW_S` at the latest."""
+    task = asyncio.create_task(_withdraw(store, session, log, token))
+    _unfinished.add(task)
+    task.add_done_callback(_unfinished.discard)
+    await asyncio.wait({task}, timeout=WITHDRAW_S)
+
+
+async def _withdraw(store: MetadataStore, session: Session, log: str, token: str) -> None:
+    backoff = Backoff()
+    while True:
+        try:
+            await delete_nodes(store, log, token)
+        except MetadataUnavailable:
+            if session.lost.is_set():
+                return
+            await backoff.pause()
+        except LogError as error:
+            _log.warning("withdrawal_failed", log=log, token=token, error=str(error))
+            return
+        else:
+            return
