@@ -1,0 +1,133 @@
+"""Settings of a process: which namespace it works on, and how long it waits for it.
+
+A setting comes from the call's argument, else from the environment (``DLOG_URI``), else from
+the TOML file that ``DLOG_CONFIG`` names (``~/.dlog/config.toml`` unless set, and then it need
+not exist), else from its default. A key or a ``DLOG_`` variable that means nothing is refused:
+a misspelt setting must not be a silent default.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from ledger.errors import CallerError, InvalidUri
+
+ENV_PREFIX: Final = "DLOG_"
+SCHEMES: Final = ("file", "zk", "memory")
+
+_ENV_OTHERS: Final = frozenset({"DLOG_CONFIG", "DLOG_DEBUG"})
+_ENV_TESTS: Final = ("DLOG_TEST_", "DLOG_ZK")
+"""Read by the test suites only."""
+
+
+class InvalidConfig(CallerError):
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"configuration in {where}: {reason}; correct it or take it out")
+        self.where, self.reason = where, reason
+
+
+class Settings(BaseSettings):
+    """What a process was configured with. Made by `load`."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    uri: str | None = None
+    """The namespace; None stands for that of the local cluster."""
+    session_timeout_s: float = Field(default=10.0, ge=0.5, le=300.0)
+    """How long a dead process may keep its leadership; longer bears longer pauses."""
+    timeout_s: float = Field(default=10.0, gt=0.0, le=300.0)
+    """How long one call of the metadata store may take."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - we read no .env
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nor secrets files
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+        return init_settings, env_settings, toml
+
+
+def load() -> Settings:
+    """Return the settings of this process. Raises `InvalidConfig`."""
+    path = config_path()
+    if "DLOG_CONFIG" in os.environ and not path.is_file():
+        raise InvalidConfig("DLOG_CONFIG", f"there is no file {path}")
+    _refuse_unknown(os.environ)
+    try:
+        return Settings()
+    except ValidationError as error:
+        reasons = "; ".join(
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+        )
+        raise InvalidConfig(f"the environment ({ENV_PREFIX}*) or {path}", reasons) from error
+    except (SettingsError, ValueError, OSError) as error:
+        raise InvalidConfig(str(path), str(error)) from error
+
+
+def resolve_uri(uri: str | None = None) -> str:
+    """Return the namespace to work on: *uri* if given, else the configured, else the local one.
+
+    Raises `InvalidUri` for a scheme that does not exist, and `InvalidConfig`."""
+    found = uri if uri is not None else load().uri
+    return default_uri() if found is None else check_uri(found)
+
+
+def check_uri(uri: str) -> str:
+    """Return *uri* if its scheme is one of ours, else raise `InvalidUri`; the store knows more."""
+    scheme, separator, rest = uri.partition("://")
+    if not uri.strip():
+        raise InvalidUri(uri, "it is empty")
+    if not separator:
+        raise InvalidUri(uri, "it has no scheme")
+    if scheme not in SCHEMES:
+        raise InvalidUri(uri, f"there is no scheme {scheme!r}")
+    if not rest:
+        raise InvalidUri(uri, "nothing follows the scheme")
+    if scheme == "file" and not rest.startswith("/"):
+        raise InvalidUri(uri, "its path is not absolute")
+    return uri
+
+
+def default_directory() -> Path:
+    """Return where ``dlog up`` keeps the local cluster unless told otherwise."""
+    return Path.home() / ".dlog" / "local"
+
+
+def metadata_uri(directory: Path) -> str:
+    """Return the URI of the embedded metadata store of a local cluster in *directory*."""
+    return f"file://{directory.expanduser().absolute() / 'metadata'}"
+
+
+def default_uri() -> str:
+    """Return the namespace of the local cluster in its default place."""
+    return metadata_uri(default_directory())
+
+
+def config_path() -> Path:
+    """Return the path of the TOML file, which may not exist."""
+    named = os.environ.get("DLOG_CONFIG")
+    return Path(named).expanduser() if named else Path.home() / ".dlog" / "config.toml"
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name in sorted(names):
+        ours = name.startswith(ENV_PREFIX) and not name.startswith(_ENV_TESTS)
+        if ours and name not in known and name not in _ENV_OTHERS:
+            raise InvalidConfig(
+                "the environment", f"{name} is unknown; known are {', '.join(sorted(known))}"
+            )

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+
+from dlog.config import InvalidConfig, default_uri, load, metadata_uri, resolve_uri
+from ledger.errors import InvalidUri
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_TIMEOUT_S", "DLOG_SESSION_TIMEOUT_S"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_without_any_setting_the_local_cluster_is_meant(home: Path) -> None:
+    assert resolve_uri() == default_uri() == f"file://{home}/.dlog/local/metadata"
+
+
+def test_the_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLOG_URI", "file:///from-environment")
+    assert resolve_uri() == "file:///from-environment"
+    assert resolve_uri("memory://from-argument") == "memory://from-argument"
+
+
+def test_the_environment_wins_over_the_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".dlog").mkdir()
+    (home / ".dlog" / "config.toml").write_text('uri = "file:///from-file"\ntimeout_s = 3.5\n')
+    assert resolve_uri() == "file:///from-file"
+    monkeypatch.setenv("DLOG_URI", "file:///from-environment")
+    settings = load()
+    assert (settings.uri, settings.timeout_s) == ("file:///from-environment", 3.5)
+
+
+def test_another_file_can_be_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = home / "other.toml"
+    path.write_text("session_timeout_s = 2\n")
+    monkeypatch.setenv("DLOG_CONFIG", str(path))
+    assert load().session_timeout_s == 2.0
+
+
+def test_a_file_that_is_named_must_exist(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLOG_CONFIG", str(home / "absent.toml"))
+    with pytest.raises(InvalidConfig, match=r"absent\.toml"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "text", ['url = "zk://h:1/"', "timeout_s = -1", 'timeout_s = "soon"', "uri = [", "uri = \xff"]
+)
+def test_a_file_with_an_unknown_key_or_a_bad_value_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = home / "bad.toml"
+    path.write_bytes(text.encode("latin-1"))
+    monkeypatch.setenv("DLOG_CONFIG", str(path))
+    with pytest.raises(InvalidConfig, match=r"bad\.toml"):
+        load()
+
+
+def test_a_misspelt_variable_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLOG_URL", "zk://h:2181/")
+    with pytest.raises(InvalidConfig, match=r"DLOG_URL is unknown; known are .*DLOG_URI"):
+        resolve_uri()
+
+
+def test_a_bad_value_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLOG_TIMEOUT_S", "soon")
+    with pytest.raises(InvalidConfig, match="timeout_s"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "  ", "flights", "http://h/", "file://", "file://relative/x", "zk://", "://x"]
+)
+def test_a_uri_that_no_store_takes_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidUri):
+        resolve_uri(uri)
+    monkeypatch.setenv("DLOG_URI", uri)
+    with pytest.raises(InvalidUri):
+        resolve_uri()
+
+
+@pytest.mark.parametrize("uri", ["zk://a:2181,b:2181/root", "file:///x", "memory://m"])
+def test_a_good_uri_is_taken_as_it_is(uri: str) -> None:
+    assert resolve_uri(uri) == uri
+
+
+def test_the_metadata_of_a_cluster_is_in_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert metadata_uri(Path("cluster")) == f"file://{tmp_path}/cluster/metadata"
+    assert metadata_uri(Path("~/c")) == f"file://{tmp_path}/c/metadata"
