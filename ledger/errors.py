@@ -8,7 +8,8 @@
     |  |- InvalidPath              not a path of the metadata store, or below an ephemeral node
     |  |- ValueTooLarge            the metadata store holds no value of that size
     |  |- WrongPassword
-    |  `- HandleClosed             the handle was closed by its owner
+    |  |- HandleClosed             the handle was closed by its owner
+    |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
     |  |  |- MetadataUnavailable   no answer in time; the outcome of a write is unknown
@@ -19,6 +20,7 @@
     |  |- BookieUnavailable        no answer in time, or refused the connection
     |  |- BookieRefused            the bookie answered with an error
     |  |- NoSuchLedger
+    |  |- WriterFailed             the writer met what must not happen; recover the ledger
     |  |- LedgerFenced             another process recovers or has closed the ledger
     |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
     |  `- EntryLost                no replica can give an entry that was acknowledged
@@ -107,6 +109,17 @@ class HandleClosed(CallerError):
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed; open it again to go on")
         self.what = what
+
+
+class TooManyPending(CallerError):
+    retryable = True
+
+    def __init__(self, pending_bytes: int, pending_bytes_max: int) -> None:
+        super().__init__(
+            f"{pending_bytes} bytes wait for confirmation, at most {pending_bytes_max} may; "
+            "wait for some of them, then go on"
+        )
+        self.pending_bytes, self.pending_bytes_max = pending_bytes, pending_bytes_max
 
 
 class MetadataError(RemoteError):
@@ -203,6 +216,17 @@ class NoSuchLedger(RemoteError):
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id} does not exist (never made, or deleted)")
         self.ledger_id = ledger_id
+
+
+class WriterFailed(RemoteError):
+    outcome_unknown = True
+
+    def __init__(self, ledger_id: int, reason: str) -> None:
+        super().__init__(
+            f"the writer of ledger {ledger_id} cannot go on: {reason}. "
+            "Recover the ledger and go on in a new one"
+        )
+        self.ledger_id, self.reason = ledger_id, reason
 
 
 class LedgerFenced(RemoteError):

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError
@@ -63,7 +64,7 @@ class LedgerMetadata:
         assert self.fragments, "a ledger has at least one fragment"
         assert self.fragments[0].first_entry == 0, "the first fragment begins at entry 0"
         firsts = [fragment.first_entry for fragment in self.fragments]
-        assert all(a < b for a, b in zip(firsts, firsts[1:], strict=False)), (
+        assert all(a < b for a, b in pairwise(firsts)), (
             f"fragments must be strictly ordered: {firsts}"
         )
         for fragment in self.fragments:
@@ -115,7 +116,7 @@ class LedgerMetadata:
             ensemble=self.quorum.ensemble,
             write_quorum=self.quorum.write,
             ack_quorum=self.quorum.ack,
-            state=self.state.value,
+            state=pb.LedgerState.ValueType(self.state),
             last_entry=NO_ENTRY if self.last_entry is None else self.last_entry,
             length=self.length or 0,
             digest=self.digest,

@@ -55,9 +55,7 @@ def all_covered(answered: Collection[int], quorum: Quorum) -> bool:
 
     Then no write set has Qa members left that have not answered: nothing can be
     acknowledged without one that has (rule 39)."""
-    return all(
-        covered(answered, residue, quorum) for residue in range(quorum.ensemble)
-    )
+    return all(covered(answered, residue, quorum) for residue in range(quorum.ensemble))
 
 
 def covered(answered: Collection[int], entry_id: int, quorum: Quorum) -> bool:

@@ -38,9 +38,7 @@ class AckTracker:
         self.quorum = quorum
         self.slots = [Slot(bookie, 0) for bookie in bookies]
         self.confirmed = confirmed
-        self._write_sets = tuple(
-            write_set(residue, quorum) for residue in range(quorum.ensemble)
-        )
+        self._write_sets = tuple(write_set(residue, quorum) for residue in range(quorum.ensemble))
 
     @property
     def bookies(self) -> tuple[BookieId, ...]:
@@ -81,8 +79,7 @@ class AckTracker:
             start = self.confirmed + 1
             ends = [slot.stored.end_from(start) for slot in self.slots]
             boundary = min(
-                self._first_missing(residue, ends, start)
-                for residue in range(self.quorum.ensemble)
+                self._first_missing(residue, ends, start) for residue in range(self.quorum.ensemble)
             )
             reached = min(boundary - 1, pushed)
             if reached <= self.confirmed:

@@ -10,7 +10,7 @@ replacements. (C) The new fragment, beginning at last_add_confirmed + 1, is writ
 (D) Only then the replaced slots are emptied, all of them, and all pending entries are sent
 to the new bookies; (E) only then what the others stored meanwhile may confirm entries.
 If there is no replacement, the ledger goes on degraded as long as every write set has Qa
-bookies left (rule 27), and tries again from time to time.
+bookies left (rule 27), and tries the bookies that were down again from time to time.
 
 Invariants (asserted by `check`):
     last_add_confirmed <= last_add_pushed
@@ -30,6 +30,9 @@ from ledger.requests import Status
 METADATA_RETRY_S: Final = 0.2
 METADATA_PATIENCE_S: Final = 30.0
 DEGRADED_RETRY_S: Final = 10.0
+BUSY_RETRY_S: Final = 0.05
+BUSY_RETRIES_MAX: Final = 400
+"""How often a busy bookie is asked again, without a success between, before it has failed."""
 ENSEMBLE_CHANGES_MAX: Final = 1000
 """A ledger whose ensemble changes more often than this fails; its owner rolls (rule 28)."""
 
@@ -61,6 +64,8 @@ class AddsRefused:
 
     index: int
     generation: int
+    first: int
+    last: int
     status: Status
 
 
@@ -132,11 +137,13 @@ class SendAdds:
 
 @dataclass(frozen=True, slots=True)
 class PublishLac:
-    """Send the LAC by itself to every *bookies*: the writer is idle (DESIGN section 4)."""
+    """Send the LAC by itself to *bookies*: the writer is idle (DESIGN section 4).
+
+    Nothing is reported: a bookie that misses it is met by the next add."""
 
     last_add_confirmed: EntryId
-    bookies: tuple[tuple[int, int, BookieId], ...]
-    """(index, generation, bookie)"""
+    length: int
+    bookies: tuple[BookieId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +230,7 @@ class Writer:
         self.last_add_pushed = NO_ENTRY
         self.length = 0
         self.failure: Failure | None = None
-        self._acks = AckTracker(
-            metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY
-        )
+        self._acks = AckTracker(metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY)
         self._failed: dict[int, Status] = {}
         """Slots that failed and are not replaced yet, with the reason."""
         self._replacing: dict[int, BookieId] = {}
@@ -236,6 +241,9 @@ class Writer:
         self._close_requested = False
         self._published = NO_ENTRY
         self._changes = 0
+        self._busy = 0
+        self._resends: list[tuple[float, AddsRefused]] = []
+        """Refused by a busy bookie; sent again then."""
         self._retry_at: float | None = None
         self._patience_until: float | None = None
 
@@ -249,7 +257,10 @@ class Writer:
         return bool(self._failed)
 
     def deadline(self) -> float | None:
-        return self._retry_at
+        times = [at for at, _ in self._resends]
+        if self._retry_at is not None:
+            times.append(self._retry_at)
+        return min(times, default=None)
 
     def step(self, event: WriterEvent, *, now: float) -> list[WriterEffect]:
         """Apply *event*; return what the driver must do, in order."""
@@ -261,9 +272,10 @@ class Writer:
                 effects = self._append(event)
             case AddsStored():
                 self._acks.stored(event.index, event.generation, event.first, event.last)
+                self._busy = 0
                 effects = self._progress()
             case AddsRefused():
-                effects = self._refused(event)
+                effects = self._refused(event, now)
             case ReplacementsChosen():
                 effects = self._replacements_chosen(event, now)
             case MetadataWritten():
@@ -301,7 +313,7 @@ class Writer:
         effects: list[WriterEffect] = []
         for index in indexes:
             slot = self._acks.slots[index]
-            if not slot.down and self._acks.wants(index, first, last):
+            if first <= last and not slot.down and self._acks.wants(index, first, last):
                 effects.append(SendAdds(index, slot.bookie, slot.generation, first, last))
         return effects
 
@@ -319,17 +331,13 @@ class Writer:
             effects += self._begin_close()
         elif self._published < self.last_add_confirmed:
             self._published = self.last_add_confirmed
-            targets = tuple(
-                (index, slot.generation, slot.bookie)
-                for index, slot in enumerate(self._acks.slots)
-                if not slot.down
-            )
-            effects.append(PublishLac(self.last_add_confirmed, targets))
+            up = tuple(slot.bookie for slot in self._acks.slots if not slot.down)
+            effects.append(PublishLac(self.last_add_confirmed, self.length, up))
         return effects
 
     # Ensemble change.
 
-    def _refused(self, event: AddsRefused) -> list[WriterEffect]:
+    def _refused(self, event: AddsRefused, now: float) -> list[WriterEffect]:
         if not self._acks.is_current(event.index, event.generation):
             return []  # the bookie was replaced already
         match event.status:
@@ -344,6 +352,10 @@ class Writer:
         slot = self._acks.slots[event.index]
         if slot.down:
             return []
+        if event.status is Status.TOO_MANY_REQUESTS and self._busy < BUSY_RETRIES_MAX:
+            self._busy += 1
+            self._resends.append((now + BUSY_RETRY_S, event))
+            return []
         slot.down = True
         self._failed[event.index] = event.status
         self._gone[slot.bookie] = None
@@ -352,8 +364,7 @@ class Writer:
         return self._begin_change()
 
     def _begin_change(self) -> list[WriterEffect]:
-        self._changes += 1
-        if self._changes > ENSEMBLE_CHANGES_MAX:
+        if self._changes >= ENSEMBLE_CHANGES_MAX:
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         self.phase = Phase.CHANGING
         self._retry_at = None
@@ -377,7 +388,7 @@ class Writer:
         if not self._acks.quorum_is_up():
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         self.phase = Phase.OPEN
-        self._gone.clear()  # a bookie that comes back may be picked at the next attempt
+        self._gone.clear()
         self._retry_at = now + DEGRADED_RETRY_S
         return self._progress()
 
@@ -385,22 +396,20 @@ class Writer:
         ensemble = list(self.metadata.last_fragment.bookies)
         for index, bookie in self._replacing.items():
             ensemble[index] = bookie
-        changed = self.metadata.with_ensemble(
-            EntryId(self.last_add_confirmed + 1), tuple(ensemble)
-        )
+        changed = self.metadata.with_ensemble(EntryId(self.last_add_confirmed + 1), tuple(ensemble))
         return WriteMetadata(changed, self.version)
 
     def _change_recorded(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
         self.metadata, self.version = metadata, version
+        self._changes += 1
         replaced = sorted(self._replacing)
         for index in replaced:  # first un-set all of them ... (rule 22)
             self._acks.replace(index, self._replacing[index])
             del self._failed[index]
         self._replacing = {}
         self._patience_until = None
-        effects: list[WriterEffect] = []
-        if self.last_add_pushed > self.last_add_confirmed:  # ... then send again ...
-            effects += self._sends(replaced, self.last_add_confirmed + 1, self.last_add_pushed)
+        # ... then send again what is pending ...
+        effects = self._sends(replaced, self.last_add_confirmed + 1, self.last_add_pushed)
         if self._failed:  # more bookies failed meanwhile (rule 24)
             return effects + self._begin_change()
         self._gone.clear()
@@ -474,15 +483,44 @@ class Writer:
         return []
 
     def _time_passed(self, now: float) -> list[WriterEffect]:
+        effects = self._resend(now)
         if self._retry_at is None or now < self._retry_at:
-            return []
+            return effects
         self._retry_at = None
         if self.phase is Phase.OPEN and self._failed:
-            return self._begin_change()
-        return [ReadMetadata()]
+            return effects + self._try_again()
+        return [*effects, ReadMetadata()]
+
+    def _resend(self, now: float) -> list[WriterEffect]:
+        due = [event for at, event in self._resends if at <= now]
+        self._resends = [(at, event) for at, event in self._resends if at > now]
+        return [
+            SendAdds(
+                event.index,
+                self._acks.slots[event.index].bookie,
+                event.generation,
+                max(event.first, self.last_add_confirmed + 1),
+                event.last,
+            )
+            for event in due
+            if self._acks.is_current(event.index, event.generation)
+            and not self._acks.slots[event.index].down
+            and event.last > self.last_add_confirmed
+        ]
+
+    def _try_again(self) -> list[WriterEffect]:
+        """Send to the bookies that were down: back, they just missed some entries (rule 27).
+
+        If they fail again, the change that follows looks for replacements again."""
+        revived = sorted(self._failed)
+        self._failed = {}
+        for index in revived:
+            self._acks.replace(index, self._acks.slots[index].bookie)
+        return self._sends(revived, self.last_add_confirmed + 1, self.last_add_pushed)
 
     def _fail(self, failure: Failure) -> list[WriterEffect]:
         self.phase = Phase.FAILED
         self.failure = failure
         self._retry_at = None
+        self._resends.clear()
         return [FailWriter(failure)]

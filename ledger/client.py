@@ -1,0 +1,163 @@
+"""The face of the ledger layer: create, open, recover, delete and list ledgers."""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Self
+
+from ledger.clock import now_ms
+from ledger.cluster import open_namespace
+from ledger.entry import Digest, access_key, mac_key
+from ledger.environment import Credentials, Environment
+from ledger.errors import NotEnoughBookies, WrongPassword
+from ledger.ids import EntryId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.metastore import open_store
+from ledger.metastore.port import MetadataStore
+from ledger.quorum import Quorum
+from ledger.reader import LedgerReader
+from ledger.recovering import recover
+from ledger.registry import BookieDirectory
+from ledger.transport.grpc import GrpcTransport
+from ledger.writer import LedgerWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    session_timeout_s: float = 10.0
+    """How long the ephemerals of this client outlive it if it stops; see `open_store`."""
+    metadata_timeout_s: float = 10.0
+    """How long one call to the metadata store may take."""
+    bookie_timeout_s: float = 5.0
+    """How long a bookie may take to answer before it counts as unreachable."""
+
+    def __post_init__(self) -> None:
+        assert min(self.session_timeout_s, self.metadata_timeout_s, self.bookie_timeout_s) > 0
+
+
+class LedgerClient:
+    """One process's way to the ledgers of a namespace. Made by `connect`; close it."""
+
+    def __init__(self, store: MetadataStore, environment: Environment, *, owns_store: bool) -> None:
+        self.store = store
+        self.ledgers: LedgerStore = environment.ledgers
+        self.bookies: BookieDirectory = environment.bookies
+        self._environment = environment
+        self._owns_store = owns_store
+
+    @classmethod
+    async def connect(cls, uri: str | MetadataStore, config: ClientConfig | None = None) -> Self:
+        """Connect to the namespace at *uri*, making it if it is new.
+
+        Raises `InvalidUri`, `MetadataUnavailable`, `NamespaceMismatch`."""
+        config = config or ClientConfig()
+        owns_store = isinstance(uri, str)
+        if isinstance(uri, str):
+            store = await open_store(
+                uri,
+                session_timeout_s=config.session_timeout_s,
+                timeout_s=config.metadata_timeout_s,
+            )
+        else:
+            store = uri
+        try:
+            namespace = await open_namespace(store)
+            bookies = BookieDirectory(store)
+            await bookies.start()
+        except BaseException:
+            if owns_store:
+                await store.close()
+            raise
+        transport = GrpcTransport(bookies.address, timeout_s=config.bookie_timeout_s)
+        environment = Environment(
+            ledgers=LedgerStore(store, namespace.layout),
+            bookies=bookies,
+            transport=transport,
+            random=Random(secrets.randbits(64)),  # noqa: S311 - spreads load, hides nothing
+        )
+        return cls(store, environment, owns_store=owns_store)
+
+    async def create(
+        self,
+        quorum: Quorum | None = None,
+        *,
+        password: bytes = b"",
+        digest: Digest = Digest.CRC32C,
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and return its only writer.
+
+        The metadata is durable before the first entry is sent (rule 2). Raises
+        `NotEnoughBookies`, `MetadataUnavailable`."""
+        quorum = quorum or Quorum()
+        ensemble = self._environment.choose(quorum.ensemble)
+        if ensemble is None:
+            available = [registration.bookie for registration in self.bookies.available()]
+            raise NotEnoughBookies(quorum.ensemble, available)
+        metadata = LedgerMetadata(
+            quorum=quorum,
+            fragments=(Fragment(EntryId(0), ensemble),),
+            digest=digest,
+            access_key=access_key(password),
+            custom=dict(custom or {}),
+            creation_token=secrets.token_bytes(16),
+            created_ms=now_ms(),
+        )
+        ledger_id = await self.ledgers.create(metadata)
+        credentials = self._credentials(ledger_id, metadata, password)
+        return LedgerWriter(self._environment, credentials, metadata, 0)
+
+    async def open(self, ledger_id: LedgerId, *, password: bytes = b"") -> LedgerReader:
+        """Open for reading all of it: fences and recovers the ledger unless it is CLOSED.
+
+        A living writer loses it. Raises as `recover`."""
+        metadata = await self.recover(ledger_id, password=password)
+        credentials = self._credentials(ledger_id, metadata, password)
+        return LedgerReader(self._environment, credentials, metadata)
+
+    async def open_no_recovery(self, ledger_id: LedgerId, *, password: bytes = b"") -> LedgerReader:
+        """Open for reading what is confirmed, beside a living writer.
+
+        Raises `NoSuchLedger`, `WrongPassword`, `MetadataUnavailable`."""
+        metadata, _ = await self.ledgers.read(ledger_id)
+        credentials = self._credentials(ledger_id, metadata, password)
+        return LedgerReader(self._environment, credentials, metadata)
+
+    async def recover(self, ledger_id: LedgerId, *, password: bytes = b"") -> LedgerMetadata:
+        """Make sure that the ledger is CLOSED; return its final metadata.
+
+        Raises `NoSuchLedger`, `WrongPassword`, `RecoveryFailed` (retry later),
+        `MetadataUnavailable`."""
+        metadata, version = await self.ledgers.read(ledger_id)
+        credentials = self._credentials(ledger_id, metadata, password)
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        return await recover(self._environment, credentials, metadata, version)
+
+    async def delete(self, ledger_id: LedgerId) -> None:
+        """Delete the ledger; bookies free its space in their own time.
+
+        Deleting one that does not exist is no error: nothing is left to do."""
+        await self.ledgers.delete(ledger_id)
+
+    def list(self) -> AsyncIterator[LedgerId]:
+        """Yield the ids of all ledgers of the namespace."""
+        return self.ledgers.list()
+
+    async def close(self) -> None:
+        """Close connections; handles made by this client are of no use afterwards."""
+        await self._environment.transport.close()
+        await self.bookies.close()
+        if self._owns_store:
+            await self.store.close()
+
+    def _credentials(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes
+    ) -> Credentials:
+        key = access_key(password)
+        if key != metadata.access_key:
+            raise WrongPassword(ledger_id)
+        mac = mac_key(password) if metadata.digest is Digest.HMAC_SHA256 else None
+        return Credentials(ledger_id, key, mac)

@@ -1,0 +1,125 @@
+"""Runs one protocol machine on the event loop: events in, effects out, one timer.
+
+The same for every machine: whoever has an event posts it; events are stepped one by one in
+the order they came, also those that executing an effect brings up. It decides nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
+from ledger.ids import LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import LedgerMetadata
+
+E = TypeVar("E")
+"""Event of a machine."""
+F = TypeVar("F")
+"""Effect of a machine."""
+E_contra = TypeVar("E_contra", contravariant=True)
+
+
+class Machine(Protocol[E_contra, F]):
+    """What all machines of `ledger.protocol` have in common."""
+
+    def step(self, event: E_contra, *, now: float) -> list[F]: ...
+
+    def deadline(self) -> float | None: ...
+
+
+class MachineLoop(Generic[E, F]):
+    """One machine, its timer, and the tasks that its effects started."""
+
+    def __init__(
+        self, machine: "Machine[E, F]", execute: Callable[[F], None], *, time_passed: E
+    ) -> None:
+        self._machine = machine
+        self._execute = execute
+        self._time_passed = time_passed
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[E] = deque()
+        self._stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def post(self, event: E) -> None:
+        """Step the machine with *event*, and with all that follows from it at once."""
+        if self._stopped:
+            return
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events:
+                for effect in self._machine.step(self._events.popleft(), now=self._loop.time()):
+                    self._execute(effect)
+        finally:
+            self._stepping = False
+        self._arm()
+
+    def spawn(self, work: Coroutine[Any, Any, E]) -> None:
+        """Run *work* beside; post the event it returns."""
+
+        async def run() -> None:
+            self.post(await work)
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Take no more events, forget the timer, cancel what is under way."""
+        self._stopped = True
+        self._events.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = None if self._stopped else self._machine.deadline()
+        if deadline is not None:
+            at = max(deadline, self._loop.time())
+            self._timer = self._loop.call_at(at, self.post, self._time_passed)
+
+
+async def cas_metadata(
+    ledgers: LedgerStore,
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    version: int,
+    *,
+    written: Callable[[int], E],
+    read: Callable[[LedgerMetadata | None, int], E],
+    failed: Callable[[], E],
+) -> E:
+    """Compare and swap; return the event that tells how it went."""
+    try:
+        return written(await ledgers.write(ledger_id, metadata, version))
+    except (BadVersion, NoSuchLedger):
+        return await read_metadata(ledgers, ledger_id, read=read, failed=failed)
+    except MetadataUnavailable:
+        return failed()
+
+
+async def read_metadata(
+    ledgers: LedgerStore,
+    ledger_id: LedgerId,
+    *,
+    read: Callable[[LedgerMetadata | None, int], E],
+    failed: Callable[[], E],
+) -> E:
+    """Read what is stored; return the event that tells it."""
+    try:
+        return read(*await ledgers.read(ledger_id))
+    except NoSuchLedger:
+        return read(None, -1)
+    except MetadataUnavailable:
+        return failed()

@@ -1,0 +1,304 @@
+"""One read of a ledger that may still be written: which replica to ask, whom to ask next.
+
+Never fences and never disturbs the writer. Delivers confirmed entries only: at most the
+last add confirmed, or the last entry once the ledger is CLOSED (rule 53). A replica that
+answers with damage, an error or "not here" for a confirmed entry is passed over for the next
+one (rule 54); when all were asked the metadata is read again, because re-replication may
+have moved the entries (rule 55). A replica that is slow gets company after a while.
+
+Invariants (asserted by `check`):
+    until it is finished something is under way: a request, a refresh or a pause
+    `last_add_confirmed` only grows
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, assert_never
+
+from ledger.ids import BookieId
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.quorum import write_set
+from ledger.requests import Status
+
+WAIT_MS_MAX: Final = 1000
+"""One long poll; then another replica is asked, in case this one is cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingConfig:
+    speculative_s: float = 0.5
+    """How long one replica may be silent before a second one is asked too."""
+    rounds_max: int = 4
+    """How often all replicas are asked before a confirmed entry counts as lost."""
+    retry_s: float = 0.05
+    """Pause before the next round; doubles with each."""
+    retry_s_max: float = 1.0
+    tail_retry_s_max: float = 0.1
+    """The same while waiting for an entry that is not confirmed yet."""
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStarted:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesRead:
+    """Answer to `SendRead`, verified (`protocol.answers`)."""
+
+    index: int
+    attempt: int
+    status: Status
+    found: tuple[int, ...] = ()
+    last_add_confirmed: int = -1
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRead:
+    """The ledger's metadata as stored now; None iff it was deleted."""
+
+    metadata: LedgerMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFailed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    pass
+
+
+ReadingEvent = ReadStarted | EntriesRead | MetadataRead | MetadataFailed | TimePassed
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class SendRead:
+    index: int
+    attempt: int
+    bookie: BookieId
+    first: int
+    last: int
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetadata:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The read is over: give the caller first..last, which were found; last < first: nothing."""
+
+    first: int
+    last: int
+
+
+class Failure(Enum):
+    LOST = "all replicas were asked several times"
+    DELETED = "deleted"
+    WRONG_KEY = "wrong key"
+
+
+@dataclass(frozen=True, slots=True)
+class FailRead:
+    failure: Failure
+
+
+ReadingEffect = SendRead | ReadMetadata | Deliver | FailRead
+
+
+class Reading:
+    """Read entries from *first* on, at most to *last*, at least one unless time runs out.
+
+    *give_up_at*: until when to wait for an entry that is not confirmed yet."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        first: int,
+        last: int,
+        last_add_confirmed: int,
+        give_up_at: float,
+        config: ReadingConfig | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.last_add_confirmed = last_add_confirmed
+        self.finished = False
+        self._first, self._last = first, last
+        self._give_up_at = give_up_at
+        self._config = config or ReadingConfig()
+        self._found: dict[int, None] = {}
+        self._attempt = 0
+        self._asked: dict[int, int] = {}
+        """Request under way: index -> attempt."""
+        self._tried: dict[int, None] = {}
+        """Indexes that did not help in this round."""
+        self._rounds = 0
+        self._round_failed = False
+        """Iff some replica of this round gave an error, or at once, instead of waiting."""
+        self._pause_s = self._config.retry_s
+        self._speculate_at: float | None = None
+        self._resume_at: float | None = None
+        self._refreshing = False
+
+    @property
+    def end(self) -> int | None:
+        """Last entry of the ledger iff it is CLOSED."""
+        return self.metadata.last_entry
+
+    @property
+    def readable(self) -> int:
+        """Last entry that may be delivered."""
+        return self.last_add_confirmed if self.end is None else self.end
+
+    def deadline(self) -> float | None:
+        times = [at for at in (self._speculate_at, self._resume_at) if at is not None]
+        if self._first > self.readable:
+            times.append(self._give_up_at)
+        return None if self.finished else min(times, default=None)
+
+    def step(self, event: ReadingEvent, *, now: float) -> list[ReadingEffect]:
+        """Apply *event*; return what the driver must do, in order."""
+        if self.finished:
+            return []
+        effects: list[ReadingEffect]
+        match event:
+            case ReadStarted():
+                effects = self._ask(now)
+            case EntriesRead():
+                effects = self._entries_read(event, now)
+            case MetadataRead():
+                effects = self._metadata_read(event.metadata, now)
+            case MetadataFailed():
+                self._refreshing = False
+                self._round_failed = True
+                effects = self._pause(now)
+            case TimePassed():
+                effects = self._time_passed(now)
+            case _:
+                assert_never(event)
+        self.check()
+        return effects
+
+    def check(self) -> None:
+        assert self.finished or self._asked or self._refreshing or self._resume_at is not None
+        assert not self._found or min(self._found) >= self._first
+
+    def _ask(self, now: float) -> list[ReadingEffect]:
+        """Ask the next replica of the first entry that is still missing."""
+        if self._first > self.readable and (self.end is not None or now >= self._give_up_at):
+            return self._deliver()
+        ensemble = self.metadata.fragment_of(self._first).bookies
+        candidates = write_set(self._first, self.metadata.quorum)
+        for index in candidates:
+            if index not in self._tried and index not in self._asked:
+                return [self._send(index, ensemble[index], now)]
+        if self._asked:
+            self._speculate_at = None
+            return []  # everybody was asked; somebody may still answer
+        return self._end_round()
+
+    def _send(self, index: int, bookie: BookieId, now: float) -> SendRead:
+        self._attempt += 1
+        self._asked[index] = self._attempt
+        wait_ms = 0
+        if self._first > self.readable:
+            wait_ms = max(1, min(WAIT_MS_MAX, int((self._give_up_at - now) * 1000)))
+        self._speculate_at = now + self._config.speculative_s + wait_ms / 1000
+        fragment_end = self.metadata.fragment_end(self.metadata.fragment_of(self._first))
+        last = self._last if fragment_end is None else min(self._last, fragment_end)
+        return SendRead(index, self._attempt, bookie, self._first, last, wait_ms)
+
+    def _entries_read(self, event: EntriesRead, now: float) -> list[ReadingEffect]:
+        self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
+        if self._asked.get(event.index) != event.attempt:
+            return []  # of an earlier round
+        del self._asked[event.index]
+        self._found.update(dict.fromkeys(e for e in event.found if e >= self._first))
+        if self._first in self._found and self._first <= self.readable:
+            return self._deliver()
+        if event.status is Status.WRONG_KEY:
+            return self._fail(Failure.WRONG_KEY)
+        self._tried[event.index] = None
+        self._round_failed |= event.status is not Status.OK
+        if event.fenced and self.end is None and self._first > self.readable:
+            self._round_failed = True
+            return self._refresh()  # somebody recovers it: it will be CLOSED soon
+        return self._ask(now)
+
+    def _deliver(self) -> list[ReadingEffect]:
+        self.finished = True
+        last = self._first - 1
+        while last + 1 in self._found and last + 1 <= min(self._last, self.readable):
+            last += 1
+        return [Deliver(self._first, last)]
+
+    def _end_round(self) -> list[ReadingEffect]:
+        """Nobody had the entry: look whether the ledger moved, closed or is gone."""
+        if self._first <= self.readable:
+            self._rounds += 1
+            if self._rounds >= self._config.rounds_max:
+                return self._fail(Failure.LOST)
+        return self._refresh()
+
+    def _refresh(self) -> list[ReadingEffect]:
+        self._speculate_at = None
+        if self._refreshing:
+            return []
+        self._refreshing = True
+        return [ReadMetadata()]
+
+    def _metadata_read(self, metadata: LedgerMetadata | None, now: float) -> list[ReadingEffect]:
+        if metadata is None:
+            return self._fail(Failure.DELETED)
+        moved = metadata.fragments != self.metadata.fragments
+        closed = self.end is None and metadata.state is LedgerState.CLOSED
+        self.metadata = metadata
+        asked_for, self._refreshing = self._refreshing, False
+        if closed or moved:
+            self._asked.clear()
+            return self._next_round(now)
+        if not asked_for:
+            return []  # told by the watch; the requests under way go on
+        if self._first > self.readable and not self._round_failed:
+            return self._next_round(now)  # just idle: no pause between long polls
+        return self._pause(now)
+
+    def _next_round(self, now: float) -> list[ReadingEffect]:
+        self._tried.clear()
+        self._round_failed = False
+        self._resume_at = None
+        return self._ask(now)
+
+    def _pause(self, now: float) -> list[ReadingEffect]:
+        self._speculate_at = None
+        tailing = self._first > self.readable
+        most = self._config.tail_retry_s_max if tailing else self._config.retry_s_max
+        self._resume_at = now + min(self._pause_s, most)
+        self._pause_s = min(self._pause_s * 2, self._config.retry_s_max)
+        return []
+
+    def _time_passed(self, now: float) -> list[ReadingEffect]:
+        if self._first > self.readable and now >= self._give_up_at:
+            return self._deliver()
+        if self._resume_at is not None and now >= self._resume_at:
+            return self._next_round(now)
+        if self._speculate_at is not None and now >= self._speculate_at:
+            self._speculate_at = None
+            return self._ask(now)
+        return []
+
+    def _fail(self, failure: Failure) -> list[ReadingEffect]:
+        self.finished = True
+        return [FailRead(failure)]

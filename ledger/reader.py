@@ -1,0 +1,264 @@
+"""The handle of a reader: drives `protocol.reading`, one machine for each read."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from ledger.entry import payload_of
+from ledger.environment import Credentials, Environment
+from ledger.errors import (
+    BookieUnavailable,
+    EntryLost,
+    HandleClosed,
+    LogError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    WrongPassword,
+)
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.machine_loop import MachineLoop, read_metadata
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.protocol import reading as protocol
+from ledger.protocol.answers import verified
+from ledger.requests import ReadQuery, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as read and verified."""
+
+    entry_id: EntryId
+    payload: memoryview
+    last_add_confirmed: int
+    length: int
+    """Payload bytes of this entry and all before it."""
+
+
+class LedgerReader:
+    """Reads one ledger; never disturbs its writer. Safe to use for several reads at once."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        credentials: Credentials,
+        metadata: LedgerMetadata,
+    ) -> None:
+        self.ledger_id: LedgerId = credentials.ledger_id
+        self.metadata = metadata
+        self._environment = environment
+        self._credentials = credentials
+        self._lac = NO_ENTRY
+        self._reads: dict[_Read, None] = {}
+        self._closed = False
+        self._watching: asyncio.Task[None] | None = None
+        if metadata.state is not LedgerState.CLOSED:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    @property
+    def closed(self) -> bool:
+        """True iff the ledger is CLOSED: its end is known."""
+        return self.metadata.state is LedgerState.CLOSED
+
+    @property
+    def last_entry(self) -> EntryId | None:
+        """The last entry; None unless the ledger is CLOSED."""
+        return self.metadata.last_entry
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last entry that may be read, as far as this reader knows."""
+        return self._lac if self.last_entry is None else self.last_entry
+
+    async def read(self, first: int, last: int) -> list[Entry]:
+        """Return entries first..last, all of them.
+
+        Raises `EntryLost` if one is beyond the last add confirmed or unreadable, and
+        `NoSuchLedger`, `WrongPassword`, `MetadataUnavailable`."""
+        entries: list[Entry] = []
+        while first <= last:
+            some = await self.read_some(first, last=last)
+            if not some:
+                raise EntryLost(self.ledger_id, first, "it is not confirmed (yet)")
+            entries += some
+            first = some[-1].entry_id + 1
+        return entries
+
+    async def read_some(
+        self, first: int, *, last: int | None = None, bytes_max: int = 1 << 20, wait_s: float = 0.0
+    ) -> list[Entry]:
+        """Return confirmed entries from *first* on, in order, without a gap.
+
+        At least one if there is one; about *bytes_max* at most. Waits up to *wait_s* for the
+        first. Empty if time ran out, or if the ledger is CLOSED and ends before *first*."""
+        if self._closed:
+            raise HandleClosed(f"reader of ledger {self.ledger_id}")
+        if self.last_entry is not None and first > self.last_entry:
+            return []
+        read = _Read(self, first, last, bytes_max, wait_s)
+        self._reads[read] = None
+        try:
+            return await read.finished()
+        finally:
+            del self._reads[read]
+            read.stop()
+
+    async def refresh(self) -> LedgerMetadata:
+        """Read the metadata again. Raises `NoSuchLedger`, `MetadataUnavailable`."""
+        metadata, _ = await self._environment.ledgers.read(self.ledger_id)
+        self._learn(metadata, -1)
+        return metadata
+
+    async def close(self) -> None:
+        """Stop watching; reads under way fail with `HandleClosed`."""
+        self._closed = True
+        for read in list(self._reads):
+            read.fail(HandleClosed(f"reader of ledger {self.ledger_id}"))
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    def _learn(self, metadata: LedgerMetadata | None, lac: int) -> None:
+        self._lac = EntryId(max(self._lac, lac))
+        if metadata is not None:
+            self.metadata = metadata
+
+    async def _watch(self) -> None:
+        """Tell the reads under way as soon as the ledger changes, closes or is deleted."""
+        watch = self._environment.ledgers.watch(self.ledger_id)
+        try:
+            while not self.closed:
+                await watch.changed()
+                event = await read_metadata(
+                    self._environment.ledgers,
+                    self.ledger_id,
+                    read=lambda metadata, _: protocol.MetadataRead(metadata),
+                    failed=protocol.MetadataFailed,
+                )
+                if not isinstance(event, protocol.MetadataRead):
+                    continue
+                self._learn(event.metadata, -1)
+                for read in list(self._reads):
+                    read.post(event)
+                if event.metadata is None:
+                    return
+        except LogError:
+            return  # reads refresh the metadata themselves when they do not get on
+        finally:
+            watch.close()
+
+
+class _Read:
+    """One call of `LedgerReader.read_some`."""
+
+    def __init__(
+        self,
+        reader: LedgerReader,
+        first: int,
+        last: int | None,
+        bytes_max: int,
+        wait_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._reader = reader
+        self._environment = reader._environment  # noqa: SLF001 - two halves of one handle
+        self._credentials = reader._credentials  # noqa: SLF001
+        self._first = first
+        self._bytes_max = bytes_max
+        self._entries: dict[int, Entry] = {}
+        self._result: asyncio.Future[list[Entry]] = loop.create_future()
+        self._failures: list[str] = []
+        self._machine = protocol.Reading(
+            reader.metadata,
+            first=first,
+            last=(1 << 62) if last is None else last,
+            last_add_confirmed=reader.last_add_confirmed,
+            give_up_at=loop.time() + wait_s,
+        )
+        self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
+            self._machine, self._execute, time_passed=protocol.TimePassed()
+        )
+
+    async def finished(self) -> list[Entry]:
+        self.post(protocol.ReadStarted())
+        return await self._result
+
+    def post(self, event: protocol.ReadingEvent) -> None:
+        self._run.post(event)
+
+    def fail(self, error: LogError) -> None:
+        if not self._result.done():
+            self._result.set_exception(error)
+
+    def stop(self) -> None:
+        self._run.stop()
+
+    def _execute(self, effect: protocol.ReadingEffect) -> None:
+        match effect:
+            case protocol.SendRead():
+                self._run.spawn(self._read(effect))
+            case protocol.ReadMetadata():
+                self._run.spawn(
+                    read_metadata(
+                        self._environment.ledgers,
+                        self._reader.ledger_id,
+                        read=lambda metadata, _: protocol.MetadataRead(metadata),
+                        failed=protocol.MetadataFailed,
+                    )
+                )
+            case protocol.Deliver():
+                self._learn()
+                if not self._result.done():
+                    ids: Sequence[int] = range(effect.first, effect.last + 1)
+                    self._result.set_result([self._entries[entry_id] for entry_id in ids])
+            case protocol.FailRead():
+                self._learn()
+                self.fail(self._error_of(effect.failure))
+            case _:
+                assert_never(effect)
+
+    async def _read(self, effect: protocol.SendRead) -> protocol.ReadingEvent:
+        query = ReadQuery(
+            self._reader.ledger_id,
+            self._credentials.key,
+            effect.first,
+            effect.last,
+            bytes_max=self._bytes_max,
+            wait_ms=effect.wait_ms,
+        )
+        answer = await self._environment.transport.read(effect.bookie, query)
+        found = verified(answer, self._reader.ledger_id, self._credentials.mac)
+        for entry_id, header in found.headers.items():
+            frame = found.frames[entry_id]
+            self._entries[entry_id] = Entry(
+                EntryId(entry_id),
+                payload_of(frame, header),
+                header.last_add_confirmed,
+                header.length,
+            )
+        if found.damaged is not None or found.status is not Status.OK:
+            self._failures.append(f"{effect.bookie}: {found.status.name}")
+        return protocol.EntriesRead(
+            effect.index,
+            effect.attempt,
+            found.status,
+            tuple(found.headers),
+            found.last_add_confirmed,
+            found.fenced,
+        )
+
+    def _learn(self) -> None:
+        self._reader._learn(self._machine.metadata, self._machine.last_add_confirmed)  # noqa: SLF001
+
+    def _error_of(self, failure: protocol.Failure) -> LogError:
+        ledger_id = self._reader.ledger_id
+        match failure:
+            case protocol.Failure.DELETED:
+                return NoSuchLedger(ledger_id)
+            case protocol.Failure.WRONG_KEY:
+                return WrongPassword(ledger_id)
+            case protocol.Failure.LOST:
+                reason = "; ".join(dict.fromkeys(self._failures)) or failure.value
+                return EntryLost(ledger_id, self._first, reason)
+            case _:
+                assert_never(failure)

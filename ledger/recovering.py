@@ -1,0 +1,188 @@
+"""Drives `protocol.recovery` against real bookies and a real metadata store."""
+
+import asyncio
+from typing import assert_never
+
+from ledger.entry import Header
+from ledger.environment import Credentials, Environment
+from ledger.errors import (
+    LogError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    RecoveryFailed,
+    WrongPassword,
+)
+from ledger.ids import BookieId
+from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
+from ledger.metadata import LedgerMetadata
+from ledger.protocol import recovery as protocol
+from ledger.protocol.answers import fence_is_certain, proven_lac, verified
+from ledger.quorum import holds
+from ledger.requests import AddRun, LacQuery, ReadQuery, Status
+
+READ_BYTES_MAX = 4 * 1024 * 1024
+
+
+async def recover(
+    environment: Environment,
+    credentials: Credentials,
+    metadata: LedgerMetadata,
+    version: int,
+) -> LedgerMetadata:
+    """Fence and close the ledger, or adopt what another recoverer closed it with.
+
+    Raises `RecoveryFailed` (nothing was decided), `NoSuchLedger`, `WrongPassword`,
+    `MetadataUnavailable`."""
+    recovering = _Recovering(environment, credentials, metadata, version)
+    try:
+        return await recovering.finished()
+    finally:
+        recovering.stop()
+
+
+class _Recovering:
+    def __init__(
+        self,
+        environment: Environment,
+        credentials: Credentials,
+        metadata: LedgerMetadata,
+        version: int,
+    ) -> None:
+        self._environment = environment
+        self._credentials = credentials
+        self._ledger_id = credentials.ledger_id
+        self._quorum = metadata.quorum
+        self._frames: dict[int, bytes] = {}
+        self._result: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
+        self._run: MachineLoop[protocol.RecoveryEvent, protocol.RecoveryEffect] = MachineLoop(
+            protocol.Recovery(self._ledger_id, metadata, version),
+            self._execute,
+            time_passed=protocol.TimePassed(),
+        )
+
+    async def finished(self) -> LedgerMetadata:
+        self._run.post(protocol.RecoveryStarted())
+        return await self._result
+
+    def stop(self) -> None:
+        self._run.stop()
+
+    def _execute(self, effect: protocol.RecoveryEffect) -> None:
+        match effect:
+            case protocol.SendFence():
+                self._run.spawn(self._fence(effect.index, effect.bookie))
+            case protocol.SendRead():
+                self._run.spawn(self._read(effect))
+            case protocol.ReadBase():
+                self._run.spawn(self._read_base(effect))
+            case protocol.WriteBack():
+                self._write_back(effect)
+            case protocol.ForgetEntries():
+                for entry_id in [e for e in self._frames if e <= effect.last]:
+                    del self._frames[entry_id]
+            case protocol.ChooseReplacements():
+                chosen = self._environment.replacements(effect.indexes, effect.exclude)
+                self._run.post(protocol.ReplacementsChosen(chosen))
+            case protocol.WriteMetadata():
+                self._run.spawn(
+                    cas_metadata(
+                        self._environment.ledgers,
+                        self._ledger_id,
+                        effect.metadata,
+                        effect.version,
+                        written=protocol.MetadataWritten,
+                        read=protocol.MetadataRead,
+                        failed=protocol.MetadataFailed,
+                    )
+                )
+            case protocol.ReadMetadata():
+                self._run.spawn(
+                    read_metadata(
+                        self._environment.ledgers,
+                        self._ledger_id,
+                        read=protocol.MetadataRead,
+                        failed=protocol.MetadataFailed,
+                    )
+                )
+            case protocol.FinishRecovery():
+                if not self._result.done():
+                    self._result.set_result(effect.metadata)
+            case protocol.FailRecovery():
+                if not self._result.done():
+                    self._result.set_exception(self._error_of(effect.failure))
+            case _:
+                assert_never(effect)
+
+    async def _fence(self, index: int, bookie: BookieId) -> protocol.RecoveryEvent:
+        answer = await self._environment.transport.read_lac(
+            bookie, LacQuery(self._ledger_id, self._credentials.key, fence=True)
+        )
+        lac = proven_lac(answer.lac_proof, self._ledger_id, self._credentials.mac)
+        return protocol.LacRead(index, fence_is_certain(answer), lac, answer.status)
+
+    async def _read(self, effect: protocol.SendRead) -> protocol.RecoveryEvent:
+        query = ReadQuery(
+            self._ledger_id,
+            self._credentials.key,
+            effect.first,
+            effect.last,
+            bytes_max=READ_BYTES_MAX,
+            fence=True,
+        )
+        answer = await self._environment.transport.read(effect.bookie, query)
+        found = verified(answer, self._ledger_id, self._credentials.mac)
+        for entry_id, frame in found.frames.items():
+            self._frames.setdefault(entry_id, bytes(frame))
+        return protocol.EntriesRead(
+            effect.index,
+            effect.first,
+            answered=found.fenced and found.status in {Status.OK, Status.NO_SUCH_LEDGER},
+            found={entry_id: header.length for entry_id, header in found.headers.items()},
+            considered=effect.last if found.status is Status.NO_SUCH_LEDGER else found.considered,
+        )
+
+    async def _read_base(self, effect: protocol.ReadBase) -> protocol.RecoveryEvent:
+        entry_id = effect.entry_id
+        query = ReadQuery(self._ledger_id, self._credentials.key, entry_id, entry_id)
+        answer = await self._environment.transport.read(effect.bookie, query)
+        found = verified(answer, self._ledger_id, self._credentials.mac)
+        header: Header | None = found.headers.get(entry_id)
+        return protocol.BaseRead(effect.index, None if header is None else header.length)
+
+    def _write_back(self, effect: protocol.WriteBack) -> None:
+        ids = [
+            entry_id
+            for entry_id in range(effect.first, effect.last + 1)
+            if holds(effect.index, entry_id, self._quorum)
+        ]
+        frames = [self._frames[entry_id] for entry_id in ids]
+        run = AddRun(
+            ledger_id=self._ledger_id,
+            key=self._credentials.key,
+            entries=ids,
+            lengths=[len(frame) for frame in frames],
+            frames=b"".join(frames),
+            recovery=True,
+        )
+
+        def answered(status: Status) -> None:
+            place = (effect.index, effect.generation)
+            if status is Status.OK:
+                self._run.post(protocol.WriteBackStored(*place, effect.first, effect.last))
+            else:
+                self._run.post(protocol.WriteBackRefused(*place, status))
+
+        self._environment.transport.add(effect.bookie, run, answered)
+
+    def _error_of(self, failure: protocol.Failure) -> LogError:
+        match failure:
+            case protocol.Failure.DELETED:
+                return NoSuchLedger(self._ledger_id)
+            case protocol.Failure.WRONG_KEY:
+                return WrongPassword(self._ledger_id)
+            case protocol.Failure.METADATA_UNAVAILABLE:
+                return MetadataUnavailable(
+                    self._environment.ledgers.uri, f"recovery of ledger {self._ledger_id}", 0.0
+                )
+            case _:
+                return RecoveryFailed(self._ledger_id, failure.value)

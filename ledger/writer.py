@@ -1,0 +1,343 @@
+"""The handle of a ledger's one writer: drives `protocol.writer`, keeps the frames in flight."""
+
+import asyncio
+from collections import deque
+from typing import Final, assert_never
+
+from ledger.entry import ENTRY_BYTES_MAX, encode_frame, encode_lac
+from ledger.environment import Credentials, Environment
+from ledger.errors import (
+    EntryTooLarge,
+    HandleClosed,
+    LedgerFenced,
+    LogError,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    TooManyPending,
+    WriterFailed,
+    WrongPassword,
+)
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
+from ledger.metadata import LedgerMetadata
+from ledger.protocol import writer as protocol
+from ledger.quorum import holds
+from ledger.requests import AddRun, Status
+
+RUN_BYTES_MAX: Final = 1024 * 1024
+"""Larger sends are cut, between entries, into several runs."""
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of entries that may wait for confirmation."""
+
+
+class LedgerWriter:
+    """Adds entries to one ledger. All methods are called on the loop that made it."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        credentials: Credentials,
+        metadata: LedgerMetadata,
+        version: int,
+    ) -> None:
+        self.ledger_id: LedgerId = credentials.ledger_id
+        self.error: LogError | None = None
+        """Why the writer is over, if it failed."""
+        self._environment = environment
+        self._credentials = credentials
+        self._machine = protocol.Writer(self.ledger_id, metadata, version)
+        self._striped = metadata.quorum.ensemble > metadata.quorum.write
+        self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
+            self._machine, self._execute, time_passed=protocol.TimePassed()
+        )
+        self._loop = asyncio.get_running_loop()
+        self._queued: list[bytes] = []
+        """Payloads added since the loop last turned; encoded together."""
+        self._pending_bytes = 0
+        self._length = 0
+        self._frames: dict[int, bytes] = {}
+        """Frames above last_add_confirmed; sent again, unchanged, after an ensemble change."""
+        self._waiting: deque[asyncio.Future[EntryId]] = deque()
+        """One per entry above last_add_confirmed, in order."""
+        self._closed: asyncio.Future[LedgerMetadata] = self._loop.create_future()
+        self._closed.add_done_callback(_retrieved)
+        self._closing = False
+        self._runs: dict[tuple[int, int], list[AddRun]] = {}
+        """Runs just built, shared by the bookies of one step."""
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._machine.metadata
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        return self._machine.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        return EntryId(self._machine.last_add_pushed + len(self._queued))
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries added so far."""
+        return self._length
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    def add(self, payload: bytes) -> asyncio.Future[EntryId]:
+        """Add one entry; the future resolves, in entry order, once it is confirmed.
+
+        Raises at once `EntryTooLarge`, `HandleClosed`, `TooManyPending`, or the error that
+        ended this writer. If the future fails the entry's outcome is unknown (rule 10)."""
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise HandleClosed(f"writer of ledger {self.ledger_id}")
+        if len(payload) > ENTRY_BYTES_MAX:
+            raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
+        if self._pending_bytes >= PENDING_BYTES_MAX:
+            raise TooManyPending(self._pending_bytes, PENDING_BYTES_MAX)
+        self._pending_bytes += len(payload)
+        self._length += len(payload)
+        if not self._queued:
+            self._loop.call_soon(self._push)
+        self._queued.append(payload)
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        future.add_done_callback(_retrieved)
+        self._waiting.append(future)
+        return future
+
+    async def close(self) -> LedgerMetadata:
+        """Wait for what is pending, then write CLOSED; return the final metadata.
+
+        Raises `LedgerFenced` if somebody else took the ledger over, and whatever ended the
+        writer. A second call waits for the first."""
+        if not self._closing:
+            self._closing = True
+            self._push()
+            self._run.post(protocol.CloseRequested())
+        return await asyncio.shield(self._closed)
+
+    async def abandon(self) -> None:
+        """Let go without closing; whoever recovers the ledger decides what is in it."""
+        self._closing = True
+        if not self._closed.done():
+            self._fail(HandleClosed(f"writer of ledger {self.ledger_id}"))
+
+    def _push(self) -> None:
+        if not self._queued or self.error is not None:
+            return
+        payloads, self._queued = self._queued, []
+        lac = self._machine.last_add_confirmed
+        entry_id = self._machine.last_add_pushed
+        length = self._machine.length
+        before = length
+        for payload in payloads:
+            entry_id = EntryId(entry_id + 1)
+            length += len(payload)
+            self._frames[entry_id] = encode_frame(
+                ledger_id=self.ledger_id,
+                entry_id=entry_id,
+                last_add_confirmed=lac,
+                length=length,
+                payload=payload,
+                mac=self._credentials.mac,
+            )
+        self._run.post(protocol.AppendRequested(len(payloads), length - before))
+
+    def _execute(self, effect: protocol.WriterEffect) -> None:
+        match effect:
+            case protocol.SendAdds():
+                self._send(effect)
+            case protocol.PublishLac():
+                self._publish(effect)
+            case protocol.ConfirmAdds():
+                self._confirm(effect.last)
+            case protocol.ChooseReplacements():
+                chosen = self._environment.replacements(effect.indexes, effect.exclude)
+                self._run.post(protocol.ReplacementsChosen(chosen))
+            case protocol.WriteMetadata():
+                self._run.spawn(
+                    cas_metadata(
+                        self._environment.ledgers,
+                        self.ledger_id,
+                        effect.metadata,
+                        effect.version,
+                        written=protocol.MetadataWritten,
+                        read=protocol.MetadataRead,
+                        failed=protocol.MetadataFailed,
+                    )
+                )
+            case protocol.ReadMetadata():
+                self._run.spawn(
+                    read_metadata(
+                        self._environment.ledgers,
+                        self.ledger_id,
+                        read=protocol.MetadataRead,
+                        failed=protocol.MetadataFailed,
+                    )
+                )
+            case protocol.FailWriter():
+                self._fail(self._error_of(effect.failure))
+            case protocol.FinishClose():
+                self._run.stop()
+                if not self._closed.done():
+                    self._closed.set_result(effect.metadata)
+            case _:
+                assert_never(effect)
+
+    def _send(self, effect: protocol.SendAdds) -> None:
+        for run in self._runs_of(effect.index, effect.first, effect.last):
+            first, last = run.entries[0], run.entries[-1]
+            if self._striped:  # ids between belong to other bookies: the range covers them
+                first, last = effect.first, effect.last
+            self._environment.transport.add(
+                effect.bookie, run, _Done(self, effect.index, effect.generation, first, last)
+            )
+
+    def _runs_of(self, index: int, first: int, last: int) -> list[AddRun]:
+        """Return what *index* holds of first..last; built once for bookies that hold the same."""
+        if self._striped:
+            quorum = self.metadata.quorum
+            ids = [e for e in range(first, last + 1) if holds(index, e, quorum)]
+            return [self._build(ids)]
+        known = self._runs.get((first, last))
+        if known is None:
+            known = [self._build(ids) for ids in self._cut(first, last)]
+            self._runs = {(first, last): known}
+        return known
+
+    def _cut(self, first: int, last: int) -> list[range]:
+        cuts, start, size = [], first, 0
+        for entry_id in range(first, last + 1):
+            size += len(self._frames[entry_id])
+            if size >= RUN_BYTES_MAX or entry_id == last:
+                cuts.append(range(start, entry_id + 1))
+                start, size = entry_id + 1, 0
+        return cuts
+
+    def _build(self, ids: range | list[int]) -> AddRun:
+        frames = [self._frames[entry_id] for entry_id in ids]
+        return AddRun(
+            ledger_id=self.ledger_id,
+            key=self._credentials.key,
+            entries=ids,
+            lengths=[len(frame) for frame in frames],
+            frames=frames[0] if len(frames) == 1 else b"".join(frames),
+        )
+
+    def _publish(self, effect: protocol.PublishLac) -> None:
+        frame = encode_lac(
+            ledger_id=self.ledger_id,
+            last_add_confirmed=effect.last_add_confirmed,
+            length=effect.length,
+            mac=self._credentials.mac,
+        )
+        run = AddRun(
+            ledger_id=self.ledger_id,
+            key=self._credentials.key,
+            entries=(-1,),
+            lengths=(len(frame),),
+            frames=frame,
+            explicit_lac=True,
+        )
+        for bookie in effect.bookies:
+            self._environment.transport.add(bookie, run, _ignore)
+
+    def on_answer(self, index: int, generation: int, first: int, last: int, status: Status) -> None:
+        """Called by the transport when a run is answered."""
+        if status is Status.OK:
+            self._run.post(protocol.AddsStored(index, generation, first, last))
+            return
+        if status is Status.UNREACHABLE:
+            self._environment.quarantine(self._bookie(index))
+        self._run.post(protocol.AddsRefused(index, generation, first, last, status))
+
+    def _bookie(self, index: int) -> BookieId:
+        return self.metadata.last_fragment.bookies[index]
+
+    def _confirm(self, last: EntryId) -> None:
+        self._runs.clear()
+        entry_id = last - self._unconfirmed_before(last) + 1
+        while entry_id <= last:
+            frame = self._frames.pop(entry_id)
+            self._pending_bytes -= _payload_bytes(frame, self._credentials.mac)
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(EntryId(entry_id))
+            entry_id += 1
+
+    def _unconfirmed_before(self, last: EntryId) -> int:
+        """Return how many of the waiting entries are at or below *last*."""
+        pushed = self._machine.last_add_pushed
+        return len(self._waiting) - len(self._queued) - (pushed - last)
+
+    def _fail(self, error: LogError) -> None:
+        self.error = error
+        self._run.stop()
+        self._frames.clear()
+        self._queued.clear()
+        self._pending_bytes = 0
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(error)
+        if not self._closed.done():
+            self._closed.set_exception(error)
+
+    def _error_of(self, failure: protocol.Failure) -> LogError:
+        match failure:
+            case protocol.Failure.FENCED:
+                return LedgerFenced(self.ledger_id)
+            case protocol.Failure.DELETED:
+                return NoSuchLedger(self.ledger_id)
+            case protocol.Failure.WRONG_KEY:
+                return WrongPassword(self.ledger_id)
+            case protocol.Failure.NOT_ENOUGH_BOOKIES:
+                available = [r.bookie for r in self._environment.bookies.available()]
+                return NotEnoughBookies(self.metadata.quorum.ack, available)
+            case protocol.Failure.METADATA_UNAVAILABLE:
+                return MetadataUnavailable(
+                    self._environment.ledgers.uri,
+                    f"the ensemble change of ledger {self.ledger_id}",
+                    protocol.METADATA_PATIENCE_S,
+                )
+            case protocol.Failure.CONFLICT:
+                return WriterFailed(self.ledger_id, "a bookie holds other bytes under an id")
+            case _:
+                assert_never(failure)
+
+
+class _Done:
+    """Callback of one run; a slotted object is lighter than a closure with five cells."""
+
+    __slots__ = ("_first", "_generation", "_index", "_last", "_writer")
+
+    def __init__(
+        self, writer: LedgerWriter, index: int, generation: int, first: int, last: int
+    ) -> None:
+        self._writer = writer
+        self._index, self._generation = index, generation
+        self._first, self._last = first, last
+
+    def __call__(self, status: Status) -> None:
+        self._writer.on_answer(self._index, self._generation, self._first, self._last, status)
+
+
+def _ignore(_: Status) -> None:
+    """An explicit LAC is a hint; the next add brings the same news."""
+
+
+def _retrieved(future: "asyncio.Future[EntryId] | asyncio.Future[LedgerMetadata]") -> None:
+    """A caller may watch the last future only; the others' errors are not forgotten ones."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _payload_bytes(frame: bytes, mac: bytes | None) -> int:
+    from ledger.entry import HEADER_BYTES, TRAILER_BYTES
+
+    return len(frame) - HEADER_BYTES - (0 if mac is None else TRAILER_BYTES)
