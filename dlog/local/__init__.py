@@ -1,0 +1,1 @@
+"""Everything that runs a whole cluster on one machine: Java, ZooKeeper, bookies."""
