@@ -20,10 +20,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from ledger.errors import CallerError, InvalidUri
+from ledger.errors import CallerError
+from ledger.metastore.uri import parse_uri
 
 ENV_PREFIX: Final = "DLOG_"
-SCHEMES: Final = ("file", "zk", "memory")
 
 _ENV_OTHERS: Final = frozenset({"DLOG_CONFIG", "DLOG_DEBUG"})
 _ENV_TESTS: Final = ("DLOG_TEST_", "DLOG_ZK")
@@ -87,18 +87,8 @@ def resolve_uri(uri: str | None = None) -> str:
 
 
 def check_uri(uri: str) -> str:
-    """Return *uri* if its scheme is one of ours, else raise `InvalidUri`; the store knows more."""
-    scheme, separator, rest = uri.partition("://")
-    if not uri.strip():
-        raise InvalidUri(uri, "it is empty")
-    if not separator:
-        raise InvalidUri(uri, "it has no scheme")
-    if scheme not in SCHEMES:
-        raise InvalidUri(uri, f"there is no scheme {scheme!r}")
-    if not rest:
-        raise InvalidUri(uri, "nothing follows the scheme")
-    if scheme == "file" and not rest.startswith("/"):
-        raise InvalidUri(uri, "its path is not absolute")
+    """Return *uri* if a metadata store can be opened by it, else raise `InvalidUri`."""
+    parse_uri(uri)
     return uri
 
 
@@ -109,7 +99,7 @@ def default_directory() -> Path:
 
 def metadata_uri(directory: Path) -> str:
     """Return the URI of the embedded metadata store of a local cluster in *directory*."""
-    return f"file://{directory.expanduser().absolute() / 'metadata'}"
+    return (directory.expanduser().absolute() / "metadata").as_uri()
 
 
 def default_uri() -> str:

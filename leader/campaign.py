@@ -70,7 +70,7 @@ async def campaign(
             return await running.run()
     except TimeoutError:
         assert timeout_s is not None
-        raise NotElected(log, timeout_s) from None
+        raise NotElected(log, timeout_s, running.trouble) from None
 
 
 def default_candidate() -> str:
@@ -92,16 +92,27 @@ class _Campaign:
         self._store, self._log, self._candidate = store, log, candidate
         self._lease_s, self._clock = lease_s, clock
         self._path = leaders_path(log)
+        self.trouble = ""
+        """What the metadata store said last, if it was no answer."""
 
     async def run(self) -> Term:
         backoff = Backoff()
         while True:
             session = self._store.session
-            if not session.lost.is_set():
+            if session.lost.is_set():
+                await self._knock()
+            else:
                 term = await self._candidacy(session, secrets.token_hex(8))
                 if term is not None:
                     return term
             await backoff.pause()
+
+    async def _knock(self) -> None:
+        """Find out whether the store will have a new session; raises if it was closed."""
+        try:
+            await self._store.exists(self._path)
+        except MetadataUnavailable as error:
+            self.trouble = str(error)
 
     async def _candidacy(self, session: Session, token: str) -> Term | None:
         """Stand once. Return the term, or None if the candidacy ended without one."""
@@ -150,8 +161,10 @@ class _Campaign:
             except MetadataUnavailable as error:
                 # The create may have been done all the same: the next look finds it.
                 _log.warning("campaign_interrupted", log=self._log, error=str(error))
+                self.trouble = str(error)
                 await backoff.pause()
             else:
+                self.trouble = ""
                 backoff.reset()
         return None
 

@@ -12,7 +12,7 @@ import structlog
 
 from leader.election import candidacies, leaders_path
 from leader.retry import Backoff
-from ledger.errors import LogError, MetadataUnavailable, NoSuchNode
+from ledger.errors import HandleClosed, LogError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.port import MetadataStore, Session
 
 WITHDRAW_S: Final = 1.0
@@ -59,6 +59,8 @@ async def _withdraw(store: MetadataStore, session: Session, log: str, token: str
             if session.lost.is_set():
                 return
             await backoff.pause()
+        except HandleClosed:
+            return  # the session ended with the store, and took the nodes along
         except LogError as error:
             _log.warning("withdrawal_failed", log=log, token=token, error=str(error))
             return

@@ -4,6 +4,7 @@ import pytest
 
 from dlog.config import InvalidConfig, default_uri, load, metadata_uri, resolve_uri
 from ledger.errors import InvalidUri
+from ledger.metastore.uri import FileUri, parse_uri
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_a_bad_value_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "  ", "flights", "http://h/", "file://", "file://relative/x", "zk://", "://x"]
+    "uri", ["", "  ", "flights", "http://h/", "file:", "file://relative/x", "zk://", "://x"]
 )
 def test_a_uri_that_no_store_takes_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidUri):
@@ -93,3 +94,8 @@ def test_the_metadata_of_a_cluster_is_in_its_directory(
     monkeypatch.chdir(tmp_path)
     assert metadata_uri(Path("cluster")) == f"file://{tmp_path}/cluster/metadata"
     assert metadata_uri(Path("~/c")) == f"file://{tmp_path}/c/metadata"
+
+
+def test_a_directory_with_special_characters_is_found_again_by_its_uri(tmp_path: Path) -> None:
+    directory = tmp_path / "50% of #1?"
+    assert parse_uri(metadata_uri(directory)) == FileUri(directory / "metadata")

@@ -1,0 +1,405 @@
+"""Campaigns and terms on the store in memory, where bad days can be made to order."""
+
+import asyncio
+
+import pytest
+
+from leader import InvalidCampaign, NotElected, Term, campaign, current_leader
+from leader.election import leaders_path
+from leader.retry import PAUSE_MIN_S
+from ledger.errors import HandleClosed, MetadataUnavailable
+from ledger.metastore import open_store
+from ledger.metastore.memory import MemoryStore
+from tests.leader.stores import TroubledStore
+from tests.leader.waiting import eventually, until
+
+LOG = "eu/flights"
+
+
+async def memory() -> MemoryStore:
+    store = await open_store("memory://election")
+    assert isinstance(store, MemoryStore)
+    return store
+
+
+async def nodes(store: MemoryStore) -> list[str]:
+    return await store.children(leaders_path(LOG))
+
+
+async def standing_count(store: MemoryStore, count: int) -> None:
+    async def reached() -> bool:
+        return (
+            await store.exists(leaders_path(LOG)) is not None and len(await nodes(store)) == count
+        )
+
+    await eventually(reached, f"{count} candidates stand")
+
+
+async def follower(store: MemoryStore | TroubledStore, name: str) -> asyncio.Task[Term]:
+    """Start a campaign that stands behind all that stand now."""
+    look = await memory()
+    before = len(await nodes(look))
+    task = asyncio.create_task(campaign(store, LOG, candidate=name))
+    await standing_count(look, before + 1)
+    await look.close()
+    return task
+
+
+def test_the_first_candidate_is_elected_at_once() -> None:
+    async def run() -> None:
+        store = await memory()
+        term = await campaign(store, LOG, candidate="a", timeout_s=5)
+        assert (term.log, term.candidate, term.lost.is_set()) == (LOG, "a", False)
+        assert term.is_current()
+        assert await term.verify()
+        leader = await current_leader(store, LOG)
+        assert leader is not None
+        assert (leader.candidate, leader.epoch, leader.log) == ("a", term.epoch, LOG)
+        await term.resign()
+
+    asyncio.run(run())
+
+
+def test_nobody_leads_a_log_that_nobody_stands_for() -> None:
+    async def run() -> None:
+        store = await memory()
+        assert await current_leader(store, LOG) is None
+        await (await campaign(store, LOG)).resign()
+        assert await current_leader(store, LOG) is None
+
+    asyncio.run(run())
+
+
+def test_after_a_resignation_the_next_leads_with_a_larger_epoch() -> None:
+    async def run() -> None:
+        first, second = await memory(), await memory()
+        term = await campaign(first, LOG, candidate="first")
+        waiting = await follower(second, "second")
+        assert not waiting.done()
+        await term.resign()
+        assert term.lost.is_set()
+        assert not term.is_current()
+        assert not await term.verify()
+        async with asyncio.timeout(0.2):
+            following = await waiting
+        assert following.epoch > term.epoch
+        await following.resign()
+        third = await campaign(first, LOG)
+        assert third.epoch > following.epoch, "also when nobody stood in between"
+        await third.resign()
+
+    asyncio.run(run())
+
+
+def test_logs_have_leaders_of_their_own() -> None:
+    async def run() -> None:
+        store = await memory()
+        async with asyncio.timeout(5), await campaign(store, "a"), await campaign(store, "a/b"):
+            pass
+
+    asyncio.run(run())
+
+
+def test_a_term_that_is_left_is_resigned() -> None:
+    async def run() -> None:
+        store = await memory()
+        with pytest.raises(RuntimeError, match="trouble"):
+            async with await campaign(store, LOG):
+                raise RuntimeError("trouble")
+        assert await nodes(store) == []
+
+    asyncio.run(run())
+
+
+def test_the_end_of_the_session_ends_the_term_and_elects_the_next() -> None:
+    async def run() -> None:
+        first, second = await memory(), await memory()
+        term = await campaign(first, LOG)
+        waiting = await follower(second, "second")
+        first.expire()
+        assert not term.is_current(), "known before any task ran"
+        async with asyncio.timeout(5):
+            await term.lost.wait()
+            following = await waiting
+        assert not await term.verify()
+        assert following.is_current()
+        await following.resign()
+
+    asyncio.run(run())
+
+
+def test_a_node_deleted_by_somebody_ends_the_term() -> None:
+    async def run() -> None:
+        store, other = await memory(), await memory()
+        term = await campaign(store, LOG)
+        [name] = await nodes(other)
+        await other.delete(f"{leaders_path(LOG)}/{name}")
+        async with asyncio.timeout(5):
+            await term.lost.wait()
+        assert term.lost_reason == "node_gone"
+
+    asyncio.run(run())
+
+
+def test_verify_notices_what_the_watch_has_not_told_yet() -> None:
+    async def run() -> None:
+        store, other = await memory(), await memory()
+        term = await campaign(store, LOG)
+        [name] = await nodes(other)
+        path = f"{leaders_path(LOG)}/{name}"
+        await asyncio.gather(other.delete(path), term.verify())
+        assert not await term.verify()
+        assert term.lost.is_set()
+
+    asyncio.run(run())
+
+
+def test_verify_raises_when_the_store_says_nothing() -> None:
+    async def run() -> None:
+        store = TroubledStore(await memory())
+        term = await campaign(store, LOG)
+        store.refuse["children"] = 1
+        with pytest.raises(MetadataUnavailable):
+            await term.verify()
+        assert term.is_current(), "silence decides nothing"
+        assert await term.verify()
+        await term.resign()
+
+    asyncio.run(run())
+
+
+def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_way() -> None:
+    async def run() -> None:
+        store, other = TroubledStore(await memory()), await memory()
+        term = await campaign(store, LOG, lease_s=0.2)
+        waiting = await follower(other, "other")
+        store.refuse["sync"] = 1_000_000
+        async with asyncio.timeout(5):
+            await term.lost.wait()
+            assert term.lost_reason == "lease_expired"
+            following = await waiting
+        assert following.is_current()
+        await following.resign()
+
+    asyncio.run(run())
+
+
+def test_a_leader_outlives_a_store_that_is_silent_for_less_than_the_lease() -> None:
+    async def run() -> None:
+        store = TroubledStore(await memory())
+        term = await campaign(store, LOG, lease_s=2.0)
+        store.refuse["exists"] = 1
+        seen = store.calls["exists"]
+        await until(lambda: store.calls["exists"] >= seen + 3, "the term was proven again")
+        assert term.is_current()
+        await term.resign()
+
+    asyncio.run(run())
+
+
+def test_a_campaign_gives_up_in_time_and_takes_its_node_away() -> None:
+    async def run() -> None:
+        first, second = await memory(), await memory()
+        async with await campaign(first, LOG):
+            with pytest.raises(NotElected, match=r"within 0\.1 s") as caught:
+                await campaign(second, LOG, timeout_s=0.1)
+            assert caught.value.retryable
+            assert len(await nodes(first)) == 1
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_campaign_takes_its_node_away_and_the_one_behind_it_waits_on() -> None:
+    async def run() -> None:
+        stores = [await memory() for _ in range(3)]
+        term = await campaign(stores[0], LOG)
+        second, third = await follower(stores[1], "second"), await follower(stores[2], "third")
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert len(await nodes(stores[0])) == 2
+        assert not third.done()
+        await term.resign()
+        async with asyncio.timeout(5):
+            await (await third).resign()
+
+    asyncio.run(run())
+
+
+def test_a_node_whose_withdrawal_failed_is_taken_away_later() -> None:
+    async def run() -> None:
+        first, second = await memory(), TroubledStore(await memory())
+        async with await campaign(first, LOG):
+            waiting = await follower(second, "second")
+            second.refuse["delete"] = 3
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await standing_count(first, 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_lost_replies_of_create_leave_one_node(lost: int) -> None:
+    async def run() -> None:
+        store = TroubledStore(await memory())
+        store.lose_replies["create"] = lost
+        term = await campaign(store, LOG, timeout_s=5)
+        assert len(await nodes(await memory())) == 1
+        assert store.calls["create"] == 1, "the node was found by its token"
+        await term.resign()
+        assert await nodes(await memory()) == []
+
+    asyncio.run(run())
+
+
+def test_a_create_that_lands_late_is_given_up() -> None:
+    """A create without reply is made again, and then both turn out to have been done."""
+
+    async def run() -> None:
+        store, other = TroubledStore(await memory()), await memory()
+        term = await campaign(other, LOG)
+        waiting = await follower(store, "second")
+        own = max(await nodes(other), key=lambda name: name[-10:])
+        token = own.rpartition("-")[0]
+        await store.inner.create(f"{leaders_path(LOG)}/{token}-", ephemeral=True, sequential=True)
+        await term.resign()
+        async with asyncio.timeout(5):
+            following = await waiting
+        assert await nodes(other) == [own]
+        await following.resign()
+
+    asyncio.run(run())
+
+
+def test_a_campaign_outlives_the_loss_of_its_session() -> None:
+    async def run() -> None:
+        first, second = await memory(), await memory()
+        term = await campaign(first, LOG)
+        waiting = await follower(second, "second")
+        [_, before] = sorted(await nodes(first), key=lambda name: name[-10:])
+        second.expire()
+        await standing_count(first, 2)
+        assert before not in await nodes(first)
+        await term.resign()
+        async with asyncio.timeout(5):
+            await (await waiting).resign()
+
+    asyncio.run(run())
+
+
+def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely() -> None:
+    async def run() -> None:
+        inner = await memory()
+        store = TroubledStore(inner)
+        inner.cut()
+        with pytest.raises(NotElected, match="did not answer"):
+            await campaign(store, LOG, timeout_s=0.1)
+        store.calls.clear()
+        started = asyncio.get_running_loop().time()
+        waiting = asyncio.create_task(campaign(store, LOG))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await asyncio.shield(waiting)
+        elapsed_s = asyncio.get_running_loop().time() - started
+        assert store.calls.total() <= 2 * elapsed_s / PAUSE_MIN_S
+        inner.heal()
+        async with asyncio.timeout(5):
+            await (await waiting).resign()
+
+    asyncio.run(run())
+
+
+def test_a_change_of_leader_wakes_one_candidate_and_not_the_herd() -> None:
+    async def run() -> None:
+        stores = [TroubledStore(await memory()) for _ in range(12)]
+        term = await campaign(stores[0], LOG)
+        waiting = [await follower(store, f"c{index}") for index, store in enumerate(stores[1:])]
+        before = [store.calls.total() for store in stores]
+        await term.resign()
+        async with asyncio.timeout(5):
+            following = await waiting[0]
+        woken = [
+            index
+            for index, store in enumerate(stores)
+            if index > 0 and store.calls.total() != before[index]
+        ]
+        assert woken == [1]
+        await following.resign()
+        for task in waiting[1:]:
+            task.cancel()
+        await asyncio.gather(*waiting[1:], return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_two_never_both_verify_whatever_happens_to_the_sessions() -> None:
+    async def run() -> None:
+        stores = [await memory() for _ in range(4)]
+        held: list[Term] = []
+        epochs: list[int] = []
+
+        async def candidate(store: MemoryStore, rounds: int) -> None:
+            for round_number in range(rounds):
+                term = await campaign(store, LOG)
+                held.append(term)
+                epochs.append(term.epoch)
+                if round_number % 2:
+                    store.expire()
+                    await term.lost.wait()
+                else:
+                    await term.verify()
+                    await term.resign()
+
+        async def both() -> None:
+            # One verify follows the other without a turn of another task in between that
+            # could change the leader: the sums below are about one moment of the store.
+            while len(epochs) < 4 * 6:
+                answers = [await term.verify() for term in held[-3:]]
+                again = [term.is_current() for term in held[-3:]]
+                assert sum(1 for a, b in zip(answers, again, strict=True) if a and b) <= 1
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            for store in stores:
+                group.create_task(candidate(store, 6))
+            group.create_task(both())
+        assert epochs == sorted(set(epochs)), "each term has a larger epoch than those before"
+
+    asyncio.run(run())
+
+
+def test_closing_the_store_ends_the_term() -> None:
+    async def run() -> None:
+        store = await memory()
+        term = await campaign(store, LOG)
+        await store.close()
+        async with asyncio.timeout(5):
+            await term.lost.wait()
+            await term.resign()
+
+    asyncio.run(run())
+
+
+def test_a_campaign_on_a_closed_store_is_refused() -> None:
+    async def run() -> None:
+        store = await memory()
+        await store.close()
+        with pytest.raises(HandleClosed):
+            await campaign(TroubledStore(store), LOG, timeout_s=2)
+
+    asyncio.run(run())
+
+
+def test_senseless_campaigns_are_refused() -> None:
+    async def run() -> None:
+        store = await memory()
+        with pytest.raises(InvalidCampaign):
+            await campaign(store, "")
+        with pytest.raises(InvalidCampaign):
+            await campaign(store, LOG, timeout_s=-1)
+        with pytest.raises(InvalidCampaign):
+            await campaign(store, LOG, lease_s=0)
+
+    asyncio.run(run())
