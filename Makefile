@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.installed
-PROTOS := $(sort $(wildcard ledger/wire/*.proto bookie/wire/*.proto dlog/wire/*.proto))
+PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 SEED ?=
 SEEDS ?=

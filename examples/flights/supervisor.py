@@ -1,0 +1,184 @@
+"""Starts the roles of the demo, listens to them, and ends every process at the end.
+
+Each role leads a process group of its own, so that Ctrl-C on the terminal reaches the demo only,
+and the demo ends the roles in its order. What a role leaves behind (Spark has a Java machine and
+many workers, some in groups of their own) becomes a child of the demo, and is ended last.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+Event = Mapping[str, object]
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_LOG_LINES_SHOWN: Final = 25
+_STOP_TIMEOUT_S: Final = 5.0
+_SWEEPS_MAX: Final = 100
+_LINE_BYTES_MAX: Final = 1 << 20
+
+
+class RoleFailed(Exception):
+    """A role ended, or did not say in time, what the demo waits for."""
+
+
+@dataclass(slots=True)
+class RunningRole:
+    """One role's process: what it said, and a way to speak to it."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+    latest: dict[str, Event] = field(default_factory=dict)
+    """The newest event of each kind."""
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _ended: bool = False
+    _listener: asyncio.Task[None] | None = None
+
+    async def wait_for(self, event: str, timeout_s: float) -> Event:
+        """Return the role's newest *event*, waiting for the first one."""
+        try:
+            async with asyncio.timeout(timeout_s), self._news:
+                await self._news.wait_for(lambda: event in self.latest or self._ended)
+        except TimeoutError:
+            raise RoleFailed(self._explain(f"did not say {event!r} in {timeout_s:g} s")) from None
+        if event not in self.latest:
+            raise RoleFailed(self._explain(f"ended before it said {event!r}"))
+        return self.latest[event]
+
+    async def tell(self, word: str) -> None:
+        """Send a line to the role."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n".encode())
+        await self.process.stdin.drain()
+
+    def kill(self) -> float:
+        """Kill the role where it stands; return the moment."""
+        now = time.monotonic()
+        self.process.send_signal(signal.SIGKILL)
+        return now
+
+    def check(self) -> None:
+        """Raise RoleFailed if the role has ended with an error."""
+        if self.process.returncode not in (None, 0):
+            raise RoleFailed(self._explain(f"ended with status {self.process.returncode}"))
+
+    async def stop(self) -> None:
+        """Ask the role to end; kill it if it does not."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), _STOP_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        if self._listener is not None:
+            self._listener.cancel()
+
+    def listen(self) -> None:
+        """Begin to take in what the role says."""
+        self._listener = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            event = json.loads(line)
+            async with self._news:
+                self.latest[event["event"]] = event
+                self._news.notify_all()
+        await self.process.wait()
+        async with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def _explain(self, what: str) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        tail = "\n  ".join(lines[-_LOG_LINES_SHOWN:])
+        return f"{self.name} {what}; the end of {self.log}:\n  {tail}"
+
+
+class Supervisor:
+    """The roles that run, in the order of their start."""
+
+    def __init__(self, directory: Path, package: str) -> None:
+        self._directory, self._package = directory, package
+        self._roles: list[RunningRole] = []
+
+    async def start(self, name: str, *arguments: str) -> RunningRole:
+        """Start role *name* as a process of its own."""
+        log = self._directory / f"{name}.log"
+        with log.open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                f"{self._package}.{name}",
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+                limit=_LINE_BYTES_MAX,
+            )
+        role = RunningRole(name, process, log)
+        role.listen()
+        self._roles.append(role)
+        return role
+
+    def check(self) -> None:
+        """Raise RoleFailed if a role has failed that nobody waits for at the moment."""
+        for role in self._roles:
+            role.check()
+
+    def dismiss(self, role: RunningRole) -> None:
+        """Expect *role* to be dead from now on."""
+        self._roles.remove(role)
+
+    async def stop(self) -> None:
+        """End every role, the last started first."""
+        while self._roles:
+            await self._roles.pop().stop()
+
+
+@contextlib.asynccontextmanager
+async def supervisor(
+    directory: Path, *, package: str = "examples.flights"
+) -> AsyncIterator[Supervisor]:
+    """Run roles, modules of *package*, whose processes all end with the block."""
+    others = _children()
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    running = Supervisor(directory, package)
+    try:
+        yield running
+    finally:
+        await asyncio.shield(running.stop())
+        await asyncio.shield(_end_orphans(others))
+        prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+async def _end_orphans(others: frozenset[int]) -> None:
+    """Kill the children that roles left; their own children then come up in the next sweep."""
+    for _ in range(_SWEEPS_MAX):
+        children = sorted(_children() - others)
+        if not children:
+            return
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(ChildProcessError):
+                await asyncio.to_thread(os.waitpid, child, 0)
+
+
+def _children() -> frozenset[int]:
+    listings = Path("/proc/self/task").glob("*/children")
+    return frozenset(int(pid) for each in listings for pid in each.read_text("ascii").split())

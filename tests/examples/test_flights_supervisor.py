@@ -1,0 +1,73 @@
+"""The demo hears its roles, and leaves no process behind, whatever they do."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from examples.flights.supervisor import RoleFailed, supervisor
+
+pytestmark = pytest.mark.integration
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_role_is_heard_and_its_library_chatter_is_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path, package="tests.examples.roles") as roles:
+            role = await roles.start("talker", "7")
+            event = await role.wait_for("ready", 20.0)
+            assert event["number"] == 7
+            await role.tell("go")
+            assert (await role.wait_for("heard", 20.0))["word"] == "go"
+            await role.process.wait()
+            roles.check()
+
+    asyncio.run(scenario())
+    assert "chatter" in (tmp_path / "talker.log").read_text(encoding="utf-8")
+
+
+def test_a_role_that_fails_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path, package="tests.examples.roles") as roles:
+            role = await roles.start("talker", "7")
+            await role.tell("fail")
+            await role.wait_for("never", 20.0)
+
+    with pytest.raises(RoleFailed, match=r"talker ended before[\s\S]*told to fail"):
+        asyncio.run(scenario())
+
+
+def test_a_role_that_says_nothing_is_given_up_in_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with supervisor(tmp_path, package="tests.examples.roles") as roles:
+            role = await roles.start("talker", "7")
+            await role.wait_for("never", 0.05)
+
+    with pytest.raises(RoleFailed, match="did not say 'never'"):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_a_role_leaves_behind_in_a_group_of_its_own_is_ended_too(
+    tmp_path: Path, killed: bool
+) -> None:
+    async def scenario() -> int:
+        async with supervisor(tmp_path, package="tests.examples.roles") as roles:
+            role = await roles.start("leaver")
+            child = (await role.wait_for("left", 20.0))["child"]
+            assert isinstance(child, int)
+            assert alive(child)
+            if killed:
+                role.kill()
+                roles.dismiss(role)
+            return child
+
+    assert not alive(asyncio.run(scenario()))
