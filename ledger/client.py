@@ -72,6 +72,7 @@ class LedgerClient:
             raise
         transport = GrpcTransport(bookies.address, timeout_s=config.bookie_timeout_s)
         environment = Environment(
+            uri=store.uri,
             ledgers=LedgerStore(store, namespace.layout),
             bookies=bookies,
             transport=transport,

@@ -19,6 +19,8 @@ QUARANTINE_S: Final = 30.0
 
 @dataclass(slots=True)
 class Environment:
+    uri: str
+    """Of the namespace, for messages."""
     ledgers: LedgerStore
     bookies: BookieDirectory
     transport: BookieTransport

@@ -8,11 +8,9 @@ from typing import assert_never
 from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
-    BookieUnavailable,
     EntryLost,
     HandleClosed,
     LogError,
-    MetadataUnavailable,
     NoSuchLedger,
     WrongPassword,
 )

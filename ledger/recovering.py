@@ -182,7 +182,7 @@ class _Recovering:
                 return WrongPassword(self._ledger_id)
             case protocol.Failure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
-                    self._environment.ledgers.uri, f"recovery of ledger {self._ledger_id}", 0.0
+                    self._environment.uri, f"recovery of ledger {self._ledger_id}", 0.0
                 )
             case _:
                 return RecoveryFailed(self._ledger_id, failure.value)

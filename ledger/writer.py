@@ -301,7 +301,7 @@ class LedgerWriter:
                 return NotEnoughBookies(self.metadata.quorum.ack, available)
             case protocol.Failure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
-                    self._environment.ledgers.uri,
+                    self._environment.uri,
                     f"the ensemble change of ledger {self.ledger_id}",
                     protocol.METADATA_PATIENCE_S,
                 )

@@ -1,0 +1,173 @@
+"""The reading machine, step by step: state in, event, exact effects."""
+
+from ledger.ids import BookieId, EntryId
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.reading import (
+    WAIT_MS_MAX,
+    Deliver,
+    EntriesRead,
+    Failure,
+    FailRead,
+    MetadataRead,
+    Reading,
+    ReadingConfig,
+    ReadingEffect,
+    ReadingEvent,
+    ReadMetadata,
+    ReadStarted,
+    SendRead,
+    TimePassed,
+)
+from ledger.quorum import Quorum
+from ledger.requests import Status
+
+A, B, C, D = (BookieId(name) for name in "abcd")
+OPEN = LedgerMetadata(quorum=Quorum(3, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C)),))
+CONFIG = ReadingConfig(rounds_max=2, speculative_s=0.5, retry_s=0.05)
+
+
+def reading(
+    metadata: LedgerMetadata = OPEN,
+    first: int = 0,
+    last: int = 99,
+    lac: int = -1,
+    wait_s: float = 0,
+) -> Reading:
+    return Reading(
+        metadata,
+        first=first,
+        last=last,
+        last_add_confirmed=lac,
+        give_up_at=wait_s,
+        config=CONFIG,
+    )
+
+
+def step(machine: Reading, *events: ReadingEvent, now: float = 0.0) -> list[ReadingEffect]:
+    effects: list[ReadingEffect] = []
+    for event in events:
+        effects = machine.step(event, now=now)
+    return effects
+
+
+def absent(index: int, attempt: int, status: Status = Status.OK) -> EntriesRead:
+    return EntriesRead(index, attempt, status)
+
+
+def test_a_confirmed_entry_is_asked_of_the_first_of_its_write_set() -> None:
+    machine = reading(first=1, last=4, lac=9)
+    assert step(machine, ReadStarted()) == [SendRead(1, 1, B, 1, 4, 0)]
+    assert step(machine, EntriesRead(1, 1, Status.OK, (1, 2, 3, 4), 9)) == [Deliver(1, 4)]
+
+
+def test_what_comes_after_a_gap_is_not_delivered() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted())
+    assert step(machine, EntriesRead(0, 1, Status.OK, (0, 1, 3), 9)) == [Deliver(0, 1)]
+
+
+def test_nothing_above_the_last_add_confirmed_is_delivered() -> None:
+    """Rule 53."""
+    machine = reading(lac=0)
+    step(machine, ReadStarted())
+    assert step(machine, EntriesRead(0, 1, Status.OK, (0, 1, 2), 1)) == [Deliver(0, 1)]
+
+
+def test_a_replica_without_the_entry_is_passed_over() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted())
+    assert step(machine, absent(0, 1)) == [SendRead(1, 2, B, 0, 99, 0)]
+    assert step(machine, absent(1, 2, Status.IO_ERROR)) == [SendRead(2, 3, C, 0, 99, 0)]
+
+
+def test_a_slow_replica_gets_company() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted())
+    assert machine.deadline() == CONFIG.speculative_s
+    assert step(machine, TimePassed(), now=0.5) == [SendRead(1, 2, B, 0, 99, 0)]
+    assert step(machine, EntriesRead(1, 2, Status.OK, (0,), 9), now=0.6) == [Deliver(0, 0)]
+
+
+def test_when_no_replica_has_it_the_metadata_is_read_again() -> None:
+    """Rule 55: re-replication moved the entry."""
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2))
+    assert step(machine, absent(2, 3)) == [ReadMetadata()]
+    moved = OPEN.with_ensemble(EntryId(0), (D, B, C))
+    assert step(machine, MetadataRead(moved)) == [SendRead(0, 4, D, 0, 99, 0)]
+
+
+def test_an_entry_that_no_replica_gives_is_lost_after_some_rounds() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2), absent(2, 3))
+    assert step(machine, MetadataRead(OPEN)) == []
+    assert step(machine, TimePassed(), now=0.1) == [SendRead(0, 4, A, 0, 99, 0)]
+    effects = step(machine, absent(0, 4), absent(1, 5), absent(2, 6), now=0.1)
+    assert effects == [FailRead(Failure.LOST)]
+
+
+def test_the_end_of_a_closed_ledger_is_known_without_asking() -> None:
+    closed = OPEN.closed(EntryId(4), 50)
+    assert step(reading(closed, first=5), ReadStarted()) == [Deliver(5, 4)]
+
+
+def test_without_time_to_wait_an_unconfirmed_entry_is_nothing() -> None:
+    assert step(reading(first=0), ReadStarted()) == [Deliver(0, -1)]
+
+
+def test_a_tailing_read_waits_at_a_bookie() -> None:
+    machine = reading(wait_s=30)
+    assert step(machine, ReadStarted()) == [SendRead(0, 1, A, 0, 99, WAIT_MS_MAX)]
+    assert step(machine, EntriesRead(0, 1, Status.OK, (0,), 0)) == [Deliver(0, 0)]
+
+
+def test_an_idle_tail_goes_round_without_a_pause() -> None:
+    machine = reading(wait_s=30)
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2))
+    assert step(machine, absent(2, 3)) == [ReadMetadata()]
+    assert step(machine, MetadataRead(OPEN)) == [SendRead(0, 4, A, 0, 99, WAIT_MS_MAX)]
+
+
+def test_a_tail_that_is_refused_at_once_does_not_spin() -> None:
+    machine = reading(wait_s=30)
+    refused = [absent(i, i + 1, Status.NO_SUCH_LEDGER) for i in range(3)]
+    step(machine, ReadStarted(), *refused)
+    assert step(machine, MetadataRead(OPEN)) == []
+    assert machine.deadline() == CONFIG.retry_s
+
+
+def test_a_tail_ends_when_time_is_up() -> None:
+    machine = reading(wait_s=0.2)
+    assert step(machine, ReadStarted()) == [SendRead(0, 1, A, 0, 99, 200)]
+    assert step(machine, TimePassed(), now=0.2) == [Deliver(0, -1)]
+
+
+def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
+    """Rule 37; the watch tells, nobody asked."""
+    machine = reading(first=5, lac=4, wait_s=30)
+    step(machine, ReadStarted())
+    closed = OPEN.closed(EntryId(4), 50)
+    assert step(machine, MetadataRead(closed)) == [Deliver(5, 4)]
+
+
+def test_a_tail_reads_what_recovery_found_beyond_its_lac() -> None:
+    machine = reading(first=5, lac=4, wait_s=30)
+    step(machine, ReadStarted())
+    closed = OPEN.closed(EntryId(6), 70)
+    assert step(machine, MetadataRead(closed)) == [SendRead(2, 2, C, 5, 6, 0)]
+
+
+def test_a_fenced_answer_makes_a_tail_look_at_the_metadata() -> None:
+    machine = reading(first=5, lac=4, wait_s=30)
+    step(machine, ReadStarted())
+    answer = EntriesRead(2, 1, Status.OK, (), 4, fenced=True)
+    assert step(machine, answer) == [ReadMetadata()]
+
+
+def test_a_deleted_ledger_and_a_wrong_key_fail() -> None:
+    machine = reading(wait_s=30)
+    step(machine, ReadStarted())
+    assert step(machine, MetadataRead(None)) == [FailRead(Failure.DELETED)]
+    machine = reading(wait_s=30)
+    step(machine, ReadStarted())
+    assert step(machine, absent(0, 1, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]

@@ -1,0 +1,295 @@
+"""The recovery machine, step by step: state in, event, exact effects."""
+
+from dataclasses import replace
+
+import pytest
+
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.recovery import (
+    READ_AHEAD_ENTRIES,
+    BaseRead,
+    ChooseReplacements,
+    EntriesRead,
+    Failure,
+    FailRecovery,
+    FinishRecovery,
+    ForgetEntries,
+    LacRead,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadBase,
+    Recovery,
+    RecoveryConfig,
+    RecoveryEffect,
+    RecoveryEvent,
+    RecoveryStarted,
+    ReplacementsChosen,
+    SendFence,
+    SendRead,
+    TimePassed,
+    WriteBack,
+    WriteBackRefused,
+    WriteBackStored,
+    WriteMetadata,
+)
+from ledger.quorum import Quorum
+from ledger.requests import Status
+
+A, B, C, D = (BookieId(name) for name in "abcd")
+OPEN = LedgerMetadata(quorum=Quorum(3, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C)),))
+MARKED = OPEN.in_recovery()
+CONFIG = RecoveryConfig(attempts_max=2, retry_s=0.1, grace_s=1.0)
+
+
+def recovery(metadata: LedgerMetadata = MARKED, version: int = 1) -> Recovery:
+    return Recovery(LedgerId(1), metadata, version, CONFIG)
+
+
+def step(machine: Recovery, *events: RecoveryEvent, now: float = 0.0) -> list[RecoveryEffect]:
+    """Apply all *events*; return the effects of the last."""
+    effects: list[RecoveryEffect] = []
+    for event in events:
+        effects = machine.step(event, now=now)
+    return effects
+
+
+def fenced(index: int, lac: int = -1) -> LacRead:
+    return LacRead(index, fenced=True, last_add_confirmed=lac, status=Status.OK)
+
+
+def silent(index: int) -> LacRead:
+    return LacRead(index, fenced=False, last_add_confirmed=-1, status=Status.UNREACHABLE)
+
+
+def has(index: int, first: int, *lengths: int, considered: int | None = None) -> EntriesRead:
+    found = {first + i: length for i, length in enumerate(lengths)}
+    end = first + READ_AHEAD_ENTRIES - 1 if considered is None else considered
+    return EntriesRead(index, first, answered=True, found=found, considered=end)
+
+
+def failed(index: int, first: int) -> EntriesRead:
+    return EntriesRead(index, first, answered=False)
+
+
+def reads(first: int, *indexes: int) -> list[RecoveryEffect]:
+    last = first + READ_AHEAD_ENTRIES - 1
+    return [SendRead(i, (A, B, C)[i], first, last) for i in indexes]
+
+
+def test_an_open_ledger_is_marked_before_anything_is_fenced() -> None:
+    """Rule 38."""
+    machine = recovery(OPEN, 0)
+    assert step(machine, RecoveryStarted()) == [WriteMetadata(MARKED, 0)]
+    assert step(machine, MetadataWritten(1)) == [SendFence(0, A), SendFence(1, B), SendFence(2, C)]
+
+
+def test_a_closed_ledger_is_done_without_a_fence() -> None:
+    """Rule 56."""
+    closed = OPEN.closed(EntryId(4), 50)
+    assert step(recovery(closed, 3), RecoveryStarted()) == [FinishRecovery(closed, 3)]
+
+
+def test_a_ledger_closed_while_it_is_marked_is_adopted() -> None:
+    closed = OPEN.closed(EntryId(4), 50)
+    machine = recovery(OPEN, 0)
+    step(machine, RecoveryStarted())
+    assert step(machine, MetadataRead(closed, 3)) == [FinishRecovery(closed, 3)]
+
+
+def test_reading_begins_once_every_write_set_is_covered() -> None:
+    """Rule 39: with 3/3/2 two of three."""
+    machine = recovery()
+    assert step(machine, RecoveryStarted(), fenced(0)) == []
+    assert step(machine, fenced(2)) == reads(0, 0, 1, 2)
+
+
+def test_an_answer_without_a_durable_fence_does_not_cover() -> None:
+    """Rule 40."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0))
+    assert step(machine, silent(1)) == []
+    assert step(machine, TimePassed(), now=0.2) == [SendFence(1, B)]
+
+
+def test_too_few_fences_fail_and_close_nothing() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), silent(0), silent(1))
+    step(machine, TimePassed(), now=0.2)
+    step(machine, silent(0), now=0.3)
+    assert step(machine, silent(1), now=0.3) == [FailRecovery(Failure.NOT_COVERED)]
+
+
+def test_reading_begins_above_the_highest_lac_and_reads_that_entry_for_its_length() -> None:
+    machine = recovery()
+    assert step(machine, RecoveryStarted(), fenced(0, 4), fenced(1, 2)) == [
+        *reads(5, 0, 1, 2),
+        ReadBase(1, B, 4),
+        ReadBase(2, C, 4),
+        ReadBase(0, A, 4),
+    ]
+
+
+def test_reading_never_begins_below_the_last_fragment() -> None:
+    """#2615."""
+    two = MARKED.with_ensemble(EntryId(10), (A, B, D))
+    effects = step(recovery(two), RecoveryStarted(), fenced(0), fenced(1))
+    assert [e.first for e in effects if isinstance(e, SendRead)] == [10, 10, 10]
+    assert ReadBase(2, C, 9) in effects  # its length comes from the fragment that holds it
+
+
+def test_an_entry_found_once_is_written_back_to_all_of_its_write_set() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    assert step(machine, has(0, 0, 10)) == [
+        WriteBack(0, A, 0, 0, 0),
+        WriteBack(1, B, 0, 0, 0),
+        WriteBack(2, C, 0, 0, 0),
+    ]
+
+
+def test_the_end_needs_as_many_explicit_negatives_as_the_fence() -> None:
+    """Rule 43; and the ledger is closed only when all found was written back (rule 45)."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    step(machine, has(0, 0, 10), has(1, 0, 10))
+    assert step(machine, WriteBackStored(0, 0, 0, 0)) == []
+    assert step(machine, WriteBackStored(1, 0, 0, 0)) == [
+        ForgetEntries(0),
+        WriteMetadata(MARKED.closed(EntryId(0), 10), 1),
+    ]
+    assert step(machine, MetadataWritten(2)) == [FinishRecovery(MARKED.closed(EntryId(0), 10), 2)]
+
+
+def test_an_error_is_never_a_negative() -> None:
+    """#2908, rule 43."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    assert step(machine, has(0, 0), failed(1, 0)) == []
+    assert step(machine, failed(2, 0)) == []
+    step(machine, TimePassed(), now=0.2)
+    step(machine, failed(1, 0), now=0.2)
+    assert step(machine, failed(2, 0), now=0.2) == [FailRecovery(Failure.UNDECIDED)]
+
+
+def test_a_late_positive_beats_the_first_negative() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    step(machine, has(0, 0))
+    effects = step(machine, has(1, 0, 10))
+    assert WriteBack(0, A, 0, 0, 0) in effects
+    assert machine.last_found == 0
+
+
+def test_with_equal_quorums_one_negative_waits_for_the_others() -> None:
+    """Rule 44: one bookie that forgot must not truncate what two others hold."""
+    machine = recovery(replace(MARKED, quorum=Quorum(3, 3, 3)))
+    step(machine, RecoveryStarted(), fenced(0))
+    assert step(machine, has(0, 0)) == []
+    assert machine.deadline() == CONFIG.grace_s
+    assert WriteBack(2, C, 0, 0, 0) in step(machine, has(1, 0, 10))
+
+
+def test_with_equal_quorums_a_hung_bookie_blocks_only_for_the_grace_time() -> None:
+    """#1067."""
+    machine = recovery(replace(MARKED, quorum=Quorum(3, 3, 3)))
+    step(machine, RecoveryStarted(), fenced(0), has(0, 0))
+    (effect,) = step(machine, TimePassed(), now=CONFIG.grace_s)
+    assert isinstance(effect, WriteMetadata)
+    assert effect.metadata.last_entry == -1
+
+
+def test_the_base_of_an_empty_tail_gives_the_length() -> None:
+    """Rule 49."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0, 4), fenced(1, 4))
+    assert step(machine, has(0, 5), has(1, 5)) == []
+    assert step(machine, BaseRead(0, 77)) == [WriteMetadata(MARKED.closed(EntryId(4), 77), 1)]
+
+
+def test_an_unreadable_base_fails_instead_of_guessing() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0, 4), fenced(1, 4), has(0, 5), has(1, 5))
+    for _ in range(CONFIG.attempts_max - 1):
+        step(machine, *(BaseRead(i, None) for i in range(3)))
+    effects = step(machine, *(BaseRead(i, None) for i in range(3)))
+    assert effects == [FailRecovery(Failure.BASE_UNREADABLE)]
+
+
+def test_an_ensemble_change_stays_local_until_the_close() -> None:
+    """Rules 42 and 46: reads still go to the first ensemble."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, 20, considered=1))
+    refused = WriteBackRefused(2, 0, Status.UNREACHABLE)
+    assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C))]
+    assert step(machine, ReplacementsChosen(((2, D),))) == [WriteBack(2, D, 1, 0, 1)]
+    step(machine, has(0, 2), has(1, 0))
+    step(machine, WriteBackStored(0, 0, 0, 1))
+    effects = step(machine, WriteBackStored(2, 1, 0, 1))
+    closed = MARKED.with_ensemble(EntryId(0), (A, B, D)).closed(EntryId(1), 20)
+    assert effects == [ForgetEntries(1), WriteMetadata(closed, 1)]
+
+
+def test_two_local_changes_are_both_recorded() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, considered=0))
+    step(machine, WriteBackRefused(2, 0, Status.IO_ERROR), ReplacementsChosen(((2, D),)))
+    step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(2, 1, 0, 0))
+    step(machine, has(0, 1, 20))
+    step(machine, WriteBackRefused(1, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((1, BookieId("e")),)))
+    step(machine, WriteBackStored(0, 0, 1, 1), WriteBackStored(2, 1, 1, 1))
+    effects = step(machine, has(2, 0))
+    (effect,) = [e for e in effects if isinstance(e, WriteMetadata)]
+    assert [(f.first_entry, f.bookies) for f in effect.metadata.fragments] == [
+        (0, (A, B, D)),
+        (1, (A, BookieId("e"), D)),
+    ]
+
+
+def test_too_few_bookies_for_the_write_back_never_close_the_ledger_short() -> None:
+    """BK-150."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
+    step(machine, WriteBackRefused(1, 0, Status.UNREACHABLE), ReplacementsChosen(()))
+    step(machine, WriteBackRefused(2, 0, Status.UNREACHABLE))
+    assert step(machine, ReplacementsChosen(())) == [FailRecovery(Failure.NOT_ENOUGH_BOOKIES)]
+
+
+def test_a_lost_closing_cas_adopts_what_another_recoverer_wrote() -> None:
+    """Rule 47, NoDivergenceBetweenClientAndMetaData."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0), has(1, 0))
+    other = MARKED.closed(EntryId(3), 40)
+    assert step(machine, MetadataRead(other, 5)) == [FinishRecovery(other, 5)]
+
+
+def test_a_closing_cas_that_meets_edits_of_older_fragments_keeps_them() -> None:
+    two = MARKED.with_ensemble(EntryId(5), (A, B, D))
+    machine = recovery(two)
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    step(machine, BaseRead(0, 50), has(0, 5), has(1, 5))
+    edited = replace(two, fragments=(Fragment(EntryId(0), (A, D, C)), two.fragments[1]))
+    assert step(machine, MetadataRead(edited, 7)) == [
+        WriteMetadata(edited.closed(EntryId(4), 50), 7)
+    ]
+
+
+def test_metadata_that_never_answers_fails_the_recovery() -> None:
+    machine = recovery(OPEN, 0)
+    step(machine, RecoveryStarted(), MetadataFailed())
+    assert step(machine, MetadataFailed()) == [FailRecovery(Failure.METADATA_UNAVAILABLE)]
+
+
+@pytest.mark.parametrize(
+    ("event", "failure"),
+    [
+        (LacRead(0, fenced=False, last_add_confirmed=-1, status=Status.WRONG_KEY), "WRONG_KEY"),
+        (MetadataRead(None, -1), "DELETED"),
+    ],
+)
+def test_a_wrong_key_and_a_deleted_ledger_fail(event: RecoveryEvent, failure: str) -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted())
+    assert step(machine, event) == [FailRecovery(Failure[failure])]

@@ -1,0 +1,268 @@
+"""The writer's machine, step by step: state in, event, exact effects."""
+
+from dataclasses import replace
+
+import pytest
+
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.writer import (
+    BUSY_RETRY_S,
+    DEGRADED_RETRY_S,
+    METADATA_PATIENCE_S,
+    AddsRefused,
+    AddsStored,
+    AppendRequested,
+    ChooseReplacements,
+    CloseRequested,
+    ConfirmAdds,
+    Failure,
+    FailWriter,
+    FinishClose,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    Phase,
+    PublishLac,
+    ReadMetadata,
+    ReplacementsChosen,
+    SendAdds,
+    TimePassed,
+    WriteMetadata,
+    Writer,
+    WriterEffect,
+    WriterEvent,
+)
+from ledger.quorum import Quorum
+from ledger.requests import Status
+
+A, B, C, D, E = (BookieId(name) for name in "abcde")
+METADATA = LedgerMetadata(quorum=Quorum(3, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C)),))
+
+
+def writer(metadata: LedgerMetadata = METADATA) -> Writer:
+    return Writer(LedgerId(1), metadata, 0)
+
+
+def step(machine: Writer, *events: WriterEvent, now: float = 0.0) -> list[WriterEffect]:
+    """Apply all *events*; return the effects of the last."""
+    effects: list[WriterEffect] = []
+    for event in events:
+        effects = machine.step(event, now=now)
+    return effects
+
+
+def changed(first: int, *bookies: BookieId) -> LedgerMetadata:
+    return METADATA.with_ensemble(EntryId(first), bookies)
+
+
+def test_an_append_is_sent_to_its_write_set() -> None:
+    assert step(writer(), AppendRequested(2, 10)) == [
+        SendAdds(0, A, 0, 0, 1),
+        SendAdds(1, B, 0, 0, 1),
+        SendAdds(2, C, 0, 0, 1),
+    ]
+
+
+def test_a_striped_append_is_sent_only_to_bookies_that_hold_it() -> None:
+    striped = replace(METADATA, quorum=Quorum(3, 2, 2))
+    assert step(writer(striped), AppendRequested(1, 10)) == [
+        SendAdds(0, A, 0, 0, 0),
+        SendAdds(1, B, 0, 0, 0),
+    ]
+
+
+def test_an_entry_is_confirmed_by_the_ack_quorum_and_the_idle_writer_tells_its_lac() -> None:
+    machine = writer()
+    assert step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0)) == []
+    assert step(machine, AddsStored(2, 0, 0, 0)) == [
+        ConfirmAdds(EntryId(0)),
+        PublishLac(EntryId(0), 10, (A, B, C)),
+    ]
+    assert step(machine, AddsStored(1, 0, 0, 0)) == []
+
+
+def test_entries_are_confirmed_in_order_only() -> None:
+    """Rule 7."""
+    machine = writer()
+    step(machine, AppendRequested(2, 10), AddsStored(0, 0, 1, 1))
+    assert step(machine, AddsStored(1, 0, 1, 1), AddsStored(0, 0, 0, 0)) == []
+    assert step(machine, AddsStored(1, 0, 0, 0))[0] == ConfirmAdds(EntryId(1))
+
+
+def test_a_failed_bookie_is_replaced_from_the_first_unconfirmed_entry_on() -> None:
+    """Rules 19, 20."""
+    machine = writer()
+    step(machine, AppendRequested(2, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    refused = AddsRefused(2, 0, 0, 1, Status.UNREACHABLE)
+    assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C))]
+    new = changed(1, A, B, D)
+    assert step(machine, ReplacementsChosen(((2, D),))) == [WriteMetadata(new, 0)]
+    assert step(machine, MetadataWritten(1)) == [SendAdds(2, D, 1, 1, 1)]
+    assert (machine.metadata, machine.version) == (new, 1)
+
+
+def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
+    """#1591, #1857: completions wait for the CAS, and count only the recorded ensemble."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(2, 0, 0, 0))
+    step(machine, AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    assert step(machine, AddsStored(1, 0, 0, 0)) == []
+    assert step(machine, ReplacementsChosen(((0, D),)), AddsStored(0, 1, 0, 0)) == []
+    assert machine.last_add_confirmed == -1
+    assert step(machine, MetadataWritten(1)) == [
+        SendAdds(0, D, 1, 0, 0),
+        ConfirmAdds(EntryId(0)),
+        PublishLac(EntryId(0), 10, (D, B, C)),
+    ]
+
+
+def test_acks_of_a_replaced_bookie_are_unset_for_all_entries_before_any_is_delivered() -> None:
+    """#3005, #3041: with Qa = 2 both pending entries had counted the bookie that is replaced."""
+    machine = writer()
+    step(machine, AppendRequested(2, 10), AddsStored(0, 0, 1, 1), AddsStored(1, 0, 1, 1))
+    step(machine, AddsRefused(0, 0, 0, 0, Status.IO_ERROR), ReplacementsChosen(((0, D),)))
+    assert step(machine, MetadataWritten(1)) == [SendAdds(0, D, 1, 0, 1)]
+    assert step(machine, AddsStored(1, 0, 0, 0)) == []
+    assert step(machine, AddsStored(0, 1, 0, 1))[0] == ConfirmAdds(EntryId(1))
+
+
+def test_failures_during_a_change_are_met_by_the_next_change() -> None:
+    """Rule 24."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    assert step(machine, AddsRefused(1, 0, 0, 0, Status.IO_ERROR)) == []
+    step(machine, ReplacementsChosen(((0, D),)))
+    assert step(machine, MetadataWritten(1)) == [
+        SendAdds(0, D, 1, 0, 0),
+        ChooseReplacements((1,), (D, B, C, A)),
+    ]
+    assert step(machine, ReplacementsChosen(((1, E),))) == [WriteMetadata(changed(0, D, E, C), 1)]
+
+
+def test_a_bookie_may_come_back_and_everything_is_sent_to_it_again() -> None:
+    """#4459, #4261: A -> D -> A gives no difference to the first ensemble, yet must re-send."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)), MetadataWritten(1))
+    step(machine, AddsRefused(0, 1, 0, 0, Status.IO_ERROR))
+    assert step(machine, ReplacementsChosen(((0, A),)), MetadataWritten(2)) == [
+        SendAdds(0, A, 2, 0, 0)
+    ]
+    assert step(machine, AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0)) == []
+    assert step(machine, AddsStored(0, 2, 0, 0))[0] == ConfirmAdds(EntryId(0))
+
+
+def test_a_lost_reply_of_the_ensemble_cas_is_recognised_as_success() -> None:
+    """Rule 3."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)))
+    assert step(machine, MetadataFailed(), now=1.0) == []
+    assert machine.deadline() is not None
+    assert step(machine, TimePassed(), now=1.5) == [ReadMetadata()]
+    new = changed(0, D, B, C)
+    assert step(machine, MetadataRead(new, 1), now=1.5) == [SendAdds(0, D, 1, 0, 0)]
+    assert machine.version == 1
+
+
+def test_edits_of_older_fragments_are_kept_by_the_ensemble_change() -> None:
+    """Rule 25, BK-584: re-replication replaced a bookie of an older fragment meanwhile."""
+    two = METADATA.with_ensemble(EntryId(0), (A, B, C)).with_ensemble(EntryId(5), (D, B, C))
+    machine = writer(two)
+    step(machine, AppendRequested(6, 10), AddsStored(1, 0, 0, 5), AddsStored(2, 0, 0, 5))
+    step(machine, AddsRefused(0, 0, 0, 0, Status.IO_ERROR), ReplacementsChosen(((0, A),)))
+    edited = replace(two, fragments=(Fragment(EntryId(0), (E, B, C)), two.fragments[1]))
+    (effect,) = step(machine, MetadataRead(edited, 7))
+    assert effect == WriteMetadata(edited.with_ensemble(EntryId(6), (A, B, C)), 7)
+
+
+@pytest.mark.parametrize("stored", [METADATA.in_recovery(), METADATA.closed(EntryId(0), 5)])
+def test_a_change_that_meets_a_recovery_ends_the_writer(stored: LedgerMetadata) -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)))
+    assert step(machine, MetadataRead(stored, 1)) == [FailWriter(Failure.FENCED)]
+
+
+def test_fenced_is_terminal() -> None:
+    """Rule 10, BK-795."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10))
+    assert step(machine, AddsRefused(1, 0, 0, 0, Status.FENCED)) == [FailWriter(Failure.FENCED)]
+    assert step(machine, AddsStored(0, 0, 0, 0), AddsStored(2, 0, 0, 0)) == []
+    assert step(machine, CloseRequested()) == []
+
+
+def test_without_a_replacement_the_writer_goes_on_with_an_ack_quorum() -> None:
+    """Rule 27; and the bookie that was down is tried again later."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, ReplacementsChosen(())) == []
+    assert machine.is_degraded
+    step(machine, AddsStored(1, 0, 0, 0))
+    assert step(machine, AddsStored(2, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
+    assert step(machine, AppendRequested(1, 10)) == [
+        SendAdds(1, B, 0, 1, 1),
+        SendAdds(2, C, 0, 1, 1),
+    ]
+    assert machine.deadline() == DEGRADED_RETRY_S
+    assert step(machine, TimePassed(), now=DEGRADED_RETRY_S) == [SendAdds(0, A, 1, 1, 1)]
+    assert not machine.is_degraded
+
+
+def test_with_fewer_bookies_than_the_ack_quorum_the_writer_fails() -> None:
+    """Rule 26."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, AddsRefused(1, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.NOT_ENOUGH_BOOKIES)]
+
+
+def test_a_busy_bookie_is_asked_again_not_replaced() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10))
+    assert step(machine, AddsRefused(0, 0, 0, 0, Status.TOO_MANY_REQUESTS), now=1.0) == []
+    assert machine.deadline() == 1.0 + BUSY_RETRY_S
+    assert step(machine, TimePassed(), now=2.0) == [SendAdds(0, A, 0, 0, 0)]
+
+
+def test_metadata_that_never_answers_ends_the_writer() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)), now=0.0)
+    effects = step(machine, MetadataFailed(), now=METADATA_PATIENCE_S + 1)
+    assert effects == [FailWriter(Failure.METADATA_UNAVAILABLE)]
+
+
+def test_close_waits_for_pending_entries_then_writes_closed() -> None:
+    machine = writer()
+    step(machine, AppendRequested(2, 10))
+    assert step(machine, CloseRequested(), AddsStored(0, 0, 0, 1)) == []
+    closed = METADATA.closed(EntryId(1), 10)
+    assert step(machine, AddsStored(1, 0, 0, 1)) == [
+        ConfirmAdds(EntryId(1)),
+        WriteMetadata(closed, 0),
+    ]
+    assert step(machine, MetadataWritten(1)) == [FinishClose(closed, 1)]
+    assert machine.phase is Phase.CLOSED
+
+
+def test_an_empty_ledger_closes_at_minus_one() -> None:
+    closed = METADATA.closed(EntryId(-1), 0)
+    assert step(writer(), CloseRequested()) == [WriteMetadata(closed, 0)]
+
+
+def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds() -> None:
+    """Rule 51."""
+    machine = writer()
+    step(machine, CloseRequested())
+    closed = METADATA.closed(EntryId(-1), 0)
+    assert step(machine, MetadataRead(closed, 3)) == [FinishClose(closed, 3)]
+
+
+@pytest.mark.parametrize("stored", [METADATA.in_recovery(), METADATA.closed(EntryId(4), 9)])
+def test_closing_a_ledger_that_another_took_is_an_error(stored: LedgerMetadata) -> None:
+    machine = writer()
+    step(machine, CloseRequested())
+    assert step(machine, MetadataRead(stored, 3)) == [FailWriter(Failure.FENCED)]

@@ -1,0 +1,102 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.entry import (
+    HEADER_BYTES,
+    authenticate,
+    encode_frame,
+    encode_lac,
+    mac_key,
+    parse_header,
+    payload_of,
+    proof_of,
+    verify_frame,
+    verify_proof,
+)
+from ledger.errors import DamagedEntry
+
+MAC = mac_key(b"secret")
+
+
+def frame(payload: bytes = b"payload", mac: bytes | None = None) -> bytes:
+    return encode_frame(
+        ledger_id=7, entry_id=3, last_add_confirmed=2, length=99, payload=payload, mac=mac
+    )
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_a_frame_gives_back_what_was_put_in(payload: bytes, with_mac: bool) -> None:
+    mac = MAC if with_mac else None
+    data = frame(payload, mac)
+    header = verify_frame(data, 7, 3)
+    assert payload_of(data, header) == payload
+    assert (header.ledger_id, header.entry_id, header.last_add_confirmed, header.length) == (
+        7,
+        3,
+        2,
+        99,
+    )
+    assert authenticate(data, header, mac)
+
+
+@pytest.mark.parametrize("mac", [None, MAC], ids=["crc", "hmac"])
+def test_a_flipped_bit_anywhere_is_found(mac: bytes | None) -> None:
+    data = frame(mac=mac)
+    for position in range(len(data)):
+        for bit in (1, 128):
+            damaged = bytearray(data)
+            damaged[position] ^= bit
+            try:
+                header = verify_frame(bytes(damaged), 7, 3)
+            except DamagedEntry:
+                continue
+            assert not authenticate(bytes(damaged), header, mac), position
+
+
+def test_a_frame_cut_anywhere_is_found() -> None:
+    data = frame()
+    for length in range(len(data)):
+        with pytest.raises(DamagedEntry):
+            verify_frame(data[:length], 7, 3)
+
+
+@pytest.mark.parametrize(("ledger_id", "entry_id"), [(7, 4), (8, 3)])
+def test_a_frame_of_another_entry_is_refused(ledger_id: int, entry_id: int) -> None:
+    with pytest.raises(DamagedEntry, match="its header names"):
+        verify_frame(frame(), ledger_id, entry_id)
+
+
+def test_another_password_does_not_authenticate() -> None:
+    data = frame(mac=MAC)
+    header = verify_frame(data, 7, 3)
+    assert not authenticate(data, header, mac_key(b"other"))
+    assert not authenticate(data, header, None)
+    plain = frame()
+    assert not authenticate(plain, verify_frame(plain, 7, 3), MAC)
+
+
+@pytest.mark.parametrize("mac", [None, MAC], ids=["crc", "hmac"])
+def test_a_header_alone_proves_its_lac(mac: bytes | None) -> None:
+    data = frame(mac=mac)
+    proof = proof_of(data, parse_header(data))
+    assert len(proof) < len(data)
+    assert verify_proof(proof, 7, mac).last_add_confirmed == 2
+    with pytest.raises(DamagedEntry):
+        verify_proof(proof, 8, mac)
+    with pytest.raises(DamagedEntry):
+        verify_proof(proof + b"x", 7, mac)
+
+
+def test_a_proof_with_another_lac_is_not_believed() -> None:
+    data = frame(mac=MAC)
+    forged = bytearray(proof_of(data, parse_header(data)))
+    lac_at = HEADER_BYTES - 24
+    forged[lac_at] ^= 1
+    with pytest.raises(DamagedEntry):
+        verify_proof(bytes(forged), 7, MAC)
+
+
+def test_an_explicit_lac_is_a_proof() -> None:
+    data = encode_lac(ledger_id=7, last_add_confirmed=41, length=1000, mac=MAC)
+    assert verify_proof(data, 7, MAC).last_add_confirmed == 41
