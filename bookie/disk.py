@@ -1,0 +1,193 @@
+"""The port to a disk, and the real one: files by path relative to one directory.
+
+Everything the storage engine asks of an operating system goes through here, so that the
+same engine runs on the simulated disk of the tests. What a crash may do, and so what callers
+must expect (all of it is played through by `tests/simulation/disk.py`):
+
+    data not synced since it was written may be there, be lost, or be there in part
+    a file created, renamed or removed is so for sure only after `sync_directory` of its parent
+    a synced write stays; a failed sync leaves nothing to rely on and must never be retried
+
+Methods block and raise `OSError`. Any method may be called from any thread; closing a file
+while another thread uses it is the caller's fault.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from bookie.errors import DirectoryInUse
+
+LOCK_FILE: Final = "LOCK"
+_IOV_MAX: Final = 512
+
+
+class DiskFile(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> str:
+        """Relative to the disk's root; for messages."""
+
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        """Write all of *buffers*, one after the other, from *offset* on."""
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Return *length* bytes from *offset*; fewer only at the end of the file."""
+
+    def size(self) -> int: ...
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Grow the file with zeros to *size_bytes*, unless it is larger."""
+
+    def sync(self) -> None:
+        """Make data and size durable (fdatasync)."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """One directory that belongs to one bookie."""
+
+    def lock(self) -> None:
+        """Take the directory for this object, until `unlock`; again is fine.
+
+        Raises `DirectoryInUse`."""
+
+    def unlock(self) -> None: ...
+
+    def create(self, path: str) -> DiskFile:
+        """Create an empty file for reading and writing, in place of one that is there."""
+
+    def open(self, path: str) -> DiskFile:
+        """Open for reading and writing. Raises `FileNotFoundError`."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename atomically, in place of a file that is there."""
+
+    def remove(self, path: str) -> None: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Return the names in *directory*, sorted; none if there is no such directory."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents; one that is there is fine."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in *path* durable; "" is the root."""
+
+    def describe(self, path: str) -> str:
+        """Return where *path* is, as a person would look for it."""
+
+
+class RealFile:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        for start in range(0, len(buffers), _IOV_MAX):
+            group = list(buffers[start : start + _IOV_MAX])
+            size_bytes = sum(map(len, group))
+            written = os.pwritev(self._descriptor, group, offset)
+            if written < size_bytes:
+                self._write_rest(b"".join(group), written, offset)
+            offset += size_bytes
+
+    def _write_rest(self, data: bytes, written: int, offset: int) -> None:
+        view = memoryview(data)
+        while written < len(view):
+            count = os.pwrite(self._descriptor, view[written:], offset + written)
+            if count == 0:
+                raise OSError(errno.EIO, "nothing could be written", self._path)
+            written += count
+
+    def read(self, length: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, length, offset)
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def preallocate(self, size_bytes: int) -> None:
+        size_now = self.size()
+        if size_bytes > size_now:
+            os.posix_fallocate(self._descriptor, size_now, size_bytes - size_now)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class RealDisk:
+    """The directory *root* of this machine, created if it is not there."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        if self._lock is not None:
+            return
+        descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise DirectoryInUse(str(self.root), holder) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def create(self, path: str) -> DiskFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return RealFile(path, os.open(self.root / path, flags, 0o644))
+
+    def open(self, path: str) -> DiskFile:
+        return RealFile(path, os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC))
+
+    def rename(self, source: str, target: str) -> None:
+        (self.root / source).rename(self.root / target)
+
+    def remove(self, path: str) -> None:
+        (self.root / path).unlink()
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(path.name for path in (self.root / directory).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        (self.root / path).mkdir(parents=True, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def describe(self, path: str) -> str:
+        return str(self.root / path)

@@ -1,0 +1,150 @@
+"""Errors of a bookie.
+
+CallerError
+|- PortInUse
+|- AddressUnusable
+|- DirectoryInUse          another bookie runs on this directory
+`- WrongDirectory          the directory's identity is not the one asked for (rule 74)
+   |- ForeignCluster       it belongs to another cluster
+   |- ForeignBookie        it belongs to another bookie of this cluster
+   |- CookieMissing        it has an identity that the cluster does not know
+   `- DataMissing          the cluster knows the bookie, but its data is not here
+StorageError
+|- BookieFailed            the disk failed under a running bookie; it has stopped
+|- StorageFailed           the same, as the storage engine says it: it refuses all further calls
+|  `- JournalFailed
+`- FileDamaged             a file is not as it was written, and says where
+   |- JournalDamaged
+   |- JournalMissing
+   |- MarkDamaged
+   |- EntryLogDamaged
+   |- IndexDamaged
+   `- CookieDamaged
+"""
+
+from ledger.errors import CallerError, StorageError
+
+
+class PortInUse(CallerError):
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            f"{host}:{port} is in use by another process; stop that one or choose another port"
+        )
+        self.host, self.port = host, port
+
+
+class AddressUnusable(CallerError):
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"cannot listen on {host}:{port}: {reason}; give an address of this machine"
+        )
+        self.host, self.port, self.reason = host, port, reason
+
+
+class DirectoryInUse(CallerError):
+    def __init__(self, directory: str, holder: str = "") -> None:
+        who = f"another bookie (process {holder})" if holder else "another bookie"
+        super().__init__(f"{who} runs on {directory}; stop it or give this one its own directory")
+        self.directory, self.holder = directory, holder
+
+
+class WrongDirectory(CallerError):
+    """A bookie was started on data that is not its own, or without its data."""
+
+
+class ForeignCluster(WrongDirectory):
+    def __init__(self, directory: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{directory} belongs to cluster {found}, the namespace is cluster {expected}; "
+            "check the namespace URI, or use an empty directory"
+        )
+        self.directory, self.found, self.expected = directory, found, expected
+
+
+class ForeignBookie(WrongDirectory):
+    def __init__(self, directory: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{directory} belongs to bookie {found}, this is bookie {expected}; "
+            "start it under that name, or use an empty directory"
+        )
+        self.directory, self.found, self.expected = directory, found, expected
+
+
+class CookieMissing(WrongDirectory):
+    def __init__(self, directory: str, bookie: str) -> None:
+        super().__init__(
+            f"{directory} holds data of bookie {bookie}, which the cluster does not know "
+            "(any more); its ledgers may have been repaired elsewhere. Use an empty directory"
+        )
+        self.directory, self.bookie = directory, bookie
+
+
+class DataMissing(WrongDirectory):
+    def __init__(self, directory: str, bookie: str, reason: str) -> None:
+        super().__init__(
+            f"bookie {bookie} is known to the cluster, but {directory} does not hold its data: "
+            f"{reason}. Bring the data back, or start a bookie of another name; a bookie that "
+            "forgot what it promised would lose acknowledged entries"
+        )
+        self.directory, self.bookie, self.reason = directory, bookie, reason
+
+
+class BookieFailed(StorageError):
+    def __init__(self, bookie: str, reason: str) -> None:
+        super().__init__(
+            f"bookie {bookie} stopped because its storage failed: {reason}. "
+            "Nothing is acknowledged that is not on disk; check the disk, then start it again"
+        )
+        self.bookie, self.reason = bookie, reason
+
+
+class StorageFailed(StorageError):
+    """The disk failed; what it holds is not known, so only a restart can go on (rule 60)."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(
+            f"{what} failed: {reason}. Nothing more is acknowledged; "
+            "check the disk, then start the bookie again"
+        )
+        self.what, self.reason = what, reason
+
+
+class JournalFailed(StorageFailed):
+    pass
+
+
+class FileDamaged(StorageError):
+    """*path* at byte *offset* is not what was written there."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {offset}: {reason}. "
+            "Do not delete it; take this bookie out of the cluster and let its ledgers be "
+            "copied from the other replicas"
+        )
+        self.path, self.offset, self.reason = path, offset, reason
+
+
+class JournalDamaged(FileDamaged):
+    pass
+
+
+class JournalMissing(FileDamaged):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, 0, reason)
+
+
+class MarkDamaged(FileDamaged):
+    pass
+
+
+class EntryLogDamaged(FileDamaged):
+    pass
+
+
+class IndexDamaged(FileDamaged):
+    pass
+
+
+class CookieDamaged(FileDamaged):
+    pass
