@@ -258,6 +258,11 @@ class AddSession:
         """Return how many batches are not answered yet."""
         return len(self._open)
 
+    @property
+    def ready(self) -> bool:
+        """Whether `acks` has something to say."""
+        return bool(self._open) and self._open[0][1] <= self._core.durable
+
     def offer(self, batch: int, runs: Sequence[AddRun]) -> None:
         """Take batch number *batch*, which follows the last one. Raises `BadMessage`."""
         if batch != self._last_batch + 1:
@@ -273,7 +278,7 @@ class AddSession:
     def acks(self) -> list[Ack]:
         """Return the answers that may leave now; a run of good batches is one ack."""
         acks: list[Ack] = []
-        while self._open and self._open[0][1] <= self._core.durable:
+        while self.ready:
             batch, _, statuses = self._open.popleft()
             if acks and not statuses and not acks[-1].statuses:
                 acks[-1] = Ack(acks[-1].first, batch)

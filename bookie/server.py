@@ -1,0 +1,172 @@
+"""The gRPC edge of a bookie: messages in and out, nothing decided.
+
+A request that names another bookie is refused: after a change of addresses a client must not
+count this bookie's answer as that of the one it meant.
+"""
+
+import asyncio
+import errno
+import socket
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+
+from bookie.errors import AddressUnusable, PortInUse
+from bookie.service import AddStream, BookieService
+from ledger.errors import BadMessage
+from ledger.transport.channel import server_options
+from ledger.transport.messages import (
+    BOOKIE_KEY,
+    INCARNATION_KEY,
+    ack_message,
+    batch_runs,
+    info_reply,
+    lac_query,
+    lac_reply,
+    read_query,
+    read_reply,
+)
+from ledger.transport.stub import SERVICE
+from ledger.wire import bookie_pb2 as pb
+
+_DRAIN_S_MAX: Final = 2.0
+
+AddContext = grpc.aio.ServicerContext[pb.AddBatch, pb.AddAck]
+
+
+class BookieServer:
+    """Listens from `bind` on, serves from `start` on."""
+
+    def __init__(self) -> None:
+        self._server = grpc.aio.server(options=server_options())
+        self._service: BookieService | None = None
+
+    def bind(self, host: str, port: int) -> int:
+        """Listen on *host*:*port*, 0 for any free port; return the port.
+
+        Raises `PortInUse`, `AddressUnusable`."""
+        try:
+            bound = self._server.add_insecure_port(_join(host, port))
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise _why(host, port)
+        return bound
+
+    async def start(self, service: BookieService) -> None:
+        """Serve; requires a storage that has replayed wholly (rule 64)."""
+        self._service = service
+        handlers = grpc.method_handlers_generic_handler(SERVICE, self._handlers())
+        self._server.add_generic_rpc_handlers((handlers,))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Take nothing more, answer what was taken, close all connections."""
+        if self._service is not None:
+            self._service.stop_taking()
+        await self._server.stop(_DRAIN_S_MAX)
+
+    async def kill(self) -> None:
+        """Close all connections without an answer."""
+        await self._server.stop(None)
+
+    def _handlers(self) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
+        return {
+            "Add": grpc.stream_stream_rpc_method_handler(
+                self._add, pb.AddBatch.FromString, pb.AddAck.SerializeToString
+            ),
+            "Read": grpc.unary_unary_rpc_method_handler(
+                self._read, pb.ReadRequest.FromString, pb.ReadReply.SerializeToString
+            ),
+            "ReadLac": grpc.unary_unary_rpc_method_handler(
+                self._read_lac, pb.ReadLacRequest.FromString, pb.ReadLacReply.SerializeToString
+            ),
+            "Info": grpc.unary_unary_rpc_method_handler(
+                self._info, pb.InfoRequest.FromString, pb.InfoReply.SerializeToString
+            ),
+        }
+
+    async def _add(self, _requests: object, context: AddContext) -> None:
+        service = await self._meant(context)
+        incarnation = service.info.incarnation.encode()
+        await context.send_initial_metadata(((INCARNATION_KEY, incarnation),))
+        stream = service.stream()
+        stopping = asyncio.ensure_future(service.stopping.wait())
+        receiving = asyncio.ensure_future(_receive(stream, context))
+        acking = asyncio.ensure_future(_acknowledge(stream, context))
+        tasks = (stopping, receiving, acking)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            stream.shut()
+            if not acking.done():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stream.answered(), _DRAIN_S_MAX)
+            if receiving.done():
+                receiving.result()
+        except BadMessage as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            stream.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(
+        self, request: pb.ReadRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ReadReply:
+        service = await self._meant(context)
+        return read_reply(await service.read(read_query(request)))
+
+    async def _read_lac(
+        self, request: pb.ReadLacRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ReadLacReply:
+        service = await self._meant(context)
+        return lac_reply(await service.read_lac(lac_query(request)))
+
+    async def _info(
+        self, _request: pb.InfoRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.InfoReply:
+        service = await self._meant(context)
+        return info_reply(service.info)
+
+    async def _meant(self, context: grpc.aio.ServicerContext[Any, Any]) -> BookieService:
+        """Return the service, or abort the call if its client means another bookie."""
+        assert self._service is not None
+        info = self._service.info
+        for key, value in context.invocation_metadata() or ():
+            if key == BOOKIE_KEY and value != info.bookie.encode():
+                await context.abort(
+                    grpc.StatusCode.FAILED_PRECONDITION, f"here is bookie {info.bookie}"
+                )
+        return self._service
+
+
+async def _receive(stream: AddStream, context: AddContext) -> None:
+    """Offer what the client sends until it ends the stream. Raises `BadMessage`."""
+    while isinstance(message := await context.read(), pb.AddBatch):
+        stream.offer(message.batch, batch_runs(message))
+        await stream.room()
+
+
+async def _acknowledge(stream: AddStream, context: AddContext) -> None:
+    while True:
+        for ack in await stream.acks():
+            await context.write(ack_message(ack.first, ack.last, ack.statuses))
+        stream.sent()
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _why(host: str, port: int) -> PortInUse | AddressUnusable:
+    """Find out why the address could not be listened on: the server does not tell."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return AddressUnusable(host, port, error.strerror or str(error))
+    return PortInUse(host, port)

@@ -1,0 +1,292 @@
+"""Drives `BookieCore` with asyncio and threads; knows nothing of the wire.
+
+Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on the
+journal thread, woken by adds and fences; `storage.checkpoint` on the sync thread, by time, by
+bytes taken since the last one, and at the end; disk reads on a small pool. A storage that
+fails in commit or checkpoint is not trusted again: `failure` is set, nothing is acknowledged
+any more, and the process is expected to end (rule 60).
+"""
+
+import asyncio
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import structlog
+
+from bookie.core import (
+    Ack,
+    BookieCore,
+    CoreLimits,
+    FromDisk,
+    Need,
+    Resume,
+    Storage,
+    UntilChanged,
+    UntilDurable,
+)
+from ledger.errors import BadMessage, StorageError
+from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+
+_WAIT_MS_MAX: Final = 60_000
+_STREAM_BATCHES_MAX: Final = 1024
+"""A stream with more unanswered batches is not read from until some are answered."""
+
+_Answer = TypeVar("_Answer")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    limits: CoreLimits = field(default_factory=CoreLimits)
+    checkpoint_interval_s: float = 10.0
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """A checkpoint is due early when so much came in since the last one."""
+    read_threads: int = 4
+
+
+class BookieService:
+    """See the module's docstring. Takes over *storage* and closes it."""
+
+    def __init__(self, storage: Storage, info: InfoAnswer, config: ServiceConfig) -> None:
+        loop = asyncio.get_running_loop()
+        self.info = info
+        self.failure: asyncio.Future[BaseException] = loop.create_future()
+        """Set once, to why the storage cannot go on."""
+        self.stopping = asyncio.Event()
+        self._loop = loop
+        self._config = config
+        self._storage = storage
+        self._core = BookieCore(storage, config.limits)
+        self._streams: dict[AddStream, None] = {}
+        self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
+        self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
+        self._bytes_since_checkpoint = 0
+        self._journal_wake = threading.Event()
+        self._sync_wake = threading.Event()
+        self._readers = ThreadPoolExecutor(config.read_threads, "bookie-read")
+        self._threads = ThreadPoolExecutor(2, "bookie-disk")
+        self._journal = loop.run_in_executor(self._threads, self._commit_loop)
+        self._sync = loop.run_in_executor(self._threads, self._checkpoint_loop)
+        for thread in (self._journal, self._sync):
+            thread.add_done_callback(self._thread_ended)
+
+    def stream(self) -> "AddStream":
+        """Return a new stream of adds; its user closes it."""
+        stream = AddStream(self, self._core)
+        self._streams[stream] = None
+        return stream
+
+    async def read(self, query: ReadQuery) -> ReadAnswer:
+        try:
+            return await self._drive(self._core.read(query), query.wait_ms)
+        except (StorageError, OSError) as error:
+            _log.error("read_failed", ledger_id=query.ledger_id, reason=str(error))
+            return ReadAnswer(Status.IO_ERROR)
+
+    async def read_lac(self, query: LacQuery) -> LacAnswer:
+        try:
+            return await self._drive(self._core.read_lac(query), 0)
+        except (StorageError, OSError) as error:
+            _log.error("read_lac_failed", ledger_id=query.ledger_id, reason=str(error))
+            return LacAnswer(Status.IO_ERROR)
+
+    def stop_taking(self) -> None:
+        """Let waiting reads answer now and streams end after what they have taken."""
+        self.stopping.set()
+        for waiting in self._until_changed.values():
+            for future in waiting:
+                _resolve(future, False)
+
+    async def close(self) -> None:
+        """Commit and checkpoint what was taken, end the threads, close the storage.
+
+        After a failure nothing more is written."""
+        self.stop_taking()
+        self._journal_wake.set()
+        await asyncio.wait([self._journal])
+        self._sync_wake.set()
+        await asyncio.wait([self._sync])
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
+        if not self.failure.done():
+            await asyncio.to_thread(self._storage.close)
+
+    def fail(self, error: BaseException) -> None:
+        """Take note that the storage cannot go on: nothing is committed from here on."""
+        _resolve(self.failure, error)
+        self._journal_wake.set()
+        self._sync_wake.set()
+
+    def taken(self, size_bytes: int) -> None:
+        """Wake the journal thread, and whoever waits for what just came in."""
+        if self._storage.has_pending():
+            self._journal_wake.set()
+        self._bytes_since_checkpoint += size_bytes
+        if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:
+            self._sync_wake.set()
+        for ledger_id in self._core.take_changed():
+            for future in self._until_changed.get(ledger_id, ()):
+                _resolve(future, True)
+
+    def forget(self, stream: "AddStream") -> None:
+        self._streams.pop(stream, None)
+
+    async def _drive(self, steps: Generator[Need, Resume, _Answer], wait_ms: int) -> _Answer:
+        deadline = self._loop.time() + min(wait_ms, _WAIT_MS_MAX) / 1000
+        resume: Resume = None
+        try:
+            while True:
+                try:
+                    need = steps.send(resume)
+                except StopIteration as stop:
+                    answer: _Answer = stop.value
+                    return answer
+                finally:
+                    self.taken(0)
+                match need:
+                    case UntilDurable(ticket):
+                        await self._durable(ticket)
+                        resume = None
+                    case UntilChanged(ledger_id):
+                        resume = await self._changed(ledger_id, deadline)
+                    case FromDisk(query):
+                        resume = await self._loop.run_in_executor(
+                            self._readers, self._storage.read, query
+                        )
+        finally:
+            steps.close()
+
+    async def _durable(self, ticket: int) -> None:
+        future = self._loop.create_future()
+        self._until_durable.append((ticket, future))
+        await future
+
+    async def _changed(self, ledger_id: int, deadline: float) -> bool:
+        if self.stopping.is_set():
+            return False
+        future: asyncio.Future[bool] = self._loop.create_future()
+        timer = self._loop.call_at(deadline, _resolve, future, False)
+        waiting = self._until_changed.setdefault(ledger_id, [])
+        waiting.append(future)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            waiting.remove(future)
+            if not waiting:
+                del self._until_changed[ledger_id]
+
+    def _committed(self, durable: int) -> None:
+        if self.failure.done():
+            return
+        self._core.committed(durable)
+        waiting, self._until_durable = self._until_durable, []
+        for ticket, future in waiting:
+            if ticket <= durable:
+                _resolve(future, None)
+            else:
+                self._until_durable.append((ticket, future))
+        for stream in self._streams:
+            stream.look()
+
+    def _thread_ended(self, thread: "asyncio.Future[None]") -> None:
+        error = None if thread.cancelled() else thread.exception()
+        if error is not None:
+            self.fail(error)
+
+    def _commit_loop(self) -> None:
+        """Run on the journal thread until stopped and nothing is pending."""
+        while not self.failure.done():
+            self._journal_wake.wait()
+            self._journal_wake.clear()
+            # What queues while one commit runs is the next group.
+            while self._storage.has_pending() and not self.failure.done():
+                durable = self._storage.commit()
+                self._loop.call_soon_threadsafe(self._committed, durable)
+            if self.stopping.is_set():
+                return
+
+    def _checkpoint_loop(self) -> None:
+        """Run on the sync thread until stopped; the last checkpoint follows the last commit."""
+        while not self.failure.done():
+            self._sync_wake.wait(self._config.checkpoint_interval_s)
+            self._sync_wake.clear()
+            last = self.stopping.is_set() and self._journal.done()
+            if self.failure.done():
+                return
+            self._bytes_since_checkpoint = 0
+            self._storage.checkpoint()
+            if last:
+                return
+
+
+class AddStream:
+    """One client's batches on their way in and their acks on the way out."""
+
+    def __init__(self, service: BookieService, core: BookieCore) -> None:
+        self._service = service
+        self._session = core.session()
+        self._shut = False
+        self._sending = False
+        self._look = asyncio.Event()
+        self._sent = asyncio.Event()
+
+    def offer(self, batch: int, runs: Sequence[AddRun]) -> None:
+        """Take a batch, unless the stream is shut. Raises `BadMessage`."""
+        if self._shut:
+            return
+        try:
+            self._session.offer(batch, runs)
+        except BadMessage:
+            raise
+        except Exception as error:
+            self._service.fail(error)  # what the storage holds now is not known
+            raise
+        self._service.taken(sum(len(run.frames) for run in runs))
+        self.look()
+
+    async def room(self) -> None:
+        """Wait until another batch may be offered."""
+        while len(self._session) >= _STREAM_BATCHES_MAX:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def acks(self) -> list[Ack]:
+        """Wait for and return the answers to send next; call `sent` when they are."""
+        while not self._session.ready:
+            self._look.clear()
+            await self._look.wait()
+        self._sending = True
+        return self._session.acks()
+
+    def sent(self) -> None:
+        self._sending = False
+        self._sent.set()
+
+    def shut(self) -> None:
+        """Take nothing more; what was taken is still answered."""
+        self._shut = True
+
+    async def answered(self) -> None:
+        """Wait until everything that was taken is answered and sent."""
+        while self._sending or len(self._session):
+            self._sent.clear()
+            await self._sent.wait()
+
+    def look(self) -> None:
+        if self._session.ready:
+            self._look.set()
+
+    def close(self) -> None:
+        self._service.forget(self)
+
+
+_Value = TypeVar("_Value")
+
+
+def _resolve(future: "asyncio.Future[_Value]", value: _Value) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -1,0 +1,117 @@
+"""A storage in memory for tests of what stands above it, with a gate before each commit."""
+
+import threading
+
+from ledger.entry import parse_header, proof_of
+from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
+
+
+class MemoryStorage:
+    """Same calls as `bookie.storage.BookieStorage`; nothing survives it."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        """Commits wait for it; set from the start."""
+        self.gate.set()
+        self.commits = 0
+        self.checkpoints = 0
+        self.closed = False
+        self.commit_error: Exception | None = None
+        self.from_disk = False
+        """Whether reads miss the memory."""
+        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.fenced: set[int] = set()
+        self.proofs: dict[int, tuple[int, bytes]] = {}
+        self._ticket = 0
+        self._durable = 0
+
+    def add(self, run: AddRun) -> tuple[Status, int]:
+        if run.key == b"wrong":
+            return Status.WRONG_KEY, 0
+        if run.ledger_id in self.fenced and not run.recovery:
+            return Status.FENCED, 0
+        start = 0
+        view = memoryview(run.frames)
+        entries = self.ledgers.setdefault(run.ledger_id, {})
+        for entry_id, length in zip(run.entries, run.lengths, strict=True):
+            entries[entry_id] = bytes(view[start : start + length])
+            self._learn(run.ledger_id, entries[entry_id])
+            start += length
+        return Status.OK, self._next_ticket()
+
+    def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]:
+        if key == b"wrong":
+            return Status.WRONG_KEY, 0
+        self.fenced.add(ledger_id)
+        self.ledgers.setdefault(ledger_id, {})
+        return Status.OK, self._next_ticket()
+
+    def set_lac(self, run: AddRun) -> Status:
+        self._learn(run.ledger_id, bytes(run.frames))
+        return Status.OK
+
+    def has_pending(self) -> bool:
+        return self._durable < self._ticket
+
+    def commit(self) -> int:
+        ticket = self._ticket
+        assert self.gate.wait(20)
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.commits += 1
+        self._durable = ticket
+        return ticket
+
+    def read(self, query: ReadQuery) -> ReadAnswer:
+        entries = self.ledgers.get(query.ledger_id)
+        if entries is None:
+            return ReadAnswer(Status.NO_SUCH_LEDGER)
+        found = sorted(e for e in entries if query.first <= e <= query.last)
+        frames = [entries[entry_id] for entry_id in found]
+        return ReadAnswer(
+            Status.OK,
+            found,
+            [len(frame) for frame in frames],
+            b"".join(frames),
+            considered=query.last,
+            lac_proof=self._proof(query.ledger_id),
+            fenced=query.ledger_id in self.fenced,
+        )
+
+    def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
+        return None if self.from_disk else self.read(query)
+
+    def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
+        if key == b"wrong":
+            return LacAnswer(Status.WRONG_KEY)
+        entries = self.ledgers.get(ledger_id)
+        if entries is None:
+            return LacAnswer(Status.NO_SUCH_LEDGER)
+        return LacAnswer(
+            Status.OK,
+            lac_proof=self._proof(ledger_id),
+            fenced=ledger_id in self.fenced,
+            last_entry=max(entries, default=-1),
+        )
+
+    def delete(self, ledger_id: int) -> None:
+        del self.ledgers[ledger_id]
+
+    def checkpoint(self) -> None:
+        self.checkpoints += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _learn(self, ledger_id: int, frame: bytes) -> None:
+        header = parse_header(frame)
+        lac = header.last_add_confirmed
+        if lac > self.proofs.get(ledger_id, (-1, b""))[0]:
+            self.proofs[ledger_id] = (lac, proof_of(frame, header))
+
+    def _proof(self, ledger_id: int) -> bytes:
+        return self.proofs.get(ledger_id, (-1, b""))[1]
+
+    def _next_ticket(self) -> int:
+        self._ticket += 1
+        return self._ticket
