@@ -1,0 +1,113 @@
+"""Record batches of a log as Arrow record batches, without touching a record.
+
+The value column of a record batch is laid out as Arrow's, so its buffers are taken as they
+are; keys and txids likewise. What follows from the place (log, offset, dlsn) is computed in
+columns. Spark compares the schema of the first batch with its own type by type, so
+`ARROW_SCHEMA` and `SPARK_SCHEMA` say the same thing twice.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dlog.position import NO_TXID
+from dlog.recordbatch import RecordBatch
+
+SPARK_SCHEMA: Final = (
+    "log string, offset bigint, dlsn string, timestamp timestamp, txid bigint, "
+    "key binary, value binary"
+)
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("log", pa.string()),
+        ("offset", pa.int64()),
+        ("dlsn", pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("txid", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+ROWS_MAX: Final = 65_536
+BYTES_MAX: Final = 8 << 20
+"""Entries are put together into batches of about this size: each costs Spark a round trip."""
+
+
+def to_arrow(
+    log: str, batch: RecordBatch, *, first_offset: int, segment: int, entry: int
+) -> pa.RecordBatch:
+    """Return all records of *batch*, whose first one has *first_offset*."""
+    count = batch.count
+    offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
+    columns = [
+        pa.repeat(pa.scalar(log), count),
+        pa.array(offsets),
+        pc.binary_join_element_wise(f"{segment}:{entry}", _numbers(count), ":"),
+        _timestamps(batch),
+        _txids(batch),
+        _keys(batch),
+        _binary(count, batch.value_offsets, batch.values),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+
+
+def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put small batches together until ROWS_MAX or BYTES_MAX is reached."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if waiting and (rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BYTES_MAX):
+            yield _together(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+@lru_cache(maxsize=64)
+def _numbers(count: int) -> pa.Array:
+    """Return "0", "1", ... as an array; batches of a log tend to have the same few sizes."""
+    return pc.cast(pa.array(np.arange(count, dtype=np.int32)), pa.string())
+
+
+def _timestamps(batch: RecordBatch) -> pa.Array:
+    base_us = batch.header.base_timestamp_ms * 1000
+    if batch.time_deltas is None:
+        micros = np.full(batch.count, base_us, dtype=np.int64)
+    else:
+        kind = np.int32 if batch.time_deltas.format == "i" else np.int64
+        micros = np.frombuffer(batch.time_deltas, dtype=kind).astype(np.int64) * 1000 + base_us
+    return pa.array(micros).cast(ARROW_SCHEMA.field("timestamp").type)
+
+
+def _txids(batch: RecordBatch) -> pa.Array:
+    if batch.txids is None:
+        return pa.nulls(batch.count, pa.int64())
+    txids = np.frombuffer(batch.txids, dtype=np.int64)
+    return pa.array(txids, mask=txids == NO_TXID)
+
+
+def _keys(batch: RecordBatch) -> pa.Array:
+    if batch.key_offsets is None or batch.keys is None:
+        return pa.nulls(batch.count, pa.binary())
+    return _binary(batch.count, batch.key_offsets, batch.keys, validity=batch.key_validity)
+
+
+def _binary(
+    count: int, offsets: memoryview, data: memoryview, *, validity: memoryview | None = None
+) -> pa.Array:
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)

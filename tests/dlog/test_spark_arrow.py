@@ -1,0 +1,90 @@
+"""Record batches become Arrow batches with the same records, and without copies of them."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
+from dlog.spark.arrow import ARROW_SCHEMA, ROWS_MAX, gather, to_arrow
+
+VALUES = [b"a", b"", b"ccc"]
+
+
+def batch_of(values: list[bytes], **columns: object) -> RecordBatch:
+    payload = encode_batch(values, base_index=0, base_timestamp_ms=1_000, **columns)  # type: ignore[arg-type]
+    return decode_batch(payload)
+
+
+def arrow(batch: RecordBatch) -> pa.RecordBatch:
+    made = to_arrow("flights", batch, first_offset=40, segment=3, entry=17)
+    made.validate(full=True)
+    return made
+
+
+def test_each_record_becomes_a_row_with_its_place() -> None:
+    rows = arrow(batch_of(VALUES)).to_pylist()
+    moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert rows[2] == {
+        "log": "flights",
+        "offset": 42,
+        "dlsn": "3:17:2",
+        "timestamp": moment,
+        "txid": None,
+        "key": None,
+        "value": b"ccc",
+    }
+    assert [row["value"] for row in rows] == VALUES
+    assert [row["offset"] for row in rows] == [40, 41, 42]
+
+
+def test_optional_columns_keep_their_gaps() -> None:
+    made = arrow(
+        batch_of(
+            VALUES, keys=[b"k", None, b""], txids=[None, 5, 6], timestamps_ms=[999, 1000, 2000]
+        )
+    )
+    assert made["key"].to_pylist() == [b"k", None, b""]
+    assert made["txid"].to_pylist() == [None, 5, 6]
+    assert [moment.timestamp() for moment in made["timestamp"].to_pylist()] == [0.999, 1.0, 2.0]
+
+
+def test_timestamps_far_from_the_first_one_are_kept() -> None:
+    far = 1_000 + 2**40
+    made = arrow(batch_of(VALUES, timestamps_ms=[1000, far, far]))
+    assert made["timestamp"].cast(pa.int64()).to_pylist() == [1_000_000, far * 1000, far * 1000]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_every_codec_gives_the_same_rows(codec: Codec) -> None:
+    assert arrow(batch_of(VALUES, codec=codec))["value"].to_pylist() == VALUES
+
+
+def test_values_are_not_copied() -> None:
+    payload = encode_batch([b"x" * 1000] * 50, base_index=0, base_timestamp_ms=0)
+    made = arrow(decode_batch(payload))
+    start = pa.py_buffer(payload).address
+    data = made["value"].buffers()[2]
+    assert data is not None
+    assert start < data.address < start + len(payload)
+
+
+def test_every_batch_has_the_declared_schema() -> None:
+    assert arrow(batch_of(VALUES)).schema.equals(ARROW_SCHEMA)
+
+
+def test_small_batches_are_put_together_and_keep_their_order() -> None:
+    pieces = [arrow(batch_of([bytes([n])] * 10)) for n in range(200)]
+    together = list(gather(pieces))
+    assert len(together) == 1
+    assert together[0]["value"].to_pylist() == [bytes([n]) for n in range(200) for _ in range(10)]
+
+
+def test_a_gathered_batch_stays_below_the_limit_of_rows() -> None:
+    piece = arrow(batch_of([b""] * (ROWS_MAX // 2 + 1)))
+    assert [made.num_rows for made in gather([piece] * 3)] == [piece.num_rows] * 3
+
+
+def test_empty_batches_vanish() -> None:
+    empty = arrow(batch_of(VALUES)).slice(0, 0)
+    assert list(gather([empty, empty])) == []
