@@ -1,0 +1,137 @@
+"""A bookie's server in the test's own event loop, and servers that misbehave."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from bookie.server import BookieServer
+from bookie.service import BookieService, ServiceConfig
+from ledger.ids import BookieId
+from ledger.requests import AddRun, InfoAnswer, Status
+from ledger.transport.grpc import GrpcTransport
+from tests.bookie.memory_storage import MemoryStorage
+
+BOOKIE = BookieId("b1")
+
+
+class Bookie:
+    """A served `MemoryStorage`."""
+
+    def __init__(self, storage: MemoryStorage, name: str = BOOKIE) -> None:
+        self.storage = storage
+        info = InfoAnswer(name, "start 1", "instance 1", read_only=False)
+        self.service = BookieService(storage, info, ServiceConfig())
+        self.server = BookieServer()
+        self.address = ""
+
+    async def start(self, port: int = 0) -> None:
+        port = self.server.bind("127.0.0.1", port)
+        self.address = f"127.0.0.1:{port}"
+        await self.server.start(self.service)
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    async def stop(self) -> None:
+        self.storage.gate.set()
+        await self.server.stop()
+        await self.service.close()
+
+    async def kill(self) -> None:
+        await self.server.kill()
+        self.storage.gate.set()
+        await self.service.close()
+
+
+@asynccontextmanager
+async def serving(storage: MemoryStorage | None = None) -> AsyncIterator[Bookie]:
+    bookie = Bookie(storage or MemoryStorage())
+    await bookie.start()
+    try:
+        yield bookie
+    finally:
+        await bookie.stop()
+
+
+@asynccontextmanager
+async def transport_to(
+    address: str | Callable[[], str | None], **settings: float
+) -> AsyncIterator[GrpcTransport]:
+    resolve = address if callable(address) else lambda: str(address)
+    transport = GrpcTransport(lambda _: resolve(), **settings)  # type: ignore[arg-type]
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """Accept connections and say nothing, ever."""
+    release = asyncio.Event()
+
+    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        release.set()
+        server.close()
+        await server.wait_closed()
+
+
+def refused_address() -> str:
+    """Return an address where nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{unused.getsockname()[1]}"
+
+
+class Answers:
+    """Collects what `on_done` was called with, by name, in order."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Status]] = []
+        self._changed = asyncio.Event()
+
+    def expect(self, name: str) -> Callable[[Status], None]:
+        def on_done(status: Status) -> None:
+            self.got.append((name, status))
+            self._changed.set()
+
+        return on_done
+
+    async def wait(self, count: int, timeout_s: float = 10) -> list[tuple[str, Status]]:
+        async with asyncio.timeout(timeout_s):
+            while len(self.got) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.got
+
+
+async def add(
+    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = 10
+) -> Status:
+    answers = Answers()
+    transport.add(bookie, run, answers.expect("run"))
+    return (await answers.wait(1, timeout_s))[0][1]
+
+
+async def add_until_ok(transport: GrpcTransport, run: AddRun, timeout_s: float = 10) -> None:
+    """Repeat *run* until it is stored: waits out the back-off after a lost bookie."""
+    async with asyncio.timeout(timeout_s):
+        while await add(transport, run) is not Status.OK:  # noqa: ASYNC110 - of a back-off
+            await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Wait until *condition* holds. Raises `TimeoutError`."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - any condition, not only an event
+            await asyncio.sleep(0.001)
