@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 import grpc
 
@@ -21,6 +22,9 @@ from ledger.transport.messages import BOOKIE_KEY, ack_values, batch_message
 from ledger.transport.stub import AddCall, BookieStub
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 from ledger.wire import bookie_pb2 as pb
+
+_BROKEN: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.CancelledError)
+"""How the library tells that a call is over; the last one also if it was cancelled here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class AddSession:
         self._window = AddWindow(limits.window)
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._call: AddCall | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._task = self._loop.create_task(self._run(), name=f"adds to {bookie}")
 
@@ -73,7 +78,9 @@ class AddSession:
             self._watchdog.cancel()
         for on_done in self._window.drain():
             self._loop.call_soon(on_done, Status.UNREACHABLE)
-        self._task.cancel()
+        self._wake.set()
+        if self._call is not None:
+            self._call.cancel()
         self._on_end(self, self._connected)
 
     async def gone(self) -> None:
@@ -81,30 +88,35 @@ class AddSession:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        if self.ended:
+            return
         channel = open_channel(self.address, connect_timeout_s=self._limits.connect_timeout_s)
+        call = self._call = BookieStub(channel).add(metadata=((BOOKIE_KEY, self._bookie.encode()),))
+        sending: asyncio.Task[None] | None = None
         try:
-            call = BookieStub(channel).add(metadata=((BOOKIE_KEY, self._bookie.encode()),))
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 await call.wait_for_connection()
             self._connected = True
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._send(call))
-                tasks.create_task(self._receive(call))
-        except* (grpc.aio.AioRpcError, grpc.aio.UsageError, TimeoutError, BadMessage):
+            sending = self._loop.create_task(self._send(call))
+            await self._receive(call)
+        except (*_BROKEN, TimeoutError, BadMessage):
             pass  # whatever it was, the answer is the same: end, below
-        except* asyncio.CancelledError:
-            pass  # by `end`, or grpc's way to tell that the call was cancelled
         finally:
             self.end()
-            with suppress(asyncio.CancelledError):
-                await channel.close()
+            # The library is told first and left to finish what it had begun: operations that
+            # outlive their event loop are reported to whichever loop runs next.
+            if sending is not None:
+                await asyncio.wait([sending])
+            await call.code()
+            await channel.close()
 
     async def _send(self, call: AddCall) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while (batch := self._window.take()) is not None:
-                await call.write(batch_message(*batch))
+        with suppress(*_BROKEN):  # the receiver learns of it too
+            while not self.ended:
+                await self._wake.wait()
+                self._wake.clear()
+                while (batch := self._window.take()) is not None:
+                    await call.write(batch_message(*batch))
 
     async def _receive(self, call: AddCall) -> None:
         while True:

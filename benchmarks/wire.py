@@ -1,0 +1,239 @@
+"""How many entries a second one client gets onto three bookie processes.
+
+The client is the real transport, the servers are the real gRPC edge and request core. Only the
+storage is a stand-in: it appends what comes to a file and does fdatasync once per group. The
+baseline sends the same bytes over bare sockets to the same stand-in.
+
+    python -m benchmarks.wire [--megabytes 200] [--directory DIR]
+"""
+
+import argparse
+import asyncio
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from bookie.server import BookieServer
+from bookie.service import BookieService, ServiceConfig
+from ledger.entry import encode_frame
+from ledger.ids import BookieId
+from ledger.requests import AddRun, InfoAnswer, LacAnswer, ReadAnswer, ReadQuery, Status
+from ledger.transport.grpc import GrpcTransport
+
+BOOKIES = 3
+PENDING_RUNS_MAX = 64
+_LENGTH = struct.Struct("<I")
+
+
+class AppendingStorage:
+    """Appends frames to one file; nothing is checked, indexed or read."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._lock = threading.Lock()
+        self._queue: list[bytes | memoryview] = []
+        self._ticket = 0
+
+    def add(self, run: AddRun) -> tuple[Status, int]:
+        with self._lock:
+            self._queue.append(run.frames)
+            self._ticket += 1
+            return Status.OK, self._ticket
+
+    def has_pending(self) -> bool:
+        return bool(self._queue)
+
+    def commit(self) -> int:
+        with self._lock:
+            queue, ticket = self._queue, self._ticket
+            self._queue = []
+        for first in range(0, len(queue), 512):
+            os.writev(self._file, queue[first : first + 512])
+        os.fdatasync(self._file)
+        return ticket
+
+    def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]:
+        raise NotImplementedError
+
+    def set_lac(self, run: AddRun) -> Status:
+        raise NotImplementedError
+
+    def read(self, query: ReadQuery) -> ReadAnswer:
+        raise NotImplementedError
+
+    def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
+        raise NotImplementedError
+
+    def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
+        raise NotImplementedError
+
+    def checkpoint(self) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+async def serve_grpc(path: Path) -> None:
+    info = InfoAnswer(path.name, "start 1", "instance 1", read_only=False)
+    server = BookieServer()
+    port = server.bind("127.0.0.1", 0)
+    await server.start(BookieService(AppendingStorage(path), info, ServiceConfig()))
+    print(port, flush=True)
+    await asyncio.Event().wait()
+
+
+async def serve_sockets(path: Path) -> None:
+    """Take length-prefixed blobs, acknowledge each with its number when it is durable."""
+    storage = AppendingStorage(path)
+    loop = asyncio.get_running_loop()
+    wake = threading.Event()
+    durable = asyncio.Event()
+    done = 0
+
+    def committed(ticket: int) -> None:
+        nonlocal done
+        done = ticket
+        durable.set()
+
+    def journal() -> None:
+        while True:
+            wake.wait()
+            wake.clear()
+            while storage.has_pending():
+                loop.call_soon_threadsafe(committed, storage.commit())
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def acknowledge() -> None:
+            while True:
+                await durable.wait()
+                durable.clear()
+                writer.write(_LENGTH.pack(done))
+
+        acknowledging = asyncio.ensure_future(acknowledge())
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                frames = await reader.readexactly(length)
+                storage.add(AddRun(0, b"", [], [], frames))
+                wake.set()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            acknowledging.cancel()
+
+    threading.Thread(target=journal, daemon=True).start()
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 20)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+
+
+def runs_of(entry_bytes: int, run_bytes: int) -> AddRun:
+    count = max(1, run_bytes // entry_bytes)
+    frame = encode_frame(
+        ledger_id=1, entry_id=0, last_add_confirmed=-1, length=0, payload=bytes(entry_bytes - 48)
+    )
+    return AddRun(1, b"k" * 16, range(count), [entry_bytes] * count, frame * count)
+
+
+async def client_grpc(ports: list[int], run: AddRun, runs: int) -> None:
+    names = [BookieId(str(number)) for number in range(BOOKIES)]
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+    transport = GrpcTransport(addresses.get, timeout_s=60)
+
+    async def write_to(bookie: BookieId) -> None:
+        free = asyncio.Semaphore(PENDING_RUNS_MAX)
+
+        def on_done(status: Status) -> None:
+            assert status is Status.OK
+            free.release()
+
+        for _ in range(runs):
+            await free.acquire()
+            transport.add(bookie, run, on_done)
+        for _ in range(PENDING_RUNS_MAX):
+            await free.acquire()
+
+    await asyncio.gather(*[write_to(name) for name in names])
+    await transport.close()
+
+
+async def client_sockets(ports: list[int], run: AddRun, runs: int) -> None:
+    async def write_to(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        message = _LENGTH.pack(len(run.frames)) + run.frames
+        sent = acked = 0
+        while acked < runs:
+            while sent < runs and sent - acked < PENDING_RUNS_MAX:
+                writer.write(message)
+                await writer.drain()
+                sent += 1
+            (ticket,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+            acked = ticket
+        writer.close()
+
+    await asyncio.gather(*[write_to(port) for port in ports])
+
+
+def measure(
+    kind: str,
+    client: Callable[[list[int], AddRun, int], Awaitable[None]],
+    run: AddRun,
+    megabytes: int,
+    directory: Path,
+) -> float:
+    """Return entries per second; each entry goes to all three bookies."""
+    runs = max(1, megabytes * 1_000_000 // len(run.frames))
+    servers: list[subprocess.Popen[bytes]] = []
+    ports: list[int] = []
+    with tempfile.TemporaryDirectory(dir=directory) as files:
+        try:
+            for number in range(BOOKIES):
+                command = [sys.executable, "-m", "benchmarks.wire", "--serve", kind]
+                command += ["--directory", f"{files}/{number}"]
+                servers.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+            for server in servers:
+                assert server.stdout is not None
+                ports.append(int(server.stdout.readline()))
+            started = time.perf_counter()
+            asyncio.run(_awaited(client(ports, run, runs)))
+            return runs * len(run.entries) / (time.perf_counter() - started)
+        finally:
+            for server in servers:
+                server.kill()
+                server.wait()
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve", choices=["grpc", "sockets"], help=argparse.SUPPRESS)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--directory", type=Path, default=Path.cwd())
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve = serve_grpc if arguments.serve == "grpc" else serve_sockets
+        asyncio.run(serve(arguments.directory))
+        return
+    print(f"{'wire':8} {'entry':>7} {'run':>8} {'entries/s':>11} {'MB/s':>7}")
+    for entry_bytes in (100, 1024):
+        for run_kib in (4, 64, 512):
+            run = runs_of(entry_bytes, run_kib * 1024)
+            for kind, client in (("grpc", client_grpc), ("sockets", client_sockets)):
+                rate = measure(kind, client, run, arguments.megabytes, arguments.directory)
+                print(
+                    f"{kind:8} {entry_bytes:5} B {run_kib:4} KiB {rate:11,.0f} "
+                    f"{rate * entry_bytes / 1e6:7.1f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
