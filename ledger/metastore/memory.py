@@ -94,6 +94,7 @@ class MemoryStore:
         await self._turn("sync")
 
     def watch(self, path: str) -> Watch:
+        self._check_open()
         return self._watches.add(check_path(path))
 
     async def close(self) -> None:
@@ -129,8 +130,11 @@ class MemoryStore:
 
     async def _turn(self, operation: str) -> Tree:
         await asyncio.sleep(0)  # let others in between, as a real store would
-        if self._closed:
-            raise HandleClosed(f"metadata store {self._uri}")
+        self._check_open()
         if self._cut:
             raise MetadataUnavailable(self._uri, operation, self._timeout_s)
         return self._hub.tree
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HandleClosed(f"metadata store {self._uri}")

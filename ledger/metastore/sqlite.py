@@ -1,0 +1,292 @@
+"""The embedded store: SQLite in a directory, for the processes of one machine.
+
+Blocking calls run on two threads, one that writes and one that reads: with write-ahead
+logging a reader never waits for a writer, whoever holds the lock. A third thread, the keeper,
+watches and keeps the session (`ledger.metastore.sqlite_keeper`). Every commit is synced to
+the disk before it is told.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final, Self, TypeVar, TypeVarTuple
+
+from ledger.errors import DamagedMetadata, HandleClosed, LogError, MetadataUnavailable
+from ledger.metastore.lease import Lease
+from ledger.metastore.paths import check_new, check_path, check_value
+from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
+from ledger.metastore.sqlite_files import Database
+from ledger.metastore.sqlite_keeper import Keeper
+from ledger.metastore.sqlite_tree import SessionEnded, SqlTree, check_ops
+from ledger.metastore.uri import FileUri
+from ledger.metastore.watches import WatchTable
+from ledger.metastore.worker import Worker
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+_BUSY_SHARE: Final = 0.8
+"""Of a call's time: so that a busy database is told as such, not as silence."""
+_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+class _Access:
+    """A thread and its connection, made when needed and made again after an error."""
+
+    def __init__(self, name: str, database: Database, timeout_s: float) -> None:
+        self._database = database
+        self._worker = Worker(name)
+        self._timeout_s = timeout_s
+        self._connection: sqlite3.Connection | None = None
+
+    async def run(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:
+        def on_thread() -> _T:
+            try:
+                self._database.check_present()
+                if self._connection is None:
+                    busy_s = self._timeout_s * _BUSY_SHARE
+                    self._connection = self._database.connect(timeout_s=busy_s)
+                return call(SqlTree(self._connection))
+            except (sqlite3.Error, OSError) as error:
+                self._disconnect()
+                raise self._explained(operation, error) from error
+
+        return await self.on_worker(operation, on_thread)
+
+    async def on_worker(self, operation: str, call: Callable[[], _T]) -> _T:
+        try:
+            return await self._worker.run(call, timeout_s=self._timeout_s)
+        except (sqlite3.Error, OSError) as error:  # TimeoutError is an OSError
+            raise self._explained(operation, error) from error
+        except SessionEnded as error:
+            raise self._unavailable(operation, "the session has ended") from error
+
+    async def close(self) -> None:
+        with contextlib.suppress(LogError):
+            await self.on_worker("close", self._disconnect)
+        self._worker.stop()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _explained(self, operation: str, error: Exception) -> LogError:
+        if isinstance(error, sqlite3.Error):
+            name = getattr(error, "sqlite_errorname", "")
+            if name.startswith(_DAMAGED):
+                return DamagedMetadata(str(self._database.path), str(error))
+        return self._unavailable(operation, str(error))
+
+    def _unavailable(self, operation: str, reason: str) -> MetadataUnavailable:
+        uri = f"file://{self._database.directory}"
+        return MetadataUnavailable(uri, operation, self._timeout_s, reason)
+
+
+class _Inbox:
+    """Hands the keeper's events from its thread to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        began: Callable[[str, float], None],
+        proven: Callable[[str, float], None],
+        ended: Callable[[str], None],
+        changed: Callable[[Sequence[str] | None], None],
+        stopped: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began, self._proven, self._ended = began, proven, ended
+        self._changed, self._stopped = changed, stopped
+        self.on_loop_closed: Callable[[], None] = lambda: None
+
+    def began(self, session_id: str, at: float) -> None:
+        self._post(self._began, session_id, at)
+
+    def proven(self, session_id: str, at: float) -> None:
+        self._post(self._proven, session_id, at)
+
+    def ended(self, session_id: str) -> None:
+        self._post(self._ended, session_id)
+
+    def changed(self, paths: Sequence[str] | None) -> None:
+        self._post(self._changed, paths)
+
+    def stopped(self) -> None:
+        self._post(self._stopped)
+
+    def _post(self, call: Callable[[*_Ts], None], *arguments: *_Ts) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop was closed, and the store was not: end the session
+            self.on_loop_closed()
+
+
+class SqliteStore:
+    """Implements `ledger.metastore.MetadataStore`. Made by `open`."""
+
+    def __init__(
+        self, uri: str, database: Database, *, session_timeout_s: float, timeout_s: float
+    ) -> None:
+        self._uri = uri
+        self._session_timeout_s = session_timeout_s
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._reader = _Access("metastore-reader", database, timeout_s)
+        self._writer = _Access("metastore-writer", database, timeout_s)
+        inbox = _Inbox(
+            began=self._on_began,
+            proven=self._on_proven,
+            ended=self._on_ended,
+            changed=self._wake,
+            stopped=self._on_stopped,
+        )
+        self._keeper = Keeper(database, inbox, session_timeout_s)
+        inbox.on_loop_closed = self._keeper.stop
+        self._began: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._lease: Lease | None = None
+        self._watches = WatchTable()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, uri: str, parsed: FileUri, *, session_timeout_s: float, timeout_s: float
+    ) -> Self:
+        database = Database(parsed.directory)
+        store = cls(uri, database, session_timeout_s=session_timeout_s, timeout_s=timeout_s)
+        await store._connect(database)
+        return store
+
+    async def _connect(self, database: Database) -> None:
+        busy_s = self._timeout_s * _BUSY_SHARE
+        connected = False
+        try:
+            await self._writer.on_worker("connect", lambda: database.create(timeout_s=busy_s))
+            self._keeper.start()
+            try:
+                await asyncio.wait_for(asyncio.shield(self._began), self._timeout_s)
+            except TimeoutError as error:
+                raise MetadataUnavailable(self._uri, "connect", self._timeout_s) from error
+            connected = True
+        finally:
+            if not connected:
+                self._closed = True
+                self._keeper.stop()
+                await asyncio.gather(self._reader.close(), self._writer.close())
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def session(self) -> Session:
+        assert self._lease is not None, "open() waits for the first session"
+        return self._lease.session
+
+    async def get(self, path: str) -> Versioned:
+        check_path(path)
+        return await self._read("get", lambda tree: tree.get(path))
+
+    async def exists(self, path: str) -> int | None:
+        check_path(path)
+        return await self._read("exists", lambda tree: tree.exists(path))
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        check_new(path, value, sequential=sequential)
+        owner = self._owner("create") if ephemeral else None
+        return await self._write(
+            "create", lambda tree: tree.create(path, value, owner=owner, sequential=sequential)
+        )
+
+    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        check_path(path)
+        check_value(path, value)
+        return await self._write("set", lambda tree: tree.set(path, value, version))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        check_path(path)
+        await self._write("delete", lambda tree: tree.delete(path, version))
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        return await self._read("children", lambda tree: tree.children(path))
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        ops = tuple(ops)
+        check_ops(ops)
+        ephemeral = any(isinstance(op, CreateOp) and op.ephemeral for op in ops)
+        owner = self._owner("multi") if ephemeral else ""
+        await self._write("multi", lambda tree: tree.multi(ops, owner=owner))
+
+    async def sync(self, path: str = "/") -> None:
+        # Every read sees all that was committed before; only reachability is to be shown.
+        check_path(path)
+        await self._read("sync", lambda tree: tree.exists(path))
+
+    def watch(self, path: str) -> Watch:
+        self._check_open()
+        return self._watches.add(check_path(path))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.close()
+        self._keeper.stop()
+        if self._lease is not None:
+            self._lease.end()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped, self._timeout_s)
+        await asyncio.gather(self._reader.close(), self._writer.close())
+
+    async def _read(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:
+        self._check_open()
+        return await self._reader.run(operation, call)
+
+    async def _write(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:
+        self._check_open()
+        return await self._writer.run(operation, call)
+
+    def _wake(self, paths: Sequence[str] | None) -> None:
+        self._watches.wake(self._watches.paths() if paths is None else paths)
+
+    def _on_stopped(self) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HandleClosed(f"metadata store {self._uri}")
+
+    def _owner(self, operation: str) -> str:
+        self._check_open()
+        if self.session.lost.is_set():
+            reason = "the session was lost, and there is no new one yet"
+            raise MetadataUnavailable(self._uri, operation, self._timeout_s, reason)
+        return self.session.session_id
+
+    def _on_began(self, session_id: str, at: float) -> None:
+        if self._lease is not None:
+            self._lease.end()
+        self._lease = Lease(
+            session_id,
+            proven_at=at,
+            timeout_s=self._session_timeout_s,
+            on_lost=lambda: self._keeper.give_up(session_id),
+        )
+        if self._closed:
+            self._lease.end()
+        elif not self._began.done():
+            self._began.set_result(None)
+
+    def _on_proven(self, session_id: str, at: float) -> None:
+        if self._lease is not None and self._lease.session.session_id == session_id:
+            self._lease.prove(at)
+
+    def _on_ended(self, session_id: str) -> None:
+        if self._lease is not None and self._lease.session.session_id == session_id:
+            self._lease.end()
