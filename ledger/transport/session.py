@@ -55,6 +55,7 @@ class AddSession:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._call: AddCall | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._task = self._loop.create_task(self._run(), name=f"adds to {bookie}")
 
@@ -81,6 +82,8 @@ class AddSession:
         self._wake.set()
         if self._call is not None:
             self._call.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         self._on_end(self, self._connected)
 
     async def gone(self) -> None:
@@ -95,7 +98,8 @@ class AddSession:
         sending: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
-                await call.wait_for_connection()
+                self._connecting = self._loop.create_task(call.wait_for_connection())
+                await self._connecting
             self._connected = True
             sending = self._loop.create_task(self._send(call))
             await self._receive(call)
