@@ -1,0 +1,100 @@
+"""Ledger metadata in the metadata store: create, read, compare-and-swap, delete, list, watch."""
+
+from collections.abc import AsyncIterator
+
+from ledger.errors import MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
+from ledger.ids import LedgerId
+from ledger.manager.ids import BlockIds, SequentialIds
+from ledger.manager.layout import LAYOUTS, LEDGERS
+from ledger.metadata import LedgerMetadata
+from ledger.metastore.port import MetadataStore, Watch
+
+CREATE_TRIES_MAX = 3
+
+
+class LedgerStore:
+    """The ledgers of one namespace, in the layout that the namespace was made with."""
+
+    def __init__(self, store: MetadataStore, layout: str) -> None:
+        self._store = store
+        self._layout = LAYOUTS[layout]
+        self._ids = SequentialIds(store) if self._layout.sequential_ids else BlockIds(store)
+
+    async def create(self, metadata: LedgerMetadata) -> LedgerId:
+        """Store *metadata* under a new id, at version 0.
+
+        Requires a random `creation_token`: by it a create whose reply was lost is recognised
+        as this process's own (rule 3). Raises `MetadataUnavailable`."""
+        assert metadata.creation_token, "a create without a token cannot be told from another's"
+        ledger_id = await self._ids.take()
+        value = metadata.encode()
+        for attempt in range(1, CREATE_TRIES_MAX + 1):
+            try:
+                await self._store.create(self._layout.path(ledger_id), value)
+            except MetadataUnavailable:
+                if attempt == CREATE_TRIES_MAX:
+                    raise
+            except NodeExists:
+                stored, _ = await self.read(ledger_id)
+                if stored.creation_token != metadata.creation_token:
+                    raise
+                return ledger_id
+            else:
+                return ledger_id
+        raise AssertionError("the loop returns or raises")
+
+    async def read(self, ledger_id: LedgerId) -> tuple[LedgerMetadata, int]:
+        """Return metadata and version. Raises `NoSuchLedger`, `DamagedMetadata`."""
+        path = self._path(ledger_id)
+        try:
+            node = await self._store.get(path)
+        except NoSuchNode as error:
+            raise NoSuchLedger(ledger_id) from error
+        return LedgerMetadata.decode(node.value, path=path), node.version
+
+    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
+        """Compare and swap; return the new version. Raises `BadVersion`, `NoSuchLedger`."""
+        try:
+            return await self._store.set(self._path(ledger_id), metadata.encode(), version)
+        except NoSuchNode as error:
+            raise NoSuchLedger(ledger_id) from error
+
+    async def delete(self, ledger_id: LedgerId) -> None:
+        """Delete whatever the state is (rule 6). No error if it is not there."""
+        try:
+            await self._store.delete(self._path(ledger_id))
+        except NoSuchNode:
+            return
+
+    async def list(self) -> AsyncIterator[LedgerId]:
+        """Yield all ids, ascending. Complete, or an error is raised: never a silent part.
+
+        Sees every ledger whose creation ended before the call (rule 68)."""
+        await self._store.sync(LEDGERS)
+        async for names in self._walk((), LEDGERS):
+            yield self._layout.ledger_id(names)
+
+    def watch(self, ledger_id: LedgerId) -> Watch:
+        """Watch the ledger's metadata."""
+        return self._store.watch(self._path(ledger_id))
+
+    def _path(self, ledger_id: LedgerId) -> str:
+        if not 0 <= ledger_id <= self._layout.id_max:
+            raise NoSuchLedger(ledger_id)
+        return self._layout.path(ledger_id)
+
+    async def _walk(self, above: tuple[str, ...], path: str) -> AsyncIterator[tuple[str, ...]]:
+        level = len(above)
+        try:
+            children = await self._store.children(path)
+        except NoSuchNode:
+            return  # no ledger was ever made below it
+        for name in children:
+            if not self._layout.is_name(name, level):
+                continue
+            names = (*above, name)
+            if level == self._layout.depth - 1:
+                yield names
+            else:
+                async for found in self._walk(names, f"{path}/{name}"):
+                    yield found

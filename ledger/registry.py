@@ -1,0 +1,210 @@
+"""Which bookies there are: their registrations, and a directory that is kept fresh.
+
+A registration is an ephemeral node: a hint for placement, never a proof of life.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ledger.errors import (
+    DamagedMetadata,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+    NotEnoughBookies,
+)
+from ledger.metastore.port import MetadataStore
+from ledger.wire import metadata_pb2 as pb
+
+AVAILABLE: Final = "/bookies/available"
+READ_ONLY: Final = "/bookies/readonly"
+COOKIES: Final = "/cookies"
+FORMAT_VERSION: Final = 1
+REFRESH_RETRY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class BookieRegistration:
+    bookie: str
+    address: str
+    """host:port"""
+    incarnation: str
+    """Random, of one start of the process (rule 75)."""
+    rack: str = ""
+    read_only: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"{READ_ONLY if self.read_only else AVAILABLE}/{self.bookie}"
+
+
+async def register(
+    store: MetadataStore, registration: BookieRegistration, *, timeout_s: float = 30.0
+) -> None:
+    """Announce the bookie as long as the store's present session lives.
+
+    A node of an earlier start of the same bookie may still be there: wait until its session
+    ends (rule 79). Raises `NodeExists` if it does not go within *timeout_s*."""
+    node = pb.BookieNode(
+        version=FORMAT_VERSION,
+        address=registration.address,
+        incarnation=registration.incarnation,
+        rack=registration.rack,
+    )
+    value = node.SerializeToString(deterministic=True)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        watch = store.watch(registration.path)
+        try:
+            try:
+                await store.create(registration.path, value, ephemeral=True)
+            except NodeExists:
+                if await _is_ours(store, registration):
+                    return
+            else:
+                return
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await watch.changed()
+            except TimeoutError:
+                raise NodeExists(registration.path) from None
+        finally:
+            watch.close()
+
+
+async def unregister(store: MetadataStore, registration: BookieRegistration) -> None:
+    """Take the announcement back, at once."""
+    try:
+        await store.delete(registration.path)
+    except NoSuchNode:
+        return
+
+
+async def _is_ours(store: MetadataStore, registration: BookieRegistration) -> bool:
+    """Return True iff the node was made by this start: the reply of our create was lost."""
+    try:
+        found = await _read(store, registration.path, registration.bookie, read_only=False)
+    except NoSuchNode:
+        return False
+    return found.incarnation == registration.incarnation
+
+
+class BookieDirectory:
+    """The bookies of the namespace, kept fresh by watches."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._registered: dict[str, BookieRegistration] = {}
+        self._addresses: dict[str, str] = {}
+        """Last known, also of bookies that are gone: they may still answer."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the list once, then keep it fresh. Raises `MetadataUnavailable`."""
+        await self._refresh()
+        self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def available(self) -> tuple[BookieRegistration, ...]:
+        """Return all registered bookies, read-only ones too, sorted by name."""
+        return tuple(self._registered[name] for name in sorted(self._registered))
+
+    def address(self, bookie: str) -> str | None:
+        """Return where *bookie* was last known to listen, or None."""
+        return self._addresses.get(bookie)
+
+    async def wait_for(self, count: int, timeout_s: float) -> tuple[BookieRegistration, ...]:
+        """Wait until *count* writable bookies are registered; return all.
+
+        Raises `NotEnoughBookies` when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while sum(not r.read_only for r in self._registered.values()) < count:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise NotEnoughBookies(count, sorted(self._registered)) from None
+        return self.available()
+
+    async def _keep_fresh(self) -> None:
+        watches = [self._store.watch(path) for path in (AVAILABLE, READ_ONLY)]
+        pending = {asyncio.ensure_future(watch.changed()): watch for watch in watches}
+        try:
+            while True:
+                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    watch = pending.pop(task)
+                    task.result()
+                    pending[asyncio.ensure_future(watch.changed())] = watch
+                await self._refresh_until_done()
+        finally:
+            for task in pending:
+                task.cancel()
+            for watch in watches:
+                watch.close()
+
+    async def _refresh_until_done(self) -> None:
+        while True:
+            try:
+                await self._refresh()
+            except (MetadataUnavailable, DamagedMetadata):
+                await asyncio.sleep(REFRESH_RETRY_S)  # the last list stays; it is only a hint
+            else:
+                return
+
+    async def _refresh(self) -> None:
+        registered: dict[str, BookieRegistration] = {}
+        for root, read_only in ((READ_ONLY, True), (AVAILABLE, False)):
+            for bookie in await _children(self._store, root):
+                try:
+                    found = await _read(
+                        self._store, f"{root}/{bookie}", bookie, read_only=read_only
+                    )
+                except NoSuchNode:
+                    continue  # gone since it was listed
+                registered[bookie] = found
+        await self._remember_cookies()
+        self._registered = registered
+        self._addresses.update({name: r.address for name, r in registered.items()})
+        self._changed.set()
+
+    async def _remember_cookies(self) -> None:
+        """Learn addresses of bookies that are not registered now, from their cookies."""
+        for bookie in await _children(self._store, COOKIES):
+            if bookie in self._addresses:
+                continue
+            try:
+                value = (await self._store.get(f"{COOKIES}/{bookie}")).value
+                address = pb.CookieNode.FromString(value).address
+            except (NoSuchNode, DecodeError):
+                continue
+            if address:
+                self._addresses[bookie] = address
+
+
+async def _children(store: MetadataStore, path: str) -> list[str]:
+    try:
+        return await store.children(path)
+    except NoSuchNode:
+        return []
+
+
+async def _read(
+    store: MetadataStore, path: str, bookie: str, *, read_only: bool
+) -> BookieRegistration:
+    value = (await store.get(path)).value
+    try:
+        node = pb.BookieNode.FromString(value)
+    except DecodeError as error:
+        raise DamagedMetadata(path, str(error)) from error
+    if node.version != FORMAT_VERSION:
+        raise DamagedMetadata(path, f"format version {node.version}")
+    return BookieRegistration(bookie, node.address, node.incarnation, node.rack, read_only)
