@@ -1,0 +1,56 @@
+"""Checks all invariants of the ledgers about which anything was reported in a step."""
+
+from collections.abc import Callable
+
+from tests.simulation.invariants import (
+    all_acked_entries_are_readable,
+    all_committed_entries_reach_ack_quorum,
+    bookies_keep_their_promises,
+    closed_never_below_seen_lac,
+    fence_is_for_ever,
+    fragments_strictly_ordered,
+    lac_never_above_acknowledged,
+    no_divergence_between_client_and_metadata,
+    no_out_of_order_entries,
+    read_value_never_changes,
+)
+from tests.simulation.oracle import LedgerHistory, Oracle
+
+INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
+    module.__name__.rpartition(".")[2]: module.broken
+    for module in (
+        bookies_keep_their_promises,
+        fence_is_for_ever,
+        fragments_strictly_ordered,
+        all_acked_entries_are_readable,
+        all_committed_entries_reach_ack_quorum,
+        no_out_of_order_entries,
+        read_value_never_changes,
+        lac_never_above_acknowledged,
+        closed_never_below_seen_lac,
+        no_divergence_between_client_and_metadata,
+    )
+}
+
+
+class InvariantError(AssertionError):
+    """An invariant does not hold; the simulation stops here."""
+
+    def __init__(self, invariant: str, ledger_id: int, story: str) -> None:
+        super().__init__(f"{invariant}: ledger {ledger_id}: {story}")
+        self.invariant, self.ledger_id, self.story = invariant, ledger_id, story
+
+
+def check(oracle: Oracle) -> None:
+    """Check all invariants of the ledgers that changed. Raises `InvariantError`."""
+    if not oracle.changed:
+        return
+    for ledger_id in oracle.changed:
+        history = oracle.ledgers[ledger_id]
+        if not history.metadata:
+            continue  # being created
+        for name, broken in INVARIANTS.items():
+            story = broken(history)
+            if story is not None:
+                raise InvariantError(name, ledger_id, story)
+    oracle.changed.clear()

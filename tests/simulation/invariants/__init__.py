@@ -1,0 +1,18 @@
+"""Invariants, one per file, named as in the public TLA+ model where it has one.
+
+| file | TLA+ name | says |
+|---|---|---|
+| all_acked_entries_are_readable | AllAckedEntriesAreReadable | nothing acknowledged is lost |
+| all_committed_entries_reach_ack_quorum | AllCommittedEntriesReachAckQuorum | Qa durable copies |
+| no_divergence_between_client_and_metadata | NoDivergenceBetweenClientAndMetaData | one end |
+| no_out_of_order_entries | NoOutOfOrderEntries | acknowledged and read in entry order |
+| read_value_never_changes | NoDirtyReads | one history for all readers |
+| closed_never_below_seen_lac | | CLOSED contradicts no LAC that anyone saw |
+| lac_never_above_acknowledged | | nobody believes more than the writer promised |
+| fragments_strictly_ordered | ValidateFragments | metadata only ever moves forward |
+| fence_is_for_ever | | a fenced bookie takes no normal add, also after a restart |
+| bookies_keep_their_promises | | what a bookie said is durable is there after a crash |
+
+Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.
+`tests.simulation.check` calls them after every step.
+"""

@@ -1,0 +1,23 @@
+"""TLA+ NoDivergenceBetweenClientAndMetaData: who was told CLOSED was told what is stored.
+
+Last entry and length of every conclusion agree with the metadata store and with each other.
+"""
+
+from ledger.metadata import LedgerState
+from tests.simulation.oracle import LedgerHistory
+
+_NAME = "no_divergence_between_client_and_metadata"
+
+
+def broken(history: LedgerHistory) -> str | None:
+    metadata = history.recorded
+    checked = history.checked.get(_NAME, 0)
+    for who, concluded in history.conclusions[checked:]:
+        if concluded.state is not LedgerState.CLOSED:
+            return f"{who} was told the end of a ledger that is {concluded.state.name}"
+        mine = (concluded.last_entry, concluded.length, concluded.fragments)
+        stored = (metadata.last_entry, metadata.length, metadata.fragments)
+        if mine != stored:
+            return f"{who} believes (last entry, length, fragments) {mine}, stored is {stored}"
+    history.checked[_NAME] = len(history.conclusions)
+    return None

@@ -1,0 +1,120 @@
+"""What really happened, seen from outside: the oracle that the invariants are checked against.
+
+The simulated hosts report here what they promised to somebody: an acknowledgement, a durable
+copy, a fence, a value read, a ledger closed. The oracle draws no conclusion; each file of
+`invariants` draws one. An add whose fate its writer does not know is in `sent` only: it may
+be in the ledger or not, but if so with those bytes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ledger.ids import NO_ENTRY, LedgerId
+from ledger.metadata import LedgerMetadata
+
+
+@dataclass(slots=True)
+class LedgerHistory:
+    """All promises about one ledger."""
+
+    ledger_id: LedgerId
+    sent: list[bytes] = field(default_factory=list)
+    """Frames by entry id, as the writer made them."""
+    acknowledged: int = NO_ENTRY
+    """Last entry whose add was resolved to the writer's caller."""
+    acknowledgements: list[tuple[int, int]] = field(default_factory=list)
+    """(first, last) of each confirmation, in the order of delivery."""
+    copies: dict[int, dict[str, None]] = field(default_factory=dict)
+    """Bookies that said by OK that they store an entry durably, by entry id."""
+    broken_promises: list[str] = field(default_factory=list)
+    """What a bookie had promised and did not have after a restart."""
+    fenced: dict[str, None] = field(default_factory=dict)
+    """Bookies that answered a fencing request."""
+    broken_fences: list[str] = field(default_factory=list)
+    metadata: list[tuple[int, LedgerMetadata]] = field(default_factory=list)
+    """All (version, metadata) ever stored, in order."""
+    deleted: bool = False
+    seen_lac: int = NO_ENTRY
+    """Highest last-add-confirmed that any client believed, the writer included."""
+    seen_lac_by: str = ""
+    reads: list[tuple[str, int, bytes]] = field(default_factory=list)
+    """(reader, entry id, frame) of each entry delivered to an application."""
+    conclusions: list[tuple[str, LedgerMetadata]] = field(default_factory=list)
+    """(client, metadata) for each client that was told that the ledger is CLOSED."""
+    checked: dict[str, int] = field(default_factory=dict)
+    """How far an invariant has looked into a list that only grows, by invariant."""
+
+    @property
+    def recorded(self) -> LedgerMetadata:
+        """What the metadata store holds now."""
+        return self.metadata[-1][1]
+
+    def unchecked(self, invariant: str, last: int) -> range:
+        """Return those entries up to *last* that *invariant* must look at now.
+
+        Copies are only ever added, so what was right stays right until metadata changes."""
+        key = f"{invariant} metadata"
+        if self.checked.get(key) != len(self.metadata):
+            self.checked[key] = len(self.metadata)
+            self.checked[invariant] = 0
+        first = self.checked[invariant]
+        self.checked[invariant] = max(first, last + 1)
+        return range(first, last + 1)
+
+    def copies_in_write_set(self, entry_id: int) -> int:
+        """Return how many of the recorded write set of *entry_id* promised a durable copy."""
+        metadata = self.recorded
+        bookies = metadata.fragment_of(entry_id).bookies
+        quorum = metadata.quorum
+        held = self.copies.get(entry_id, {})
+        return sum(bookies[(entry_id + i) % quorum.ensemble] in held for i in range(quorum.write))
+
+
+class Oracle:
+    def __init__(self) -> None:
+        self.ledgers: dict[LedgerId, LedgerHistory] = {}
+        self.changed: dict[LedgerId, None] = {}
+        """Ledgers about which something was reported since the last check."""
+
+    def ledger(self, ledger_id: int) -> LedgerHistory:
+        """Return the history of a ledger, to add a report to it."""
+        key = LedgerId(ledger_id)
+        self.changed[key] = None
+        history = self.ledgers.get(key)
+        if history is None:
+            history = self.ledgers[key] = LedgerHistory(key)
+        return history
+
+    def appended(self, ledger_id: int, frames: Iterable[bytes]) -> None:
+        self.ledger(ledger_id).sent.extend(frames)
+
+    def acknowledged(self, ledger_id: int, last: int, *, who: str) -> None:
+        history = self.ledger(ledger_id)
+        history.acknowledgements.append((history.acknowledged + 1, last))
+        history.acknowledged = last
+        self.saw_lac(ledger_id, last, who=who)
+
+    def saw_lac(self, ledger_id: int, last_add_confirmed: int, *, who: str) -> None:
+        history = self.ledger(ledger_id)
+        if last_add_confirmed > history.seen_lac:
+            history.seen_lac, history.seen_lac_by = last_add_confirmed, who
+
+    def stored(self, bookie: str, ledger_id: int, entries: Iterable[int]) -> None:
+        """*bookie* answered OK: it holds *entries* durably."""
+        copies = self.ledger(ledger_id).copies
+        for entry_id in entries:
+            copies.setdefault(entry_id, {})[bookie] = None
+
+    def read(self, ledger_id: int, entry_id: int, frame: bytes, *, who: str) -> None:
+        self.ledger(ledger_id).reads.append((who, entry_id, frame))
+
+    def concluded(self, ledger_id: int, metadata: LedgerMetadata, *, who: str) -> None:
+        self.ledger(ledger_id).conclusions.append((who, metadata))
+
+    def recorded(self, ledger_id: int, version: int, metadata: LedgerMetadata | None) -> None:
+        """The metadata store holds this now; None: the ledger was deleted."""
+        history = self.ledger(ledger_id)
+        if metadata is None:
+            history.deleted = True
+        else:
+            history.metadata.append((version, metadata))
