@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from leader.election import candidacies, leaders_path
+from leader.election import candidacies, leaders_path, node_prefix
 from leader.retry import Backoff
 from ledger.errors import HandleClosed, LogError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.port import MetadataStore, Session
@@ -23,8 +23,13 @@ _unfinished: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak r
 
 
 async def delete_nodes(store: MetadataStore, log: str, token: str) -> None:
-    """Delete every node of the candidate with *token*."""
+    """Delete every node of the candidate with *token*.
+
+    A create that was cancelled, or got no answer, may still be on its way. A store does the
+    writes of a session in order, so once it has done one more of ours, that create is done
+    too, or never will be; only then the children tell all."""
     path = leaders_path(log)
+    await delete_node(store, f"{path}/{node_prefix(token)}barrier")  # there is none
     try:
         children = await store.children(path)
     except NoSuchNode:

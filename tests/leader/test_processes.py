@@ -1,0 +1,175 @@
+"""Elections between real processes on the embedded store."""
+
+import asyncio
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leader import campaign, current_leader
+from leader.election import leaders_path
+from ledger.metastore import open_store
+from tests.leader.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+LOG = "flights"
+ROOT = Path(__file__).parents[2]
+
+
+class Member:
+    """A process of `tests.leader.member`."""
+
+    def __init__(self, uri: str, name: str, session_timeout_s: float) -> None:
+        command = [sys.executable, "-m", "tests.leader.member", uri, LOG, name]
+        self.process = subprocess.Popen(
+            [*command, str(session_timeout_s)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        self._said: queue.Queue[dict[str, object]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def expect(self, event: str, *, timeout_s: float = 20.0) -> dict[str, object]:
+        """Return what it says when *event* happens next."""
+        deadline = time.monotonic() + timeout_s
+        while (said := self._said.get(timeout=deadline - time.monotonic()))["event"] != event:
+            pass
+        return said
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._said.put(json.loads(line))
+
+
+Start = Callable[[str, float], Member]
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/metadata"
+
+
+@pytest.fixture
+def start(uri: str) -> Iterator[Start]:
+    members: list[Member] = []
+
+    def start_one(name: str, session_timeout_s: float) -> Member:
+        members.append(Member(uri, name, session_timeout_s))
+        return members[-1]
+
+    yield start_one
+    for member in members:
+        member.end()
+
+
+async def wait_for_candidates(uri: str, count: int) -> None:
+    store = await open_store(uri)
+
+    async def standing() -> bool:
+        if await store.exists(leaders_path(LOG)) is None:
+            return False
+        return len(await store.children(leaders_path(LOG))) == count
+
+    await eventually(standing, f"{count} candidates stand", timeout_s=20.0)
+    await store.close()
+
+
+def number(said: dict[str, object], name: str) -> float:
+    value = said[name]
+    assert isinstance(value, int | float)
+    return value
+
+
+def test_after_the_leader_is_killed_the_next_leads_within_a_second(uri: str, start: Start) -> None:
+    first = start("first", 10.0)
+    epoch = number(first.expect("elected"), "epoch")
+    second = start("second", 10.0)
+    asyncio.run(wait_for_candidates(uri, 2))
+    killed_at = time.monotonic()
+    first.send(signal.SIGKILL)
+    elected = second.expect("elected")
+    assert number(elected, "at") - killed_at < 1.0
+    assert number(elected, "epoch") > epoch
+
+
+def test_a_leader_that_was_stopped_knows_at_once_when_it_wakes(uri: str, start: Start) -> None:
+    first = start("first", 1.0)
+    first.expect("elected")
+    second = start("second", 1.0)
+    asyncio.run(wait_for_candidates(uri, 2))
+    first.send(signal.SIGSTOP)
+    elected_at = number(second.expect("elected"), "at")
+    first.send(signal.SIGCONT)
+    doubted = first.expect("doubted")
+    assert number(doubted, "believed_at") < elected_at, "it did not believe after it woke"
+    assert first.expect("lost")["verified"] is False
+
+
+def test_candidates_that_are_killed_in_line_are_skipped(uri: str, start: Start) -> None:
+    members = [start("0", 10.0)]
+    members[0].expect("elected")
+    for index in range(1, 4):
+        members.append(start(str(index), 10.0))
+        asyncio.run(wait_for_candidates(uri, index + 1))
+    for member in members[:3]:
+        member.send(signal.SIGKILL)
+    members[3].expect("elected")
+
+
+def test_campaigns_of_one_process_stand_against_each_other_too(uri: str) -> None:
+    async def run() -> None:
+        first, second = await open_store(uri), await open_store(uri)
+        term = await campaign(first, LOG, candidate="first")
+        waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
+        await wait_for_candidates(uri, 2)
+        resigned_at = time.monotonic()
+        await term.resign()
+        following = await waiting
+        assert time.monotonic() - resigned_at < 1.0
+        leader = await current_leader(first, LOG)
+        assert leader is not None
+        assert (leader.candidate, leader.epoch) == ("second", following.epoch)
+        await following.resign()
+        await first.close()
+        await second.close()
+
+    asyncio.run(run())
+
+
+def test_a_campaign_cancelled_at_any_moment_leaves_no_node(uri: str) -> None:
+    """Also not one whose create was on its way to the disk."""
+
+    async def run() -> None:
+        store = await open_store(uri)
+        await (await campaign(store, LOG)).resign()
+        for turns in range(40):
+            task = asyncio.create_task(campaign(store, LOG))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            if not isinstance(outcome, BaseException):
+                await outcome.resign()
+            assert await store.children(leaders_path(LOG)) == []
+        await store.close()
+
+    asyncio.run(run())
