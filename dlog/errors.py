@@ -1,0 +1,179 @@
+"""Every error of the log layer, on top of the tree in `ledger.errors`.
+
+    LogError
+    |- CallerError
+    |  |- InvalidName             the name of a log breaks a rule
+    |  |- InvalidSettings         settings of a log contradict each other
+    |  |- InvalidPosition         no such place can be in this log
+    |  |- RecordTooLarge
+    |  |- AppendRejected          the record was not sent; the log goes on without it
+    |  |  |- TxidOutOfOrder
+    |  |  `- UnexpectedOffset     a compare-and-append lost
+    |  `- LogClosed               appended after close
+    |- RemoteError
+    |  |- LostOwnership           another process writes this log now; nothing was sent
+    |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
+    |  |- AppendFailed            not sent: the writer broke before; open the log again
+    |  |- TakeoverFailed          the log could not be opened for writing
+    |  |- NoSuchLog / LogExists / LogSealed
+    |  |- Trimmed                 the position is below the trim point
+    |  `- ManifestTooLarge
+    `- StorageError
+       |- DamagedBatch            bytes are no record batch
+       `- DamagedLog              segments or batches do not join
+
+`LostOwnership`, `AppendOutcomeUnknown` and `AppendFailed` are what an append can end with once
+the log was open; the first and the last say that the record is certainly not in the log.
+"""
+
+from ledger.errors import CallerError, HandleClosed, RemoteError, StorageError
+
+
+class InvalidName(CallerError):
+    def __init__(self, name: object, reason: str) -> None:
+        super().__init__(
+            f"log name {name!r}: {reason}. Use 1 to 255 bytes of printable text; "
+            "parts between slashes are not empty and do not begin with a dot."
+        )
+        self.name, self.reason = name, reason
+
+
+class InvalidSettings(CallerError):
+    def __init__(self, setting: str, value: object, reason: str) -> None:
+        super().__init__(f"{setting}={value!r}: {reason}")
+        self.setting, self.value, self.reason = setting, value, reason
+
+
+class InvalidPosition(CallerError):
+    def __init__(self, log: str, position: object, reason: str) -> None:
+        super().__init__(f"log {log!r}: no position {position!r}: {reason}")
+        self.log, self.position, self.reason = log, position, reason
+
+
+class RecordTooLarge(CallerError):
+    def __init__(self, log: str, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(
+            f"log {log!r}: record of {size_bytes} bytes is over the limit of {size_bytes_max}; "
+            "split it, or create the log with a larger record_bytes_max"
+        )
+        self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
+
+
+class AppendRejected(CallerError):
+    """The record was refused before it was sent; the log is unchanged and still open."""
+
+
+class TxidOutOfOrder(AppendRejected):
+    def __init__(self, log: str, txid: int, last_txid: int) -> None:
+        super().__init__(
+            f"log {log!r}: txid {txid} comes after {last_txid}; txids must not decrease"
+        )
+        self.log, self.txid, self.last_txid = log, txid, last_txid
+
+
+class UnexpectedOffset(AppendRejected):
+    def __init__(self, log: str, expected_offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"log {log!r}: the next record gets offset {next_offset}, not {expected_offset}; "
+            "read what was appended since and decide again"
+        )
+        self.log, self.expected_offset, self.next_offset = log, expected_offset, next_offset
+
+
+class LogClosed(HandleClosed):
+    def __init__(self, log: str) -> None:
+        super().__init__(f"log {log!r}")
+        self.log = log
+
+
+class LostOwnership(RemoteError):
+    def __init__(self, log: str, reason: str = "another process took it over") -> None:
+        super().__init__(
+            f"log {log!r} is no longer written here: {reason}. This append was not sent; "
+            "open the log again if this process should write it"
+        )
+        self.log, self.reason = log, reason
+
+
+class AppendOutcomeUnknown(RemoteError):
+    outcome_unknown = True
+
+    def __init__(self, log: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: the record sent for offset {offset} may or may not be kept: {reason}. "
+            "Open the log and compare last_offset or last_txid, or read it"
+        )
+        self.log, self.offset, self.reason = log, offset, reason
+
+
+class AppendFailed(RemoteError):
+    """The append was not sent; the log itself is whole."""
+
+    retryable = True
+
+    def __init__(self, log: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: this writer failed earlier: {reason}. This append was not sent; "
+            "open the log again to go on"
+        )
+        self.log, self.reason = log, reason
+
+
+class TakeoverFailed(RemoteError):
+    retryable = True
+
+    def __init__(self, log: str, attempts: int, reason: str) -> None:
+        super().__init__(
+            f"log {log!r} could not be opened for writing in {attempts} attempts: {reason}; "
+            "try again, with leader election if several processes want to write it"
+        )
+        self.log, self.attempts, self.reason = log, attempts, reason
+
+
+class NoSuchLog(RemoteError):
+    def __init__(self, log: str, reason: str = "it was never created, or was deleted") -> None:
+        super().__init__(f"there is no log {log!r}: {reason}")
+        self.log, self.reason = log, reason
+
+
+class LogExists(RemoteError):
+    def __init__(self, log: str) -> None:
+        super().__init__(f"there is a log {log!r} already; open it, or choose another name")
+        self.log = log
+
+
+class LogSealed(RemoteError):
+    def __init__(self, log: str) -> None:
+        super().__init__(f"log {log!r} was sealed for good; append to another log")
+        self.log = log
+
+
+class Trimmed(RemoteError):
+    def __init__(self, log: str, offset: int, first_offset: int) -> None:
+        super().__init__(
+            f"log {log!r}: offset {offset} was trimmed away; "
+            f"the first record there is now has offset {first_offset}"
+        )
+        self.log, self.offset, self.first_offset = log, offset, first_offset
+
+
+class ManifestTooLarge(RemoteError):
+    def __init__(self, log: str, size_bytes: int, size_bytes_max: int, segments: int) -> None:
+        super().__init__(
+            f"log {log!r}: its manifest of {segments} segments has {size_bytes} bytes, the limit "
+            f"is {size_bytes_max}; truncate the log, or roll it less often"
+        )
+        self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
+        self.segments = segments
+
+
+class DamagedBatch(StorageError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"not a record batch: {reason}")
+        self.reason = reason
+
+
+class DamagedLog(StorageError):
+    def __init__(self, log: str, reason: str) -> None:
+        super().__init__(f"log {log!r} does not join: {reason}; reading stops here")
+        self.log, self.reason = log, reason

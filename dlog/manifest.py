@@ -1,0 +1,331 @@
+"""The manifest of a log: a value that is only ever changed by compare-and-swap.
+
+Invariants (asserted when a value is made):
+    segment numbers ascend and are below next_segment; a number is never used again
+    sealed segments come first; at most the last two are not sealed
+    a first offset is known for the first segment and for each one after a sealed one, and
+        is the end of the one before; an offset is never used twice
+    the last segment stays listed even when it is trimmed whole, so that the log's end and
+        its last txid are never forgotten
+    no ledger is both a segment's and waiting for deletion
+
+Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
+drops them, and leave it when their ledgers are gone. A crash between leaks nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+
+from dlog.errors import ManifestTooLarge
+from dlog.position import NO_TXID
+from dlog.recordbatch import Codec
+from dlog.settings import LogSettings
+from dlog.wire import log_pb2 as pb
+from ledger.entry import Digest
+from ledger.errors import CallerError, DamagedMetadata
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.metastore.port import VALUE_BYTES_MAX
+from ledger.quorum import Quorum
+
+FORMAT_VERSION: Final = 1
+OPEN_SEGMENTS_MAX: Final = 2
+"""A takeover fences the last two, so no more may be without sealed data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What is known for ever about a segment whose ledger is CLOSED."""
+
+    last_entry: EntryId
+    records: int
+    bytes: int
+    """Payload bytes of the ledger."""
+    first_txid: int
+    last_txid: int
+    """The last txid in this segment or, if it has none, before it in the log."""
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+
+    @classmethod
+    def empty(cls, last_txid: int, timestamp_ms: int) -> Self:
+        """Return the seal of a segment that never got a record."""
+        return cls(NO_ENTRY, 0, 0, NO_TXID, last_txid, timestamp_ms, timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    number: int
+    ledger_id: LedgerId
+    created_ms: int
+    first_offset: int | None = None
+    sealed: Sealed | None = None
+
+    @property
+    def end_offset(self) -> int | None:
+        """Offset after the last record, or None as long as that is not fixed."""
+        if self.sealed is None or self.first_offset is None:
+            return None
+        return self.first_offset + self.sealed.records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    incarnation: str
+    settings: LogSettings = field(default_factory=LogSettings)
+    segments: tuple[Segment, ...] = ()
+    next_segment: int = 1
+    trim_offset: int = 0
+    deleting: tuple[LedgerId, ...] = ()
+    sealed: bool = False
+    """Ended for good: nobody may append any more."""
+    dropped: bool = False
+    """Being deleted: nobody may open it any more."""
+
+    def __post_init__(self) -> None:
+        numbers = [segment.number for segment in self.segments]
+        assert all(a < b for a, b in pairwise(numbers)), "numbers ascend"
+        assert not numbers or numbers[-1] < self.next_segment, "a number may be used twice"
+        assert sum(s.sealed is None for s in self.segments) <= OPEN_SEGMENTS_MAX, (
+            "more segments are open than a takeover fences"
+        )
+        assert self.trim_offset >= 0
+        expected: int | None = self.segments[0].first_offset if self.segments else 0
+        assert expected is not None, "the first segment's first offset is known"
+        for before, segment in zip((None, *self.segments), self.segments, strict=False):
+            assert before is None or before.sealed or not segment.sealed, "sealed ones first"
+            assert segment.first_offset == expected, (
+                f"segment {segment.number} begins at {segment.first_offset}, not {expected}"
+            )
+            expected = segment.end_offset
+        listed = {segment.ledger_id for segment in self.segments}
+        assert len(listed) == len(self.segments), "a ledger is listed twice"
+        assert listed.isdisjoint(self.deleting), "a listed ledger waits for deletion"
+
+    @property
+    def last(self) -> Segment | None:
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that can still be read (or will be the first)."""
+        return self.trim_offset
+
+    @property
+    def sealed_end(self) -> int:
+        """Offset after the last record of the last sealed segment: committed for certain."""
+        for segment in reversed(self.segments):
+            if segment.end_offset is not None:
+                return segment.end_offset
+        return self.segments[0].first_offset or 0 if self.segments else self.trim_offset
+
+    @property
+    def sealed_last_txid(self) -> int:
+        """The last txid up to `sealed_end`."""
+        for segment in reversed(self.segments):
+            if segment.sealed is not None:
+                return segment.sealed.last_txid
+        return NO_TXID
+
+    def find(self, number: int) -> Segment | None:
+        """Return the segment *number*, or None if it is not listed (any more)."""
+        return next((s for s in reversed(self.segments) if s.number == number), None)
+
+    def after(self, number: int) -> Segment | None:
+        """Return the first listed segment with a larger number."""
+        found = None
+        for segment in reversed(self.segments):
+            if segment.number <= number:
+                break
+            found = segment
+        return found
+
+    def with_segment(self, number: int, ledger_id: LedgerId, created_ms: int) -> Self:
+        """Return the manifest with a new last segment. Requires number >= next_segment."""
+        assert number >= self.next_segment, f"segment number {number} was given out before"
+        first = self.last.end_offset if self.last else self.trim_offset
+        segment = Segment(number, ledger_id, created_ms, first)
+        return replace(self, segments=(*self.segments, segment), next_segment=number + 1)
+
+    def with_sealed(self, number: int, sealed: Sealed) -> Self:
+        """Return the manifest with segment *number* sealed. Requires all before it to be."""
+        segments = list(self.segments)
+        index = next(i for i, s in enumerate(segments) if s.number == number)
+        segments[index] = replace(segments[index], sealed=sealed)
+        if index + 1 < len(segments):
+            end = segments[index].end_offset
+            segments[index + 1] = replace(segments[index + 1], first_offset=end)
+        return replace(self, segments=tuple(segments))
+
+    def trimmed(self, before: int) -> Self:
+        """Return the manifest whose first offset is *before* at least.
+
+        Segments that lie below it whole go to `deleting`; the last one never does."""
+        trim = max(self.trim_offset, before)
+        kept = list(self.segments)
+        gone: list[LedgerId] = []
+        while len(kept) > 1:
+            end = kept[0].end_offset
+            if end is None or end > trim:
+                break
+            gone.append(kept.pop(0).ledger_id)
+        return replace(
+            self, trim_offset=trim, segments=tuple(kept), deleting=(*self.deleting, *gone)
+        )
+
+    def retained_from(self, now_ms: int) -> int:
+        """Return the offset below which the retention settings keep nothing."""
+        settings = self.settings
+        trim = self.trim_offset
+        held = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
+        for segment in self.segments:
+            end = segment.end_offset
+            if segment.sealed is None or end is None:
+                break
+            held -= segment.sealed.bytes
+            age_s = (now_ms - segment.sealed.last_timestamp_ms) / 1000
+            too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
+            too_much = bool(settings.retention_bytes) and held >= settings.retention_bytes
+            if not (too_old or too_much):
+                break
+            trim = max(trim, end)
+        return trim
+
+    def deleted(self, ledgers: Iterable[LedgerId]) -> Self:
+        """Return the manifest without *ledgers* in `deleting`: they are gone."""
+        gone = frozenset(ledgers)
+        return replace(self, deleting=tuple(x for x in self.deleting if x not in gone))
+
+    def dropping(self) -> Self:
+        """Return the manifest of a log that is being deleted: all its ledgers are to go."""
+        ledgers = tuple(segment.ledger_id for segment in self.segments)
+        return replace(
+            self,
+            dropped=True,
+            trim_offset=max(self.trim_offset, self.sealed_end),
+            segments=(),
+            deleting=(*self.deleting, *ledgers),
+        )
+
+    def encode(self, log: str) -> bytes:
+        """Return the node's value. Raises `ManifestTooLarge`."""
+        segments = self.segments
+        seals = [segment.sealed for segment in segments if segment.sealed]
+        node = pb.ManifestNode(
+            version=FORMAT_VERSION,
+            incarnation=self.incarnation,
+            next_segment=self.next_segment,
+            first_offset=segments[0].first_offset or 0 if segments else 0,
+            trim_offset=self.trim_offset,
+            sealed=self.sealed,
+            dropped=self.dropped,
+            settings=_encode_settings(self.settings),
+            deleting=self.deleting,
+            numbers=_differences(s.number for s in segments),
+            ledgers=_differences(s.ledger_id for s in segments),
+            created_ms=_differences(s.created_ms for s in segments),
+            last_entry=(s.last_entry for s in seals),
+            records=(s.records for s in seals),
+            bytes=(s.bytes for s in seals),
+            first_txid=(s.first_txid for s in seals),
+            last_txid=(s.last_txid for s in seals),
+            first_timestamp_ms=_differences(s.first_timestamp_ms for s in seals),
+            last_timestamp_ms=_differences(s.last_timestamp_ms for s in seals),
+        )
+        value = node.SerializeToString(deterministic=True)
+        if len(value) > VALUE_BYTES_MAX:
+            raise ManifestTooLarge(log, len(value), VALUE_BYTES_MAX, len(segments))
+        return value
+
+    @classmethod
+    def decode(cls, value: bytes, *, path: str) -> Self:
+        """Return what *value*, read at *path*, says. Raises `DamagedMetadata`."""
+        try:
+            node = pb.ManifestNode.FromString(value)
+        except DecodeError as error:
+            raise DamagedMetadata(path, str(error)) from error
+        if node.version != FORMAT_VERSION:
+            raise DamagedMetadata(
+                path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
+            )
+        try:
+            return cls(
+                incarnation=node.incarnation,
+                settings=_decode_settings(node.settings),
+                segments=tuple(_decode_segments(node)),
+                next_segment=node.next_segment,
+                trim_offset=node.trim_offset,
+                deleting=tuple(LedgerId(x) for x in node.deleting),
+                sealed=node.sealed,
+                dropped=node.dropped,
+            )
+        except (AssertionError, ValueError, CallerError) as error:
+            raise DamagedMetadata(path, str(error)) from error
+
+
+def _differences(values: Iterable[int]) -> Iterator[int]:
+    before = 0
+    for value in values:
+        yield value - before
+        before = value
+
+
+def _decode_segments(node: pb.ManifestNode) -> Iterator[Segment]:
+    seals: list[Sealed | None] = [
+        Sealed(EntryId(last_entry), *columns)
+        for last_entry, *columns in zip(
+            node.last_entry,
+            node.records,
+            node.bytes,
+            node.first_txid,
+            node.last_txid,
+            accumulate(node.first_timestamp_ms),
+            accumulate(node.last_timestamp_ms),
+            strict=True,
+        )
+    ]
+    seals += [None] * (len(node.numbers) - len(seals))
+    first: int | None = node.first_offset
+    for number, ledger_id, created_ms, sealed in zip(
+        accumulate(node.numbers),
+        accumulate(node.ledgers),
+        accumulate(node.created_ms),
+        seals,
+        strict=True,
+    ):
+        segment = Segment(number, LedgerId(ledger_id), created_ms, first, sealed)
+        yield segment
+        first = segment.end_offset
+
+
+def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
+    return pb.SettingsNode(
+        ensemble=settings.quorum.ensemble,
+        write_quorum=settings.quorum.write,
+        ack_quorum=settings.quorum.ack,
+        digest=settings.digest,
+        codec=settings.codec,
+        record_bytes_max=settings.record_bytes_max,
+        roll_bytes=settings.roll_bytes,
+        roll_age_ms=round(settings.roll_age_s * 1000),
+        roll_records=settings.roll_records,
+        retention_bytes=settings.retention_bytes,
+        retention_age_ms=round(settings.retention_age_s * 1000),
+    )
+
+
+def _decode_settings(node: pb.SettingsNode) -> LogSettings:
+    return LogSettings(
+        quorum=Quorum(node.ensemble, node.write_quorum, node.ack_quorum),
+        digest=Digest(node.digest),
+        codec=Codec(node.codec),
+        record_bytes_max=node.record_bytes_max,
+        roll_bytes=node.roll_bytes,
+        roll_age_s=node.roll_age_ms / 1000,
+        roll_records=node.roll_records,
+        retention_bytes=node.retention_bytes,
+        retention_age_s=node.retention_age_ms / 1000,
+    )

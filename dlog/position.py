@@ -1,0 +1,65 @@
+"""Places in a log, and the record that stands at one.
+
+A record has one *offset* (dense, for programs) and one *DLSN* (where it physically is: order
+by DLSN is order by offset). Named tuples: a reader makes millions of them.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Self
+
+NO_OFFSET: Final = -1
+"""Last offset of a log that never had a record."""
+NO_TXID: Final = -(2**63)
+"""Stands for "no txid" in formats; never a txid itself."""
+TXID_MAX: Final = 2**63 - 1
+
+
+class DLSN(NamedTuple):
+    """Physical place of a record: segment number, entry in its ledger, slot in the entry."""
+
+    segment: int
+    entry: int
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.entry}:{self.slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what `str` wrote. Raises ValueError."""
+        parts = text.split(":")
+        if len(parts) != len(cls._fields) or not all(part.isdecimal() for part in parts):
+            raise ValueError(f"{text!r} is no DLSN; write segment:entry:slot, as 3:17:0")
+        return cls(*map(int, parts))
+
+
+class RecordId(NamedTuple):
+    """What an append resolves to."""
+
+    offset: int
+    dlsn: DLSN
+
+
+class Record(NamedTuple):
+    """One record as a reader gets it."""
+
+    offset: int
+    dlsn: DLSN
+    timestamp_ms: int
+    txid: int | None
+    key: bytes | None
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Txid:
+    """As a start: the first record whose txid is *value* or larger."""
+
+    value: int
+
+
+Start = Literal["start", "end"] | int | DLSN | Txid
+"""Where a reader begins: an offset, or one of the other ways to name a place."""
+
+Stop = Literal["end"] | int | DLSN
+"""Where a reader ends, exclusive; "end" is the end of the log as it was when it was opened."""

@@ -1,0 +1,11 @@
+"""The decisions of the log layer, as pure machines: no clock, no I/O, no asyncio.
+
+    takeover    what a process does to become the writer of a log
+    packer      which records go into which entry, and when that is sent
+    roll        when a new segment begins, and in which order
+    edits       what may be changed in a manifest, safe to repeat
+    seek        where in a ledger a record is
+    cursor      how a reader moves across segments
+
+Each takes what happened and returns what to do; `dlog.aio` does it.
+"""

@@ -1,0 +1,330 @@
+"""How a reader moves across the segments of a log.
+
+The cursor knows the offset it will deliver next and the segment it is in. A segment is left
+only when its ledger is CLOSED and read to its end; the next one begins at just the offset
+where that ended, which is also how the first offset of a segment is known before the
+manifest says it. Nothing is ever skipped in silence: what does not join is `DamagedLog`, a
+position below the trim point is `Trimmed`.
+
+After any trouble the cursor finds its place again from the manifest, at the record after
+the last one delivered.
+
+Invariants (asserted by `check`):
+    delivered offsets are dense and ascend
+    position <= what is delivered next, and they differ only before the first delivery
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from dlog.errors import DamagedLog, NoSuchLog, Trimmed
+from dlog.manifest import Manifest, Segment
+from ledger.errors import LogError
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSeen:
+    """What is stored now; None iff there is no such log. May come at any time."""
+
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFound:
+    """Answer to `FindPlace`: the entry, and the index of its first record."""
+
+    entry: int
+    base_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesRead:
+    """Answer to `ReadEntries`: (entry, base index, record count) of each, in order."""
+
+    batches: Sequence[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class NothingNew:
+    """Answer to `ReadEntries`: none was confirmed in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnded:
+    """Answer to `ReadEntries`: the ledger is CLOSED, and there is no such entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMissing:
+    """The segment's ledger does not exist (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Whatever was asked for failed, and may be asked for again."""
+
+
+CursorEvent = (
+    ManifestSeen
+    | PlaceFound
+    | BatchesRead
+    | NothingNew
+    | SegmentEnded
+    | LedgerMissing
+    | Interrupted
+)
+
+
+# Effects: any number of `Deliver`, then exactly one of the others.
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand *take* records of *entry*, after the first *skip*, to the application.
+
+    *first_offset* is the offset of the entry's slot 0."""
+
+    segment: int
+    entry: int
+    first_offset: int
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadManifest:
+    """Answer: `ManifestSeen`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitManifest:
+    """Wait until the manifest may have changed, then as `ReadManifest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindPlace:
+    """Open *segment* and find the entry that holds record *index* of it, or its end.
+
+    Answer: `PlaceFound`."""
+
+    segment: Segment
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntries:
+    """Read confirmed entries of *segment*, from *first* on."""
+
+    segment: Segment
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The stop was reached, or the log was sealed for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    error: LogError
+
+
+CursorEffect = Deliver | ReadManifest | AwaitManifest | FindPlace | ReadEntries | Finish | Fail
+
+
+class Phase(Enum):
+    LOCATING = "locating"
+    """No segment: the next manifest tells where to go on."""
+    SEEKING = "seeking"
+    READING = "reading"
+    BETWEEN = "between"
+    """The segment was read to its end, and no later one is known."""
+    DONE = "done"
+
+
+class Cursor:
+    """Delivers offsets from *start* (inclusive) to *stop* (exclusive; None: for ever)."""
+
+    def __init__(
+        self, log: str, start: int, *, stop: int | None = None, incarnation: str | None = None
+    ) -> None:
+        assert start >= 0
+        self.log = log
+        self._next = start
+        """Offset that is delivered next."""
+        self._stop = stop
+        self._incarnation = incarnation
+        self._phase = Phase.LOCATING
+        self._segment: Segment | None = None
+        self._first = 0
+        """Offset of the segment's first record."""
+        self._position = start
+        """Offset of the first record of `_entry`."""
+        self._entry = 0
+        self._missing: int | None = None
+        """Segment whose ledger was not there; if it is still listed, the log is damaged."""
+
+    @property
+    def next_offset(self) -> int:
+        return self._next
+
+    def step(self, event: CursorEvent) -> tuple[CursorEffect, ...]:
+        assert self._phase is not Phase.DONE, "the cursor is over"
+        effects = self._dispatch(event)
+        if isinstance(effects[-1], Finish | Fail):
+            self._phase = Phase.DONE
+        self.check()
+        return effects
+
+    def check(self) -> None:
+        assert self._phase in {Phase.LOCATING, Phase.DONE} or self._segment is not None
+        assert self._stop is None or self._next <= max(self._stop, self._next)
+
+    def _dispatch(self, event: CursorEvent) -> tuple[CursorEffect, ...]:
+        match event:
+            case ManifestSeen():
+                return (self._manifest_seen(event.manifest),)
+            case PlaceFound():
+                return (self._place_found(event),)
+            case BatchesRead():
+                return self._batches_read(event.batches)
+            case NothingNew():
+                return (self._read(),)
+            case SegmentEnded():
+                return (self._ended(),)
+            case LedgerMissing():
+                self._missing = self._segment.number if self._segment else None
+                return (self._locate(),)
+            case Interrupted():
+                return (self._locate(),)
+            case _:
+                assert_never(event)
+
+    def _locate(self) -> CursorEffect:
+        self._phase = Phase.LOCATING
+        return ReadManifest()
+
+    def _manifest_seen(self, manifest: Manifest | None) -> CursorEffect:
+        if manifest is None or manifest.dropped:
+            return Fail(NoSuchLog(self.log, "it was deleted"))
+        if self._incarnation not in {None, manifest.incarnation}:
+            return Fail(NoSuchLog(self.log, "it was deleted, and another one has its name"))
+        self._incarnation = manifest.incarnation
+        if self._stop is not None and self._next >= self._stop:
+            return Finish()
+        if self._next < manifest.trim_offset:
+            return Fail(Trimmed(self.log, self._next, manifest.trim_offset))
+        match self._phase:
+            case Phase.LOCATING:
+                return self._enter_by_offset(manifest)
+            case Phase.BETWEEN:
+                assert self._segment is not None
+                return self._enter_after(self._segment.number, manifest)
+            case Phase.SEEKING:
+                return self._seek()
+            case _:
+                return self._read()
+
+    def _enter_by_offset(self, manifest: Manifest) -> CursorEffect:
+        """Enter the last segment that is known to begin at or before the next offset."""
+        chosen: Segment | None = None
+        for segment in manifest.segments:
+            if segment.first_offset is None or segment.first_offset > self._next:
+                break
+            chosen = segment
+        if chosen is None:
+            return Finish() if manifest.sealed else AwaitManifest()
+        assert chosen.first_offset is not None
+        if chosen.end_offset is not None and chosen.end_offset <= self._next:
+            self._segment, self._position = chosen, chosen.end_offset
+            self._phase = Phase.BETWEEN
+            return self._enter_after(chosen.number, manifest)
+        return self._enter(chosen, chosen.first_offset)
+
+    def _enter_after(self, number: int, manifest: Manifest) -> CursorEffect:
+        left = manifest.find(number)
+        if left is not None and left.end_offset not in {None, self._position}:
+            return Fail(
+                DamagedLog(
+                    self.log,
+                    f"segment {number} ends at offset {left.end_offset} by the manifest, "
+                    f"at {self._position} by its ledger",
+                )
+            )
+        segment = manifest.after(number)
+        if segment is None:
+            return Finish() if manifest.sealed else AwaitManifest()
+        if segment.first_offset not in {None, self._position}:
+            return Fail(
+                DamagedLog(
+                    self.log,
+                    f"segment {segment.number} begins at offset {segment.first_offset}, "
+                    f"the one before ends at {self._position}",
+                )
+            )
+        return self._enter(segment, self._position)
+
+    def _enter(self, segment: Segment, first_offset: int) -> CursorEffect:
+        if segment.number == self._missing:
+            return Fail(
+                DamagedLog(
+                    self.log,
+                    f"ledger {segment.ledger_id} of segment {segment.number} does not exist",
+                )
+            )
+        self._segment, self._first, self._position = segment, first_offset, first_offset
+        self._entry = 0
+        if self._next > first_offset:
+            self._phase = Phase.SEEKING
+            return self._seek()
+        self._phase = Phase.READING
+        return self._read()
+
+    def _seek(self) -> CursorEffect:
+        assert self._segment is not None
+        return FindPlace(self._segment, self._next - self._first)
+
+    def _read(self) -> CursorEffect:
+        assert self._segment is not None
+        return ReadEntries(self._segment, self._entry)
+
+    def _place_found(self, event: PlaceFound) -> CursorEffect:
+        assert self._phase is Phase.SEEKING
+        self._phase = Phase.READING
+        self._entry = event.entry
+        self._position = self._first + event.base_index
+        assert self._position <= self._next, "found a place behind the one wanted"
+        return self._read()
+
+    def _batches_read(self, batches: Sequence[tuple[int, int, int]]) -> tuple[CursorEffect, ...]:
+        assert self._phase is Phase.READING
+        assert self._segment is not None
+        effects: list[CursorEffect] = []
+        for entry, base_index, count in batches:
+            if entry != self._entry or self._first + base_index != self._position:
+                reason = (
+                    f"entry {entry} of segment {self._segment.number} begins at record "
+                    f"{base_index}; expected entry {self._entry} at {self._position - self._first}"
+                )
+                return (*effects, Fail(DamagedLog(self.log, reason)))
+            begin, end = self._position, self._position + count
+            self._entry, self._position = entry + 1, end
+            if self._stop is not None:
+                end = min(end, self._stop)
+            if end > self._next:
+                skip = self._next - begin
+                take = end - self._next
+                effects.append(Deliver(self._segment.number, entry, begin, skip, take))
+                self._next = end
+        if self._stop is not None and self._next >= self._stop:
+            return (*effects, Finish())
+        return (*effects, self._read())
+
+    def _ended(self) -> CursorEffect:
+        assert self._phase is Phase.READING
+        self._phase = Phase.BETWEEN
+        return ReadManifest()

@@ -1,0 +1,93 @@
+"""Changes of a manifest by compare-and-swap, each safe to repeat.
+
+An edit is a function of the manifest that is stored now. It returns the manifest to write,
+the same one if nothing is left to do, or raises if it must not be done any more. So the
+driver needs one loop for all of them: read, apply, compare-and-swap; after a conflict *or a
+lost reply* begin again. An edit whose first attempt did arrive finds itself done.
+
+Story of why a lost reply is safe: (A) the swap from version v to v+1 gets no answer; (B) the
+manifest is read again. If it is still at v, the swap may yet arrive, but only until
+somebody, this loop included, writes v+1; whichever is first wins and the other one fails.
+"""
+
+from collections.abc import Callable, Iterable
+
+from dlog.errors import LogSealed, LostOwnership, NoSuchLog
+from dlog.manifest import Manifest, Sealed
+from ledger.ids import LedgerId
+
+Edit = Callable[[Manifest], Manifest]
+
+
+def check_writable(manifest: Manifest, log: str) -> None:
+    """Raise `NoSuchLog` or `LogSealed` if nobody may write *log* any more."""
+    if manifest.dropped:
+        raise NoSuchLog(log, "it is being deleted")
+    if manifest.sealed:
+        raise LogSealed(log)
+
+
+def add_segment(
+    log: str, *, own_segment: int, number: int, ledger_id: LedgerId, now_ms: int
+) -> Edit:
+    """Append segment *number* after *own_segment*, the one its writer writes now.
+
+    Raises `LostOwnership` if another writer's segment is the last one."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        last = manifest.last
+        if last is not None and last.number == number and last.ledger_id == ledger_id:
+            return manifest
+        if last is None or last.number != own_segment or manifest.next_segment != number:
+            raise LostOwnership(log)
+        check_writable(manifest, log)
+        return manifest.with_segment(number, ledger_id, now_ms)
+
+    return edit
+
+
+def seal_segment(log: str, number: int, sealed: Sealed, *, now_ms: int) -> Edit:
+    """Record the end of segment *number*, whose ledger is CLOSED, and apply the retention.
+
+    Nothing is left to do if it is sealed, or was trimmed away with its log."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        segment = manifest.find(number)
+        if segment is None or segment.sealed is not None:
+            return manifest
+        if any(s.sealed is None and s.number < number for s in manifest.segments):
+            raise LostOwnership(log, "segments before its own are not sealed")
+        manifest = manifest.with_sealed(number, sealed)
+        return manifest.trimmed(manifest.retained_from(now_ms))
+
+    return edit
+
+
+def trim(log: str, before: int) -> Edit:
+    """Move the trim point to *before* at least. Requires that offset to be committed."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        if manifest.dropped:
+            raise NoSuchLog(log, "it is being deleted")
+        return manifest.trimmed(before)
+
+    return edit
+
+
+def forget_deleted(ledgers: Iterable[LedgerId]) -> Edit:
+    """Take *ledgers*, which do not exist any more, off the list of those to delete."""
+    gone = tuple(ledgers)
+
+    def edit(manifest: Manifest) -> Manifest:
+        return manifest.deleted(gone)
+
+    return edit
+
+
+def drop_log() -> Edit:
+    """Begin the deletion of a log: from now on nobody can open it or add a segment."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        return manifest if manifest.dropped else manifest.dropping()
+
+    return edit

@@ -1,0 +1,302 @@
+"""When a new segment begins, and in which order.
+
+    1. create the next ledger, while appends go on in the present one
+    2. list it in the manifest by compare-and-swap, while appends go on
+    3. hold new adds back until every add of the present ledger is confirmed, then switch
+    4. close the ledger before, while appends go on in the new one
+    5. record its end in the manifest
+
+Step 3 makes the log one sequence: no record of the new segment is confirmed before all of the
+one before are. Step 4 may come last because a takeover fences the last two segments. The
+next roll waits for step 4 and 5, so never more than two segments are open.
+
+Trouble with bookies or the metadata store postpones the step; appends go on. A ledger whose
+listing has an unknown outcome is kept and listed again: it may be part of the log.
+
+Invariants (asserted by `check`):
+    a next ledger is known exactly from its creation to the switch
+    a previous ledger is known exactly from the switch to its seal
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, assert_never
+
+from dlog.manifest import Sealed
+from dlog.settings import LogSettings
+from ledger.ids import LedgerId
+
+BACKOFF_S: Final = 0.5
+BACKOFF_S_MAX: Final = 30.0
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What the present segment holds by now."""
+
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollRequested:
+    """By the application, whatever the limits say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCreated:
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentListed:
+    """The manifest lists the next segment as the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddsConfirmed:
+    """Every add of the present ledger is confirmed, and new ones are held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerClosed:
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSealed:
+    """The manifest knows the end of the segment before."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """The last effect failed and may be repeated; lost ownership ends the writer instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """`deadline` was reached."""
+
+
+RollEvent = (
+    Grown
+    | RollRequested
+    | LedgerCreated
+    | SegmentListed
+    | AddsConfirmed
+    | LedgerClosed
+    | SegmentSealed
+    | StepFailed
+    | TimePassed
+)
+
+
+# Effects. Each is answered by one event, except `Switch` and `Rolled`.
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLedger:
+    """Answer: `LedgerCreated`."""
+
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListSegment:
+    """Answer: `SegmentListed`."""
+
+    segment: int
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAdds:
+    """Send no entry more; answer `AddsConfirmed` once all that were sent are confirmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Send entries again, to the ledger that was created last, as *segment*."""
+
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLedger:
+    """Close the ledger that was switched from. Answer: `LedgerClosed`.
+
+    *recover*: closing failed before, so use recovery, which ends the same: all its entries
+    were confirmed."""
+
+    recover: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment:
+    """Answer: `SegmentSealed`."""
+
+    segment: int
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """All records of segments below *segment* are in sealed segments."""
+
+    segment: int
+
+
+RollEffect = CreateLedger | ListSegment | HoldAdds | Switch | CloseLedger | SealSegment | Rolled
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    CREATING = "creating"
+    LISTING = "listing"
+    HOLDING = "holding"
+    CLOSING = "closing"
+    SEALING = "sealing"
+
+
+class Roll:
+    """Rolls the segments of one writer, from *segment*, which it opened with at *now*."""
+
+    def __init__(self, settings: LogSettings, segment: int, *, now: float) -> None:
+        self._settings = settings
+        self._segment = segment
+        self._began = now
+        self._records = 0
+        self._bytes = 0
+        self._phase = Phase.IDLE
+        self._next_ledger: LedgerId | None = None
+        self._sealed: Sealed | None = None
+        self._requested = False
+        self._failures = 0
+        self._retry_at: float | None = None
+
+    @property
+    def segment(self) -> int:
+        """The segment that is appended to."""
+        return self._segment
+
+    @property
+    def idle(self) -> bool:
+        return self._phase is Phase.IDLE
+
+    def deadline(self) -> float | None:
+        """Return when `TimePassed` is due, or None."""
+        if self._retry_at is not None:
+            return self._retry_at
+        if self._phase is Phase.IDLE and self._records and self._settings.roll_age_s:
+            return self._began + self._settings.roll_age_s
+        return None
+
+    def step(self, event: RollEvent, *, now: float) -> tuple[RollEffect, ...]:
+        effects = self._dispatch(event, now)
+        self.check()
+        return effects
+
+    def check(self) -> None:
+        assert (self._next_ledger is not None) == (self._phase in {Phase.LISTING, Phase.HOLDING}), (
+            f"next ledger {self._next_ledger} while {self._phase.value}"
+        )
+        assert self._sealed is None or self._phase is Phase.SEALING
+        assert self._retry_at is None or self._phase is not Phase.IDLE
+
+    def _dispatch(self, event: RollEvent, now: float) -> tuple[RollEffect, ...]:
+        match event:
+            case Grown():
+                self._records, self._bytes = event.records, event.bytes
+                return self._maybe_begin(now)
+            case RollRequested():
+                self._requested = True
+                return self._maybe_begin(now)
+            case LedgerCreated():
+                assert self._phase is Phase.CREATING
+                self._next_ledger = event.ledger_id
+                return self._enter(Phase.LISTING)
+            case SegmentListed():
+                assert self._phase is Phase.LISTING
+                return self._enter(Phase.HOLDING)
+            case AddsConfirmed():
+                return self._switch(now)
+            case LedgerClosed():
+                assert self._phase is Phase.CLOSING
+                self._sealed = event.sealed
+                return self._enter(Phase.SEALING)
+            case SegmentSealed():
+                assert self._phase is Phase.SEALING
+                self._sealed = None
+                self._enter(Phase.IDLE)
+                return (Rolled(self._segment), *self._maybe_begin(now))
+            case StepFailed():
+                assert self._phase not in {Phase.IDLE, Phase.HOLDING}
+                delay = min(BACKOFF_S * 2**self._failures, BACKOFF_S_MAX)
+                self._failures = min(self._failures + 1, 16)
+                self._retry_at = now + delay
+                return ()
+            case TimePassed():
+                return self._time_passed(now)
+            case _:
+                assert_never(event)
+
+    def _maybe_begin(self, now: float) -> tuple[RollEffect, ...]:
+        if self._phase is not Phase.IDLE:
+            return ()
+        requested, self._requested = self._requested, False
+        if requested and not self._records:
+            return (Rolled(self._segment + 1),)
+        return self._enter(Phase.CREATING) if requested or self._due(now) else ()
+
+    def _due(self, now: float) -> bool:
+        settings = self._settings
+        return bool(self._records) and (
+            (0 < settings.roll_bytes <= self._bytes)
+            or (0 < settings.roll_records <= self._records)
+            or (0 < settings.roll_age_s <= now - self._began)
+        )
+
+    def _enter(self, phase: Phase) -> tuple[RollEffect, ...]:
+        self._phase = phase
+        self._failures = 0
+        self._retry_at = None
+        return self._again()
+
+    def _again(self) -> tuple[RollEffect, ...]:
+        """Return the effect of the present phase."""
+        match self._phase:
+            case Phase.IDLE:
+                return ()
+            case Phase.CREATING:
+                return (CreateLedger(self._segment + 1),)
+            case Phase.LISTING:
+                assert self._next_ledger is not None
+                return (ListSegment(self._segment + 1, self._next_ledger),)
+            case Phase.HOLDING:
+                return (HoldAdds(),)
+            case Phase.CLOSING:
+                return (CloseLedger(recover=self._failures > 0),)
+            case Phase.SEALING:
+                assert self._sealed is not None
+                return (SealSegment(self._segment - 1, self._sealed),)
+            case _:
+                assert_never(self._phase)
+
+    def _switch(self, now: float) -> tuple[RollEffect, ...]:
+        assert self._phase is Phase.HOLDING
+        self._next_ledger = None
+        self._segment += 1
+        self._began = now
+        self._records = self._bytes = 0
+        return (Switch(self._segment), *self._enter(Phase.CLOSING))
+
+    def _time_passed(self, now: float) -> tuple[RollEffect, ...]:
+        if self._retry_at is not None:
+            if now < self._retry_at:
+                return ()
+            self._retry_at = None
+            return self._again()
+        return self._maybe_begin(now)

@@ -1,0 +1,422 @@
+"""Opening a log for writing: the takeover, in the order that makes two writers impossible.
+
+    1. read the manifest
+    2. recover (fence and close) the ledgers of the last two segments: the writer before may
+       still be adding to the second to last while it has just listed the last
+    3. create a ledger, stamped with the log and the next segment number
+    4. compare-and-swap the manifest: the ends of the recovered segments, and the new segment
+    5. only then hand the ledger out
+
+If the swap loses, somebody else changed the log between 1 and 4: delete the own ledger, ask
+whether leadership still holds, begin again, a bounded number of times. If its reply is lost,
+the manifest is read again: the own ledger as the last one listed means success. As long as a
+swap's outcome is unknown the own ledger is *not* deleted: the manifest may list it.
+
+Whoever loses leaves at most a ledger stamped with a number below the manifest's next one and
+not listed there; that one can never become part of the log.
+
+Invariants (asserted by `check`):
+    there is an own ledger exactly while one is being listed or was
+    after `Opened` or `GiveUp` nothing more happens
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, assert_never
+
+from dlog.errors import LostOwnership, NoSuchLog, TakeoverFailed
+from dlog.manifest import Manifest, Sealed
+from dlog.protocol.edits import check_writable
+from ledger.errors import LogError, NoSuchLedger
+from ledger.ids import LedgerId
+
+RECOVERED_SEGMENTS: Final = 2
+ATTEMPTS_MAX: Final = 8
+BACKOFF_S: Final = 0.05
+BACKOFF_S_MAX: Final = 2.0
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequested:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRead:
+    """What is stored now; None iff there is no such log."""
+
+    manifest: Manifest | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecovered:
+    """The segment's ledger is CLOSED, and this is what it holds."""
+
+    number: int
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCreated:
+    ledger_id: LedgerId
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestConflicted:
+    """The compare of the swap failed: somebody wrote before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipChecked:
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost:
+    """Noticed between two steps, instead of doing the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDeleted:
+    """Or deleting it failed: then the janitor will."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEnded:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """The last effect failed; *error* says whether its outcome is unknown."""
+
+    error: LogError
+
+
+TakeoverEvent = (
+    OpenRequested
+    | ManifestRead
+    | SegmentRecovered
+    | LedgerCreated
+    | ManifestWritten
+    | ManifestConflicted
+    | LeadershipChecked
+    | LeadershipLost
+    | LedgerDeleted
+    | WaitEnded
+    | StepFailed
+)
+
+
+# Effects. Each is answered by exactly one event, except the last two, which end the machine.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadManifest:
+    """Answer: `ManifestRead`. The read must see every write that was finished before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverSegment:
+    """Fence, recover and close the ledger, then tell its end. Answer: `SegmentRecovered`.
+
+    *last_txid* is the last txid before this segment, if that is known already."""
+
+    number: int
+    ledger_id: LedgerId
+    last_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLedger:
+    """Create a ledger stamped with the log and *segment*. Answer: `LedgerCreated`."""
+
+    segment: int
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Answer: `ManifestWritten` or `ManifestConflicted`."""
+
+    manifest: Manifest
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLedger:
+    """Answer: `LedgerDeleted`, also if it could not be deleted."""
+
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLeadership:
+    """Ask the election, if there is one. Answer: `LeadershipChecked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Answer: `WaitEnded`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The log is ours: append to the ledger, as *segment*."""
+
+    manifest: Manifest
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    error: LogError
+
+
+TakeoverEffect = (
+    ReadManifest
+    | RecoverSegment
+    | CreateLedger
+    | WriteManifest
+    | DeleteLedger
+    | CheckLeadership
+    | Wait
+    | Opened
+    | GiveUp
+)
+
+
+LEADERS_ONLY: Final = (ReadManifest, RecoverSegment, CreateLedger, WriteManifest)
+"""If the term is over, `LeadershipLost` is the answer to these instead of doing them."""
+
+
+class Phase(Enum):
+    NEW = "new"
+    READING = "reading"
+    RECOVERING = "recovering"
+    CREATING = "creating"
+    WRITING = "writing"
+    RE_READING = "re-reading"
+    """The swap's reply was lost."""
+    CHECKING = "checking"
+    WAITING = "waiting"
+    DISCARDING = "discarding"
+    """The own ledger is deleted; then either again, or `GiveUp`."""
+    DONE = "done"
+
+
+_WITH_LEDGER: Final = frozenset({Phase.WRITING, Phase.RE_READING, Phase.DISCARDING})
+
+
+class Takeover:
+    """One attempt of one process to become the writer of *log*."""
+
+    def __init__(self, log: str, *, attempts_max: int = ATTEMPTS_MAX) -> None:
+        self.log = log
+        self._attempts_max = attempts_max
+        self._attempts = 1
+        self._phase = Phase.NEW
+        self._manifest: Manifest | None = None
+        self._version = -1
+        self._recovering: tuple[int, ...] = ()
+        """Numbers of the segments that are still to be recovered, in order."""
+        self._segment = 0
+        self._ledger_id: LedgerId | None = None
+        self._wanted: Manifest | None = None
+        self._verdict: LogError | None = None
+        """Why to give up, once the own ledger is discarded; None: begin again."""
+        self._reason: LogError | None = None
+        """The trouble that made the last attempt fail."""
+
+    def step(self, event: TakeoverEvent) -> TakeoverEffect:
+        """Apply *event*, return the one thing to do next."""
+        assert self._phase is not Phase.DONE, "the takeover is over"
+        effect = self._dispatch(event)
+        self.check()
+        return effect
+
+    def check(self) -> None:
+        assert (self._ledger_id is not None) == (self._phase in _WITH_LEDGER) or (
+            self._phase is Phase.DONE
+        )
+        assert 1 <= self._attempts <= self._attempts_max
+        assert not self._recovering or self._phase is Phase.RECOVERING
+
+    def _dispatch(  # noqa: PLR0911 - one way out per event
+        self, event: TakeoverEvent
+    ) -> TakeoverEffect:
+        match event:
+            case OpenRequested() | WaitEnded():
+                return self._read(Phase.READING)
+            case ManifestRead() if self._phase is Phase.RE_READING:
+                return self._re_read(event)
+            case ManifestRead():
+                return self._manifest_read(event)
+            case SegmentRecovered():
+                return self._recovered(event)
+            case LedgerCreated():
+                return self._created(event)
+            case ManifestWritten():
+                return self._opened()
+            case ManifestConflicted():
+                # The swap whose reply was lost may be the one that was first.
+                return self._read(Phase.RE_READING)
+            case LeadershipChecked():
+                return self._checked(held=event.held)
+            case LeadershipLost():
+                return self._step_down()
+            case LedgerDeleted():
+                return self._discarded()
+            case StepFailed():
+                return self._failed(event.error)
+            case _:
+                assert_never(event)
+
+    def _read(self, phase: Phase) -> TakeoverEffect:
+        self._phase = phase
+        return ReadManifest()
+
+    def _manifest_read(self, event: ManifestRead) -> TakeoverEffect:
+        assert self._phase is Phase.READING
+        if event.manifest is None:
+            return self._give_up(NoSuchLog(self.log))
+        try:
+            check_writable(event.manifest, self.log)
+        except LogError as error:
+            return self._give_up(error)
+        self._manifest, self._version = event.manifest, event.version
+        last_two = event.manifest.segments[-RECOVERED_SEGMENTS:]
+        self._recovering = tuple(segment.number for segment in last_two)
+        self._phase = Phase.RECOVERING
+        return self._recover_next()
+
+    def _recover_next(self) -> TakeoverEffect:
+        assert self._manifest is not None
+        if self._recovering:
+            segment = self._manifest.find(self._recovering[0])
+            assert segment is not None
+            last_txid = self._manifest.sealed_last_txid
+            return RecoverSegment(segment.number, segment.ledger_id, last_txid)
+        self._phase = Phase.CREATING
+        self._segment = self._manifest.next_segment
+        return CreateLedger(self._segment, self._manifest)
+
+    def _recovered(self, event: SegmentRecovered) -> TakeoverEffect:
+        assert self._phase is Phase.RECOVERING
+        assert self._manifest is not None
+        assert event.number == self._recovering[0], "recovered another segment than asked"
+        segment = self._manifest.find(event.number)
+        assert segment is not None
+        if segment.sealed is None:
+            self._manifest = self._manifest.with_sealed(event.number, event.sealed)
+        self._recovering = self._recovering[1:]
+        return self._recover_next()
+
+    def _created(self, event: LedgerCreated) -> TakeoverEffect:
+        assert self._phase is Phase.CREATING
+        assert self._manifest is not None
+        self._ledger_id = event.ledger_id
+        self._wanted = self._manifest.with_segment(self._segment, event.ledger_id, event.created_ms)
+        self._phase = Phase.WRITING
+        return WriteManifest(self._wanted, self._version)
+
+    def _re_read(self, event: ManifestRead) -> TakeoverEffect:
+        manifest = event.manifest
+        if manifest is None:
+            return self._discard(NoSuchLog(self.log))
+        own = manifest.find(self._segment)
+        if own is not None and own.ledger_id == self._ledger_id:
+            if own == manifest.last:
+                self._wanted = manifest
+                return self._opened()
+            self._ledger_id = None  # part of the log, and taken over already
+            return self._give_up(LostOwnership(self.log))
+        if event.version != self._version:
+            return self._discard(None)  # the swap can never succeed any more
+        # It has not arrived and still may: repeat it, one of both will win.
+        if not self._again():
+            return self._leave(self._reason or LostOwnership(self.log))
+        assert self._wanted is not None
+        self._phase = Phase.WRITING
+        return WriteManifest(self._wanted, self._version)
+
+    def _opened(self) -> TakeoverEffect:
+        assert self._wanted is not None
+        assert self._phase in {Phase.WRITING, Phase.RE_READING}
+        self._phase = Phase.DONE
+        return Opened(self._wanted, self._segment)
+
+    def _failed(self, error: LogError) -> TakeoverEffect:
+        self._reason = error
+        if self._phase is Phase.WRITING and error.outcome_unknown:
+            return self._read(Phase.RE_READING) if self._again() else self._leave(error)
+        if self._phase is Phase.RE_READING:
+            return self._read(Phase.RE_READING) if self._again() else self._leave(error)
+        # A ledger that is gone was trimmed after the manifest was read: read it again.
+        verdict = None if error.retryable or isinstance(error, NoSuchLedger) else error
+        if self._phase is Phase.WRITING:
+            return self._discard(verdict)
+        if verdict is not None:
+            return self._give_up(verdict)
+        return self._begin_again()
+
+    def _again(self) -> bool:
+        if self._attempts == self._attempts_max:
+            return False
+        self._attempts += 1
+        return True
+
+    def _leave(self, error: LogError) -> TakeoverEffect:
+        """Give up without deleting the ledger, which the manifest may list."""
+        self._ledger_id = None
+        return self._give_up(TakeoverFailed(self.log, self._attempts, str(error)))
+
+    def _step_down(self) -> TakeoverEffect:
+        error = LostOwnership(self.log, "leadership was lost during the takeover")
+        if self._phase is Phase.WRITING:
+            return self._discard(error)
+        self._ledger_id = None  # in RE_READING its swap may have arrived
+        return self._give_up(error)
+
+    def _discard(self, verdict: LogError | None) -> TakeoverEffect:
+        assert self._ledger_id is not None
+        self._phase = Phase.DISCARDING
+        self._verdict = verdict
+        return DeleteLedger(self._ledger_id)
+
+    def _discarded(self) -> TakeoverEffect:
+        self._ledger_id = None
+        if self._verdict is not None:
+            return self._give_up(self._verdict)
+        return self._begin_again()
+
+    def _begin_again(self) -> TakeoverEffect:
+        self._recovering = ()
+        if not self._again():
+            reason = str(self._reason) if self._reason else "other writers were faster each time"
+            return self._give_up(TakeoverFailed(self.log, self._attempts, reason))
+        self._phase = Phase.CHECKING
+        return CheckLeadership()
+
+    def _checked(self, *, held: bool) -> TakeoverEffect:
+        if not held:
+            return self._step_down()
+        self._phase = Phase.WAITING
+        return Wait(min(BACKOFF_S * 2 ** (self._attempts - 2), BACKOFF_S_MAX))
+
+    def _give_up(self, error: LogError) -> TakeoverEffect:
+        self._phase = Phase.DONE
+        self._recovering = ()
+        return GiveUp(error)

@@ -1,0 +1,1 @@
+"""Generated code of log.proto: what the metadata store holds about logs."""
