@@ -23,6 +23,8 @@ PARTIAL_MAX: Final = 4
 """Groups in flight beyond which a group that is not full waits."""
 SENT_MAX: Final = 32
 """Groups in flight beyond which any group waits."""
+SENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes in flight beyond which any group waits."""
 
 Ticket = TypeVar("Ticket")
 
@@ -59,6 +61,7 @@ class Packer(Generic[Ticket]):
         self._open: Group[Ticket] | None = None
         self._full: deque[Group[Ticket]] = deque()
         self._sent: deque[Group[Ticket]] = deque()
+        self._sent_bytes = 0
         self.pending_bytes = 0
         """Bytes of all records that are not confirmed yet."""
 
@@ -112,6 +115,8 @@ class Packer(Generic[Ticket]):
     def take(self) -> Group[Ticket] | None:
         """Return the group to send now, counted as in flight, or None to wait."""
         in_flight = len(self._sent)
+        if in_flight and self._sent_bytes >= SENT_BYTES_MAX:
+            return None
         if self._full:
             if in_flight >= self._sent_max:
                 return None
@@ -121,11 +126,20 @@ class Packer(Generic[Ticket]):
         else:
             return None
         self._sent.append(group)
+        self._sent_bytes += group.size_bytes
         return group
+
+    def put_back(self, group: Group[Ticket]) -> None:
+        """Undo the last `take`: *group* could not be sent."""
+        assert self._sent[-1] is group, "only the last one taken can be put back"
+        self._sent.pop()
+        self._sent_bytes -= group.size_bytes
+        self._full.appendleft(group)
 
     def confirmed(self) -> Group[Ticket]:
         """Return the oldest group in flight: its entry is confirmed. Requires one."""
         group = self._sent.popleft()
+        self._sent_bytes -= group.size_bytes
         self.pending_bytes -= group.size_bytes
         return group
 
@@ -137,7 +151,7 @@ class Packer(Generic[Ticket]):
         self._sent.clear()
         self._full.clear()
         self._open = None
-        self.pending_bytes = 0
+        self._sent_bytes = self.pending_bytes = 0
         return sent, unsent
 
     def check(self) -> None:
@@ -146,4 +160,5 @@ class Packer(Generic[Ticket]):
             assert self._open.values, "an open group holds a record"
             groups.append(self._open)
         assert self.pending_bytes == sum(group.size_bytes for group in groups)
+        assert self._sent_bytes == sum(group.size_bytes for group in self._sent)
         assert len(self._sent) <= self._sent_max

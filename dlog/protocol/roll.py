@@ -194,7 +194,7 @@ class Roll:
             return self._began + self._settings.roll_age_s
         return None
 
-    def step(self, event: RollEvent, *, now: float) -> tuple[RollEffect, ...]:
+    def step(self, event: RollEvent, *, now: float) -> list[RollEffect]:
         effects = self._dispatch(event, now)
         self.check()
         return effects
@@ -206,7 +206,7 @@ class Roll:
         assert self._sealed is None or self._phase is Phase.SEALING
         assert self._retry_at is None or self._phase is not Phase.IDLE
 
-    def _dispatch(self, event: RollEvent, now: float) -> tuple[RollEffect, ...]:
+    def _dispatch(self, event: RollEvent, now: float) -> list[RollEffect]:
         match event:
             case Grown():
                 self._records, self._bytes = event.records, event.bytes
@@ -231,25 +231,25 @@ class Roll:
                 assert self._phase is Phase.SEALING
                 self._sealed = None
                 self._enter(Phase.IDLE)
-                return (Rolled(self._segment), *self._maybe_begin(now))
+                return [Rolled(self._segment), *self._maybe_begin(now)]
             case StepFailed():
                 assert self._phase not in {Phase.IDLE, Phase.HOLDING}
                 delay = min(BACKOFF_S * 2**self._failures, BACKOFF_S_MAX)
                 self._failures = min(self._failures + 1, 16)
                 self._retry_at = now + delay
-                return ()
+                return []
             case TimePassed():
                 return self._time_passed(now)
             case _:
                 assert_never(event)
 
-    def _maybe_begin(self, now: float) -> tuple[RollEffect, ...]:
+    def _maybe_begin(self, now: float) -> list[RollEffect]:
         if self._phase is not Phase.IDLE:
-            return ()
+            return []
         requested, self._requested = self._requested, False
         if requested and not self._records:
-            return (Rolled(self._segment + 1),)
-        return self._enter(Phase.CREATING) if requested or self._due(now) else ()
+            return [Rolled(self._segment + 1)]
+        return self._enter(Phase.CREATING) if requested or self._due(now) else []
 
     def _due(self, now: float) -> bool:
         settings = self._settings
@@ -259,44 +259,44 @@ class Roll:
             or (0 < settings.roll_age_s <= now - self._began)
         )
 
-    def _enter(self, phase: Phase) -> tuple[RollEffect, ...]:
+    def _enter(self, phase: Phase) -> list[RollEffect]:
         self._phase = phase
         self._failures = 0
         self._retry_at = None
         return self._again()
 
-    def _again(self) -> tuple[RollEffect, ...]:
+    def _again(self) -> list[RollEffect]:
         """Return the effect of the present phase."""
         match self._phase:
             case Phase.IDLE:
-                return ()
+                return []
             case Phase.CREATING:
-                return (CreateLedger(self._segment + 1),)
+                return [CreateLedger(self._segment + 1)]
             case Phase.LISTING:
                 assert self._next_ledger is not None
-                return (ListSegment(self._segment + 1, self._next_ledger),)
+                return [ListSegment(self._segment + 1, self._next_ledger)]
             case Phase.HOLDING:
-                return (HoldAdds(),)
+                return [HoldAdds()]
             case Phase.CLOSING:
-                return (CloseLedger(recover=self._failures > 0),)
+                return [CloseLedger(recover=self._failures > 0)]
             case Phase.SEALING:
                 assert self._sealed is not None
-                return (SealSegment(self._segment - 1, self._sealed),)
+                return [SealSegment(self._segment - 1, self._sealed)]
             case _:
                 assert_never(self._phase)
 
-    def _switch(self, now: float) -> tuple[RollEffect, ...]:
+    def _switch(self, now: float) -> list[RollEffect]:
         assert self._phase is Phase.HOLDING
         self._next_ledger = None
         self._segment += 1
         self._began = now
         self._records = self._bytes = 0
-        return (Switch(self._segment), *self._enter(Phase.CLOSING))
+        return [Switch(self._segment), *self._enter(Phase.CLOSING)]
 
-    def _time_passed(self, now: float) -> tuple[RollEffect, ...]:
+    def _time_passed(self, now: float) -> list[RollEffect]:
         if self._retry_at is not None:
             if now < self._retry_at:
-                return ()
+                return []
             self._retry_at = None
             return self._again()
         return self._maybe_begin(now)

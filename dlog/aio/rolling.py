@@ -1,0 +1,182 @@
+"""Executes `protocol.roll` for one writer: creates, lists, switches, closes, seals."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, assert_never
+
+import structlog
+
+from dlog.aio.manifests import ManifestNode, delete_listed
+from dlog.aio.port import LedgerAppender, Ledgers
+from dlog.aio.segments import seal_of, stamp
+from dlog.manifest import Manifest
+from dlog.position import NO_TXID
+from dlog.protocol import roll as protocol
+from dlog.protocol.edits import add_segment, seal_segment
+from ledger.errors import BadVersion, LedgerFenced, LogError
+from ledger.machine_loop import MachineLoop
+
+_log = structlog.get_logger(__name__)
+
+
+class Switchable(Protocol):
+    """The writer, as far as rolling it goes."""
+
+    @property
+    def last_txid(self) -> int | None: ...
+
+    def hold(self, on_confirmed: Callable[[], None]) -> None:
+        """Send nothing more; call back once all that was sent is confirmed."""
+
+    def switch(self, ledger: LedgerAppender, segment: int) -> LedgerAppender:
+        """Send again, to *ledger*; return the ledger before."""
+
+    def lose(self, error: LogError) -> None:
+        """The log belongs to somebody else, or is gone."""
+
+
+class Roller:
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        writer: Switchable,
+        manifest: Manifest,
+        segment: int,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._ledgers = ledgers
+        self._node = node
+        self._writer = writer
+        self._incarnation = manifest.incarnation
+        self._settings = manifest.settings
+        self._now_ms = now_ms
+        loop = asyncio.get_running_loop()
+        self._machine = protocol.Roll(manifest.settings, segment, now=loop.time())
+        self._run: MachineLoop[protocol.RollEvent, protocol.RollEffect] = MachineLoop(
+            self._machine, self._execute, time_passed=protocol.TimePassed()
+        )
+        self._next: LedgerAppender | None = None
+        self._previous: LedgerAppender | None = None
+        self._previous_txid = NO_TXID
+        """Last txid of the log when the previous ledger was switched from."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._error: LogError | None = None
+
+    @property
+    def unsealed(self) -> tuple[LedgerAppender | None, LedgerAppender | None]:
+        """The ledgers before and after the writer's own that a roll has under way."""
+        return self._previous, self._next
+
+    def grown(self, records: int, size_bytes: int) -> None:
+        """Tell what the present segment holds by now."""
+        self._run.post(protocol.Grown(records, size_bytes))
+
+    async def roll(self) -> None:
+        """Roll now, unless the segment is empty; return when the one before is sealed.
+
+        Raises `LostOwnership` or what else ended the writer."""
+        if self._error is not None:
+            raise self._error
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._machine.segment + 1, future))
+        self._run.post(protocol.RollRequested())
+        await future
+
+    def stop(self, error: LogError) -> None:
+        """Roll no more: the writer ended with *error*."""
+        self._error = error
+        self._run.stop()
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    def _execute(self, effect: protocol.RollEffect) -> None:
+        match effect:
+            case protocol.CreateLedger():
+                self._run.spawn(self._guarded(self._create(effect)))
+            case protocol.ListSegment():
+                self._run.spawn(self._guarded(self._list(effect)))
+            case protocol.HoldAdds():
+                self._writer.hold(lambda: self._run.post(protocol.AddsConfirmed()))
+            case protocol.Switch():
+                assert self._next is not None
+                txid = self._writer.last_txid
+                self._previous_txid = NO_TXID if txid is None else txid
+                self._previous = self._writer.switch(self._next, effect.segment)
+                self._next = None
+            case protocol.CloseLedger():
+                self._run.spawn(self._guarded(self._close(effect)))
+            case protocol.SealSegment():
+                self._run.spawn(self._guarded(self._seal(effect)))
+            case protocol.Rolled():
+                self._rolled(effect.segment)
+            case _:
+                assert_never(effect)
+
+    async def _guarded(self, work: Awaitable[protocol.RollEvent]) -> protocol.RollEvent:
+        """Return the event that *work* ends with; `StepFailed` for what may be repeated."""
+        try:
+            return await work
+        except LogError as error:
+            postponed = error.retryable or isinstance(error, LedgerFenced | BadVersion)
+            _log.warning(
+                "roll_postponed" if postponed else "roll_failed",
+                log=self._node.log,
+                error=str(error),
+            )
+            if not postponed:
+                self._writer.lose(error)
+            return protocol.StepFailed()
+
+    async def _create(self, effect: protocol.CreateLedger) -> protocol.RollEvent:
+        self._next = await self._ledgers.create(
+            self._settings.quorum,
+            digest=self._settings.digest,
+            custom=stamp(self._node.log, self._incarnation, effect.segment),
+        )
+        return protocol.LedgerCreated(self._next.ledger_id)
+
+    async def _list(self, effect: protocol.ListSegment) -> protocol.RollEvent:
+        await self._node.edit(
+            add_segment(
+                self._node.log,
+                own_segment=effect.segment - 1,
+                number=effect.segment,
+                ledger_id=effect.ledger_id,
+                now_ms=self._now_ms(),
+            )
+        )
+        return protocol.SegmentListed()
+
+    async def _close(self, effect: protocol.CloseLedger) -> protocol.RollEvent:
+        assert self._previous is not None
+        if not effect.recover:
+            await self._previous.close()
+        sealed = await seal_of(
+            self._ledgers,
+            self._node.log,
+            self._previous.ledger_id,
+            last_txid=self._previous_txid,
+            created_ms=self._now_ms(),
+        )
+        return protocol.LedgerClosed(sealed)
+
+    async def _seal(self, effect: protocol.SealSegment) -> protocol.RollEvent:
+        manifest = await self._node.edit(
+            seal_segment(self._node.log, effect.segment, effect.sealed, now_ms=self._now_ms())
+        )
+        self._previous = None
+        try:
+            await delete_listed(self._ledgers, self._node, manifest)
+        except LogError as error:  # they stay listed: the next roll or the janitor deletes them
+            _log.warning("deletion_postponed", log=self._node.log, error=str(error))
+        return protocol.SegmentSealed()
+
+    def _rolled(self, segment: int) -> None:
+        for target, future in self._waiting:
+            if target <= segment and not future.done():
+                future.set_result(None)
+        self._waiting = [(target, f) for target, f in self._waiting if not f.done()]

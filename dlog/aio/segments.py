@@ -1,0 +1,86 @@
+"""Reading what a segment's ledger says about itself: headers, its end, places in it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from dlog.aio.port import Ledgers, LedgerTail
+from dlog.errors import DamagedBatch, DamagedLog
+from dlog.manifest import Sealed
+from dlog.position import NO_TXID
+from dlog.protocol.seek import Found, Seek, Wanted
+from dlog.recordbatch import BatchHeader, decode_batch, parse_header
+from ledger.ids import NO_ENTRY, LedgerId
+
+STAMP_LOG: Final = "dlog.log"
+STAMP_INCARNATION: Final = "dlog.incarnation"
+STAMP_SEGMENT: Final = "dlog.segment"
+
+
+def stamp(log: str, incarnation: str, segment: int) -> dict[str, bytes]:
+    """Return the custom metadata that tells for certain whose ledger this is."""
+    return {
+        STAMP_LOG: log.encode(),
+        STAMP_INCARNATION: incarnation.encode(),
+        STAMP_SEGMENT: str(segment).encode(),
+    }
+
+
+@asynccontextmanager
+async def opened(ledgers: Ledgers, ledger_id: LedgerId) -> AsyncIterator[LedgerTail]:
+    """Open for reading without recovery, and close at the end."""
+    reader = await ledgers.open_no_recovery(ledger_id)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+async def header_of(reader: LedgerTail, entry: int) -> BatchHeader:
+    """Return the header of the batch in *entry*, which must be confirmed."""
+    return parse_header((await reader.read(entry, entry))[0].payload)
+
+
+async def last_confirmed(reader: LedgerTail, known: int = NO_ENTRY) -> int:
+    """Return the last add confirmed, asking the bookies; *known* is one from before."""
+    if reader.last_entry is not None:
+        return reader.last_entry
+    await reader.read_some(known + 1, last=known + 1)
+    return max(reader.last_add_confirmed, known)
+
+
+async def find_place(reader: LedgerTail, wanted: Wanted) -> Found:
+    """Return the first entry at or past *wanted*, or the place after the last confirmed."""
+    seek = Seek(wanted, await last_confirmed(reader))
+    while (entry := seek.probe()) is not None:
+        seek.tell(entry, await header_of(reader, entry))
+    return seek.found
+
+
+async def seal_of(
+    ledgers: Ledgers, log: str, ledger_id: LedgerId, *, last_txid: int, created_ms: int
+) -> Sealed:
+    """Recover the ledger unless it is CLOSED; return what it holds.
+
+    *last_txid* is the last txid of the log before it."""
+    metadata = await ledgers.recover(ledger_id)
+    if metadata.last_entry is None or metadata.length is None:
+        raise DamagedLog(log, f"ledger {ledger_id} is not CLOSED after its recovery")
+    if metadata.last_entry == NO_ENTRY:
+        return Sealed.empty(last_txid, created_ms)
+    async with opened(ledgers, ledger_id) as reader:
+        first = await header_of(reader, 0)
+        payload = (await reader.read(metadata.last_entry, metadata.last_entry))[0].payload
+    try:
+        last = decode_batch(payload)
+    except DamagedBatch as error:
+        raise DamagedLog(log, f"last entry of ledger {ledger_id}: {error}") from error
+    return Sealed(
+        last_entry=metadata.last_entry,
+        records=last.header.end_index,
+        bytes=metadata.length,
+        first_txid=first.first_txid if first.first_txid != NO_TXID else last.header.first_txid,
+        last_txid=max(last.header.last_txid, last_txid),
+        first_timestamp_ms=first.base_timestamp_ms,
+        last_timestamp_ms=max(last.timestamps_ms()),
+    )
