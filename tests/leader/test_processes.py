@@ -1,13 +1,7 @@
 """Elections between real processes on the embedded store."""
 
 import asyncio
-import json
-import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,48 +11,9 @@ import pytest
 from leader import campaign, current_leader
 from leader.election import leaders_path
 from ledger.metastore import open_store
-from tests.leader.waiting import eventually
+from tests.leader.members import LOG, Member, number, wait_for_candidates
 
 pytestmark = pytest.mark.integration
-
-LOG = "flights"
-ROOT = Path(__file__).parents[2]
-
-
-class Member:
-    """A process of `tests.leader.member`."""
-
-    def __init__(self, uri: str, name: str, session_timeout_s: float) -> None:
-        command = [sys.executable, "-m", "tests.leader.member", uri, LOG, name]
-        self.process = subprocess.Popen(
-            [*command, str(session_timeout_s)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        self._said: queue.Queue[dict[str, object]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def expect(self, event: str, *, timeout_s: float = 20.0) -> dict[str, object]:
-        """Return what it says when *event* happens next."""
-        deadline = time.monotonic() + timeout_s
-        while (said := self._said.get(timeout=deadline - time.monotonic()))["event"] != event:
-            pass
-        return said
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._said.put(json.loads(line))
-
 
 Start = Callable[[str, float], Member]
 
@@ -79,24 +34,6 @@ def start(uri: str) -> Iterator[Start]:
     yield start_one
     for member in members:
         member.end()
-
-
-async def wait_for_candidates(uri: str, count: int) -> None:
-    store = await open_store(uri)
-
-    async def standing() -> bool:
-        if await store.exists(leaders_path(LOG)) is None:
-            return False
-        return len(await store.children(leaders_path(LOG))) == count
-
-    await eventually(standing, f"{count} candidates stand", timeout_s=20.0)
-    await store.close()
-
-
-def number(said: dict[str, object], name: str) -> float:
-    value = said[name]
-    assert isinstance(value, int | float)
-    return value
 
 
 def test_after_the_leader_is_killed_the_next_leads_within_a_second(uri: str, start: Start) -> None:
