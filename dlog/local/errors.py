@@ -1,7 +1,10 @@
 """Errors of starting things on this machine.
 
 LogError
+|- CallerError
+|  `- InvalidCluster     a local cluster cannot be made so
 `- LocalError
+   |- ClusterRunning      another process runs a cluster in the directory
    |- JavaMissing          no Java runtime that is new enough
    |- ZooKeeperMissing     no ZooKeeper server to start
    `- ChildFailed          a process was started and did not become ready
@@ -9,7 +12,7 @@ LogError
 
 from collections.abc import Iterable
 
-from ledger.errors import LogError
+from ledger.errors import CallerError, LogError
 
 
 class LocalError(LogError):
@@ -40,3 +43,19 @@ class ChildFailed(LocalError):
         said = f". Its last output:\n{log_tail}" if log_tail else ""
         super().__init__(f"{what} did not start: {reason}{said}")
         self.what, self.reason, self.log_tail = what, reason, log_tail
+
+
+class InvalidCluster(CallerError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no local cluster: {reason}")
+        self.reason = reason
+
+
+class ClusterRunning(LocalError):
+    def __init__(self, directory: str, pid: str) -> None:
+        self.directory, self.pid = directory, pid
+        by = f" (process {pid})" if pid else ""
+        super().__init__(
+            f"a cluster runs in {directory} already{by}; use that one, stop it, "
+            "or give this one another directory"
+        )

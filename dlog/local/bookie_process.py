@@ -1,0 +1,97 @@
+"""One bookie of the local cluster, as a child process with a directory and a log file.
+
+Children end with their parent, however that ends: they are started with
+``--die-with-parent``. The kernel means the *thread* that started them, so `start` must be
+called on a thread that lives as long as the bookie shall.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import bookie
+
+_TAIL_BYTES_MAX: Final = 16_384
+_TAIL_LINES: Final = 12
+_PACKAGES: Final = Path(bookie.__file__).parents[1]
+
+
+class BookieProcess:
+    """Bookie *name* in *directory*; may be started again after each end."""
+
+    def __init__(self, name: str, directory: Path, *, uri: str, log_path: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.log_path = log_path
+        self._uri = uri
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the last process ended with (negative: the signal); None while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        assert not self.running, f"{self.name} runs already"
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(  # noqa: S603 - a command of our own making
+                self._command(),
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C is the parent's to handle
+            )
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask it to end; see `wait`."""
+        if self._process is not None and self.running:
+            self._process.terminate()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return once it has ended; it is killed after *timeout_s*."""
+        if self._process is None:
+            return
+        try:
+            await asyncio.to_thread(self._process.wait, timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def log_tail(self) -> str:
+        """Return the last lines that it wrote since its last start."""
+        with self.log_path.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, end - _TAIL_BYTES_MAX))
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])
+
+    def _command(self) -> list[str]:
+        # -P: what lies in the working directory must not be taken for our packages.
+        python = [sys.executable, "-P", "-m", "bookie", "--die-with-parent"]
+        where = ["--uri", self._uri, "--dir", str(self.directory)]
+        return [*python, *where, "--id", self.name, "--host", "127.0.0.1", "--port", "0"]
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

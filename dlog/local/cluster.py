@@ -1,0 +1,228 @@
+"""A whole cluster on one machine: metadata store and bookies, for ``dlog up``, demos and tests.
+
+Everything lies in one directory, so that the next start finds the data again:
+
+    cluster.lock        held while a cluster runs here; says by which process
+    metadata/           the embedded metadata store (unless ZooKeeper is used)
+    zookeeper/          the managed ZooKeeper
+    bookie-0/ ...       the data of the bookies
+    bookie-0.log ...    what the bookies wrote
+
+Bookies keep their names over restarts, not their ports: clients find them by the metadata
+store. No process started here outlives this one, however it ends.
+"""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dlog.config import check_uri, metadata_uri
+from dlog.local.bookie_process import BookieProcess
+from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
+from dlog.local.zookeeper import ManagedZooKeeper
+from ledger.cluster import open_namespace
+from ledger.metastore import open_store
+from ledger.registry import BookieDirectory, BookieRegistration
+
+MANAGED: Final = "managed"
+BOOKIES_MAX: Final = 64
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 5.0
+
+_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalBookie:
+    """One running bookie, for people to see."""
+
+    name: str
+    pid: int
+    address: str
+    directory: Path
+    log_path: Path
+
+
+class LocalCluster:
+    """An async context manager: the cluster is up inside, and ended after it.
+
+    *zookeeper* is None for the embedded store, ``"managed"`` for a ZooKeeper of its own, or
+    the URI of a metadata store that runs already. Enter it on a thread that lives as long as
+    the cluster shall: bookies end with the thread that started them."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        bookies: int = 3,
+        zookeeper: str | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        if not 1 <= bookies <= BOOKIES_MAX:
+            raise InvalidCluster(f"{bookies} bookies asked for, 1 to {BOOKIES_MAX} can run here")
+        if zookeeper not in (None, MANAGED):
+            check_uri(zookeeper)
+        self.directory = Path(directory).expanduser().absolute()
+        self._count = bookies
+        self._zookeeper = zookeeper
+        self._start_timeout_s = start_timeout_s
+        self._uri: str | None = None
+        self._processes: list[BookieProcess] = []
+        self._registry: BookieDirectory | None = None
+        self._stack = AsyncExitStack()
+
+    @property
+    def uri(self) -> str:
+        """The URI of the namespace; give it to clients as ``DLOG_URI``."""
+        assert self._uri is not None, "the cluster is not up"
+        return self._uri
+
+    @property
+    def processes(self) -> tuple[BookieProcess, ...]:
+        return tuple(self._processes)
+
+    def bookies(self) -> list[LocalBookie]:
+        """Return the bookies that run now."""
+        return [
+            LocalBookie(
+                name=process.name,
+                pid=process.pid,
+                address=found.address if (found := self._registration(process.name)) else "",
+                directory=process.directory,
+                log_path=process.log_path,
+            )
+            for process in self._processes
+            if process.running
+        ]
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    def kill_bookie(self, index: int) -> None:
+        """End bookie *index* with SIGKILL."""
+        self._processes[index].kill()
+
+    async def stop_bookie(self, index: int) -> None:
+        """End bookie *index* in order."""
+        await _end([self._processes[index]])
+
+    async def restart_bookie(self, index: int) -> None:
+        """Start bookie *index* on its data, ending it in order first if it runs.
+
+        Returns once it is registered. Raises `ChildFailed`."""
+        await self.stop_bookie(index)
+        await self._start_bookies([self._processes[index]])
+
+    async def _start(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(_locked(self.directory))
+        except OSError as error:
+            raise InvalidCluster(f"{self.directory} cannot be used: {error.strerror}") from error
+        self._uri = await self._metadata()
+        store = await open_store(self._uri)
+        self._stack.push_async_callback(store.close)
+        await open_namespace(store)
+        self._registry = BookieDirectory(store)
+        self._stack.push_async_callback(self._registry.close)
+        await self._registry.start()
+        self._processes = [self._process(index) for index in range(self._count)]
+        self._stack.push_async_callback(_end, self._processes)
+        await self._start_bookies(self._processes)
+
+    async def _metadata(self) -> str:
+        if self._zookeeper is None:
+            return metadata_uri(self.directory)
+        if self._zookeeper != MANAGED:
+            return self._zookeeper
+        server = ManagedZooKeeper(self.directory / "zookeeper")
+        self._stack.push_async_callback(server.stop)
+        await server.start(timeout_s=self._start_timeout_s)
+        return server.uri("/dlog")
+
+    def _process(self, index: int) -> BookieProcess:
+        name = f"bookie-{index}"
+        log_path = self.directory / f"{name}.log"
+        return BookieProcess(name, self.directory / name, uri=self.uri, log_path=log_path)
+
+    async def _start_bookies(self, processes: Iterable[BookieProcess]) -> None:
+        """Start *processes* and wait until each is registered anew.
+
+        The registration of an earlier life may still be there: only another incarnation
+        tells that this one serves."""
+        waiting = {process: self._incarnation(process.name) for process in processes}
+        for process in waiting:
+            process.start()
+        deadline = time.monotonic() + self._start_timeout_s
+        while waiting:
+            for process, before in list(waiting.items()):
+                if process.exit_code is not None:
+                    reason = f"it ended with exit code {process.exit_code}"
+                    raise ChildFailed(process.name, reason, process.log_tail())
+                if self._incarnation(process.name) not in (None, before):
+                    del waiting[process]
+            if waiting and time.monotonic() > deadline:
+                late = next(iter(waiting))
+                reason = f"it did not register within {self._start_timeout_s:g} s"
+                raise ChildFailed(late.name, reason, late.log_tail())
+            await asyncio.sleep(_POLL_S)
+
+    def _incarnation(self, name: str) -> str | None:
+        found = self._registration(name)
+        return found.incarnation if found else None
+
+    def _registration(self, name: str) -> BookieRegistration | None:
+        assert self._registry is not None, "the cluster is not up"
+        for registration in self._registry.available():
+            if registration.bookie == name:
+                return registration
+        return None
+
+
+async def _end(processes: Iterable[BookieProcess]) -> None:
+    """End *processes*, all at once: in order, and those that do not end so, by force."""
+    asked = list(processes)
+    for process in asked:
+        process.terminate()
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    try:
+        for process in asked:
+            await process.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for process in asked:
+            process.kill()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process; the lock goes with the process, however it ends."""
+    with (directory / "cluster.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise ClusterRunning(str(directory), lock.read().strip()) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
