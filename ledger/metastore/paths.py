@@ -3,8 +3,10 @@
 A path is absolute inside the namespace: ``/`` or ``/a/b``, no empty, ``.`` or ``..`` part.
 """
 
+from collections.abc import Sequence
+
 from ledger.errors import InvalidPath, ValueTooLarge
-from ledger.metastore.port import VALUE_BYTES_MAX
+from ledger.metastore.port import VALUE_BYTES_MAX, CreateOp, Op, SetOp
 
 ROOT = "/"
 
@@ -35,6 +37,20 @@ def check_value(path: str, value: bytes) -> None:
     """Raises `ValueTooLarge`: a server would drop the connection, and not say why."""
     if len(value) > VALUE_BYTES_MAX:
         raise ValueTooLarge(path, len(value), VALUE_BYTES_MAX)
+
+
+def check_ops(ops: Sequence[Op]) -> None:
+    """Check all of a `multi`, which travels as one packet: its values count together."""
+    size_bytes = 0
+    for op in ops:
+        check_path(op.path)
+        if isinstance(op, CreateOp | SetOp):
+            check_value(op.path, op.value)
+            size_bytes += len(op.value)
+            if size_bytes > VALUE_BYTES_MAX:
+                raise ValueTooLarge(op.path, size_bytes, VALUE_BYTES_MAX)
+        if isinstance(op, CreateOp):
+            check_new(op.path, op.value)
 
 
 def parent_of(path: str) -> str:

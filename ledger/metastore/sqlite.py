@@ -14,11 +14,11 @@ from typing import Final, Self, TypeVar, TypeVarTuple
 
 from ledger.errors import DamagedMetadata, HandleClosed, LogError, MetadataUnavailable
 from ledger.metastore.lease import Lease
-from ledger.metastore.paths import check_new, check_path, check_value
+from ledger.metastore.paths import check_new, check_ops, check_path, check_value
 from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
 from ledger.metastore.sqlite_files import Database
 from ledger.metastore.sqlite_keeper import Keeper
-from ledger.metastore.sqlite_tree import SessionEnded, SqlTree, check_ops
+from ledger.metastore.sqlite_tree import SessionEnded, SqlTree
 from ledger.metastore.uri import FileUri
 from ledger.metastore.watches import WatchTable
 from ledger.metastore.worker import Worker

@@ -20,9 +20,6 @@ from ledger.errors import (
 )
 from ledger.metastore.paths import (
     ROOT,
-    check_new,
-    check_path,
-    check_value,
     name_of,
     numbered,
     parent_of,
@@ -254,14 +251,3 @@ class SqlTree:
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-
-
-def check_ops(ops: Sequence[Op]) -> None:
-    """Check paths and values of a `multi`. Raises `InvalidPath`, `ValueTooLarge`."""
-    for op in ops:
-        if isinstance(op, CreateOp):
-            check_new(op.path, op.value)
-        else:
-            check_path(op.path)
-        if isinstance(op, SetOp):
-            check_value(op.path, op.value)

@@ -23,6 +23,7 @@ from ledger.errors import (
 from ledger.metastore.paths import (
     ROOT,
     check_new,
+    check_ops,
     check_path,
     check_value,
     name_of,
@@ -119,6 +120,7 @@ class Tree:
 
     def multi(self, ops: Sequence[Op], *, owner: str) -> None:
         """Do all of *ops* or none; ephemeral nodes among them get *owner*."""
+        check_ops(ops)
         changed_before = dict(self._changed)
         steps: list[Callable[[], None]] = []
         self._undo = steps
@@ -150,7 +152,6 @@ class Tree:
             case CheckOp(path, version):
                 self.check(path, version)
             case CreateOp(path, value, ephemeral):
-                check_new(path, value)
                 if parent_of(path) not in self._nodes:
                     raise NoSuchNode(parent_of(path))
                 if path in self._nodes:
