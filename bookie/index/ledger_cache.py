@@ -1,0 +1,94 @@
+"""The ledger cache: index pages in memory, dirty ones until the next flush, others by LRU.
+
+Dirty pages belong to the one thread that writes (the sync thread). Readers see a dirty page
+before it is on disk, which is fine: the entry logs it points to are synced already (rule 67).
+
+Invariants:
+    a page is dirty or clean, never both; a dirty page is never evicted
+    a clean page is what is on disk
+Pages are read from disk with the lock held, so a page read before a flush can never
+replace the one that the flush wrote.
+"""
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from bookie.disk import Disk
+from bookie.errors import IndexDamaged
+from bookie.files import FileCache
+from bookie.index.format import PAGE_BYTES, check_page, new_page, page_offset, path_of
+
+_PAGE_COST_BYTES: Final = PAGE_BYTES + 300
+_Place = tuple[int, int]
+
+
+class LedgerCache:
+    """Pages by (ledger id, page number). See the module's docstring."""
+
+    def __init__(self, disk: Disk, files: FileCache, *, bytes_max: int) -> None:
+        self._disk = disk
+        self._files = files
+        self._pages_max = max(1, bytes_max // _PAGE_COST_BYTES)
+        self._lock = threading.Lock()
+        self._dirty: dict[_Place, bytearray] = {}
+        self._clean: OrderedDict[_Place, bytes] = OrderedDict()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the dirty pages fill it; then it is time to flush."""
+        return len(self._dirty) >= self._pages_max
+
+    def __len__(self) -> int:
+        """Return the number of pages in memory."""
+        return len(self._dirty) + len(self._clean)
+
+    def page(self, ledger_id: int, number: int) -> bytes | bytearray:
+        """Return a page that exists, for reading. Raises `IndexDamaged`."""
+        with self._lock:
+            return self._dirty.get((ledger_id, number)) or self._load(ledger_id, number)
+
+    def dirty(self, ledger_id: int, number: int, *, exists: bool) -> bytearray:
+        """Return a page to be changed, a new one unless it *exists*. Raises `IndexDamaged`."""
+        place = (ledger_id, number)
+        with self._lock:
+            page = self._dirty.get(place)
+            if page is None:
+                page = bytearray(self._load(ledger_id, number)) if exists else new_page()
+                self._clean.pop(place, None)
+                self._dirty[place] = page
+            return page
+
+    def dirty_pages(self) -> dict[_Place, bytearray]:
+        """Return all dirty pages, a ledger's together, in order of their numbers."""
+        return {place: self._dirty[place] for place in sorted(self._dirty)}
+
+    def flushed(self) -> None:
+        """Take note that all dirty pages are on disk as they are in memory."""
+        with self._lock:
+            for place, page in self._dirty.items():
+                self._keep(place, bytes(page))
+            self._dirty.clear()
+
+    def _load(self, ledger_id: int, number: int) -> bytes:
+        place = (ledger_id, number)
+        page = self._clean.get(place)
+        if page is None:
+            path = path_of(ledger_id)
+            try:
+                with self._files.use(path) as file:
+                    page = file.read(PAGE_BYTES, page_offset(number))
+            except FileNotFoundError:
+                raise IndexDamaged(self._disk.describe(path), 0, "the file is gone") from None
+            except OSError as error:
+                at = page_offset(number)
+                raise IndexDamaged(self._disk.describe(path), at, str(error)) from error
+            check_page(page, ledger_id, number, self._disk.describe(path))
+        self._keep(place, page)
+        return page
+
+    def _keep(self, place: _Place, page: bytes) -> None:
+        self._clean[place] = page
+        self._clean.move_to_end(place)
+        while len(self._clean) + len(self._dirty) > self._pages_max and len(self._clean) > 1:
+            self._clean.popitem(last=False)

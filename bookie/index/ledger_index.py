@@ -1,0 +1,202 @@
+"""The index of all ledgers: finds entries in entry logs, and is flushed at checkpoints.
+
+Invariants:
+    what it points to was synced before it points there (rule 67; the caller's duty)
+    a flush is all or nothing, whatever tears (`bookie.index.redo`)
+    the header of a ledger reaches the disk together with the pages it names
+Writing (`put`, `flush`) is done by one thread; reading by any.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from bookie.disk import Disk, DiskFile
+from bookie.errors import IndexDamaged
+from bookie.files import FileCache
+from bookie.index import redo
+from bookie.index.format import (
+    DIRECTORY,
+    EXTENTS_MAX,
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    SLOT,
+    SLOTS_AT,
+    LedgerHeader,
+    decode_header,
+    directory_of,
+    encode_header,
+    ledger_of,
+    page_offset,
+    path_of,
+    seal_page,
+    smallest_gap,
+    with_page,
+)
+from bookie.index.ledger_cache import LedgerCache
+from bookie.index.redo import Image
+from bookie.pieces import Piece
+
+
+class Location(NamedTuple):
+    """Where an entry lies. A tuple: there is one for each entry read."""
+
+    entry_id: int
+    log_id: int
+    offset: int
+    length: int
+
+
+class LedgerIndex:
+    """See the module's docstring."""
+
+    def __init__(self, disk: Disk, *, cache_bytes: int, files_max: int) -> None:
+        self._disk = disk
+        self._files = FileCache(disk, files_max)
+        self._cache = LedgerCache(disk, self._files, bytes_max=cache_bytes)
+        self._headers: dict[int, LedgerHeader] = {}
+        self._directories: dict[str, None] = {}
+
+    def recover(self) -> list[int]:
+        """Finish the flush that a crash may have interrupted; return all ledgers."""
+        self._write_in_place(list(redo.read(self._disk)))
+        return [
+            ledger_id
+            for outer in self._disk.list(DIRECTORY)
+            if len(outer) == 2
+            for inner in self._disk.list(f"{DIRECTORY}/{outer}")
+            for name in self._disk.list(f"{DIRECTORY}/{outer}/{inner}")
+            if (ledger_id := ledger_of(name)) is not None
+        ]
+
+    def load(self, ledger_id: int) -> LedgerHeader:
+        """Return what is on disk of a ledger. Raises `IndexDamaged`."""
+        path = path_of(ledger_id)
+        try:
+            with self._files.use(path) as file:
+                data = file.read(PAGE_BYTES, 0)
+        except FileNotFoundError:
+            raise IndexDamaged(self._disk.describe(path), 0, "the file is gone") from None
+        except OSError as error:
+            raise IndexDamaged(self._disk.describe(path), 0, str(error)) from error
+        return decode_header(data, ledger_id, self._disk.describe(path))
+
+    def page_locations(self, header: LedgerHeader, number: int) -> Iterator[Location]:
+        """Yield where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
+        if not header.has_page(number):
+            return
+        page = self._cache.page(header.ledger_id, number)
+        first = number * PAGE_ENTRIES
+        for slot, (log_id, length, offset) in enumerate(SLOT.iter_unpack(page[SLOTS_AT:])):
+            if length:
+                yield Location(first + slot, log_id, offset, length)
+
+    def put(
+        self, header: LedgerHeader, pieces: Sequence[Piece], places: Sequence[tuple[int, int]]
+    ) -> LedgerHeader:
+        """Let the index say that *pieces* lie at *places*; return the ledger's new header.
+
+        Flushes by itself when the cache is full of dirty pages. Raises `IndexDamaged`."""
+        for piece, (log_id, offset) in zip(pieces, places, strict=True):
+            header = self._put_piece(header, piece, log_id, offset)
+        self._headers[header.ledger_id] = header
+        if self._cache.is_full:
+            self.flush()
+        return header
+
+    def flush(self) -> None:
+        """Make everything that was put durable."""
+        images = [
+            Image(ledger_id, 0, encode_header(header))
+            for ledger_id, header in self._headers.items()
+        ]
+        images += (
+            Image(ledger_id, page_offset(number), seal_page(page, ledger_id, number))
+            for (ledger_id, number), page in self._cache.dirty_pages().items()
+        )
+        if not images:
+            return
+        redo.write(self._disk, images)
+        self._write_in_place(images)
+        self._cache.flushed()
+        self._headers.clear()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _put_piece(
+        self, header: LedgerHeader, piece: Piece, log_id: int, offset: int
+    ) -> LedgerHeader:
+        entries, starts = piece.run.entries, piece.run.starts
+        moved = offset - starts[piece.begin]
+        number, page = -1, bytearray()
+        for index in range(piece.begin, piece.end):
+            wanted, slot = divmod(entries[index], PAGE_ENTRIES)
+            if wanted != number:
+                number = wanted
+                header, page = self._dirty_page(header, number)
+            start = starts[index]
+            SLOT.pack_into(
+                page,
+                SLOTS_AT + slot * SLOT.size,
+                log_id,
+                starts[index + 1] - start,
+                start + moved,
+            )
+        return replace(header, last_entry=max(header.last_entry, piece.last))
+
+    def _dirty_page(self, header: LedgerHeader, number: int) -> tuple[LedgerHeader, bytearray]:
+        exists = header.has_page(number)
+        page = self._cache.dirty(header.ledger_id, number, exists=exists)
+        if exists:
+            return header, page
+        extents = with_page(header.extents, number)
+        while len(extents) > EXTENTS_MAX:
+            first, last = smallest_gap(extents)
+            for empty in range(first, last + 1):
+                self._cache.dirty(header.ledger_id, empty, exists=False)
+                extents = with_page(extents, empty)
+        return replace(header, extents=extents), page
+
+    def _write_in_place(self, images: Sequence[Image]) -> None:
+        """Write *images* to their files, durably."""
+        new_directories: dict[str, None] = {}
+        ordered = sorted(images, key=attrgetter("ledger_id", "offset"))
+        for ledger_id, group in groupby(ordered, key=attrgetter("ledger_id")):
+            path = path_of(ledger_id)
+            of_file = list(group)
+            try:
+                with self._files.use(path) as file:
+                    _write_images(file, of_file)
+            except FileNotFoundError:
+                self._make_directory(directory_of(ledger_id))
+                new_directories[directory_of(ledger_id)] = None
+                self._disk.create(path).close()
+                with self._files.use(path) as file:
+                    _write_images(file, of_file)
+        for directory in new_directories:
+            self._disk.sync_directory(directory)
+
+    def _make_directory(self, directory: str) -> None:
+        if directory in self._directories:
+            return
+        self._disk.make_directory(directory)
+        parent = directory.rpartition("/")[0]
+        self._disk.sync_directory(DIRECTORY)
+        self._disk.sync_directory(parent)
+        self._directories[directory] = None
+
+
+def _write_images(file: DiskFile, images: Sequence[Image]) -> None:
+    """Write images of one file, those that lie together at once."""
+    start = images[0].offset
+    together: list[bytes | memoryview] = []
+    for image in images:
+        if image.offset != start + len(together) * PAGE_BYTES:
+            file.write(together, start)
+            start, together = image.offset, []
+        together.append(image.data)
+    file.write(together, start)
+    file.sync()

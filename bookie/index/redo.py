@@ -1,0 +1,82 @@
+"""The redo file: what is about to be written over in index files, durable beforehand.
+
+Index pages are written in place, and a crash may tear such a write, together with entries in
+that page that were durable long ago. So all pages of a flush go to this file first; a start
+writes them to their places again if the file is whole. If it is not, no page was touched.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from bookie.disk import Disk
+from bookie.index.format import DIRECTORY, PAGE_BYTES
+
+VERSION: Final = 1
+PATH: Final = f"{DIRECTORY}/redo"
+_MAGIC: Final = b"DLOGREDO"
+_HEADER: Final = Struct("<8sIII")  # magic, version, images, CRC32C of the images
+_CRC: Final = Struct("<I")
+_HEADER_BYTES: Final = _HEADER.size + _CRC.size
+_IMAGE: Final = Struct("<qq")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The bytes that belong at one place of the index file of a ledger."""
+
+    ledger_id: int
+    offset: int
+    data: bytes
+
+
+def write(disk: Disk, images: Sequence[Image]) -> None:
+    """Replace the redo file, durably. Requires that its images are all in place and synced."""
+    crc = 0
+    buffers: list[bytes | memoryview] = []
+    for image in images:
+        assert len(image.data) == PAGE_BYTES
+        head = _IMAGE.pack(image.ledger_id, image.offset)
+        crc = extend(extend(crc, head), image.data)
+        buffers += (head, image.data)
+    header = _HEADER.pack(_MAGIC, VERSION, len(images), crc)
+    try:
+        file = disk.open(PATH)
+    except FileNotFoundError:
+        file = disk.create(PATH)
+        disk.sync_directory(DIRECTORY)
+    try:
+        file.write([header + _CRC.pack(crc32c(header)), *buffers], 0)
+        file.sync()
+    finally:
+        file.close()
+
+
+def read(disk: Disk) -> Iterator[Image]:
+    """Yield the images of the redo file; nothing if it is not there or not whole."""
+    try:
+        file = disk.open(PATH)
+    except FileNotFoundError:
+        return
+    try:
+        data = file.read(_HEADER_BYTES, 0)
+        if len(data) < _HEADER_BYTES:
+            return
+        header = data[: _HEADER.size]
+        magic, version, count, crc_expected = _HEADER.unpack(header)
+        if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(header):
+            return
+        if magic != _MAGIC or version != VERSION:
+            return
+        body = file.read(count * (_IMAGE.size + PAGE_BYTES), _HEADER_BYTES)
+    finally:
+        file.close()
+    if len(body) != count * (_IMAGE.size + PAGE_BYTES) or crc32c(body) != crc_expected:
+        return
+    for at in range(0, len(body), _IMAGE.size + PAGE_BYTES):
+        ledger_id, offset = _IMAGE.unpack_from(body, at)
+        yield Image(ledger_id, offset, body[at + _IMAGE.size : at + _IMAGE.size + PAGE_BYTES])

@@ -1,0 +1,192 @@
+"""The bytes of journal files and of the mark; see docs/formats.md.
+
+A file is a header and records. Each record carries the file's random *epoch*, so no left-over
+of another file passes for one, and *synced_to*: how much of this file was durable before the
+record was written. The latter tells a torn tail from damage: a record that is not whole was
+never promised, unless some later record says that the bytes there had been synced.
+"""
+
+import sys
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from typing import Final, Literal
+
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from bookie.errors import JournalDamaged, MarkDamaged
+
+VERSION: Final = 1
+DIRECTORY: Final = "journal"
+MARK_PATH: Final = f"{DIRECTORY}/mark"
+FILE_SUFFIX: Final = ".journal"
+FILE_HEADER_BYTES: Final = 64
+RECORD_BYTES_MAX: Final = 256 * 1024 * 1024
+
+_FILE_MAGIC: Final = b"DLOGJRNL"
+_MARK_MAGIC: Final = b"DLOGMARK"
+_FILE_HEADER: Final = Struct("<8sIIqQqq12x")  # and u32 CRC32C of what is before
+_MARK: Final = Struct("<8sIIqq")  # and u32 CRC32C
+_CRC: Final = Struct("<I")
+_RECORD: Final = Struct("<IIQqBBHIq")
+RECORD_HEADER_BYTES: Final = _RECORD.size
+EPOCH_AT: Final = 8
+"""Where in a record its epoch stands."""
+_CRC_FROM: Final = 8
+
+
+class Kind(IntEnum):
+    """Persisted: keep the numbers."""
+
+    ADD = 1
+    FENCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    journal_id: int
+    epoch: int
+    previous_id: int
+    """The file before this one; 0 for none."""
+    previous_end: int
+    """Where the records of that one end, known when this file was made: what is behind
+    was never promised."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """All records before this place are in entry logs and index (the seeds' LastLogMark)."""
+
+    journal_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Tells on its own what to do again, access key included (rule 35)."""
+
+    kind: Kind
+    ledger_id: int
+    key: bytes
+    entries: "array[int]" = field(default_factory=lambda: array("q"))
+    lengths: "array[int]" = field(default_factory=lambda: array("I"))
+    frames: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    length: int
+    crc: int
+    epoch: int
+    synced_to: int
+    kind: int
+    key_bytes: int
+    count: int
+    ledger_id: int
+
+
+def path_of(journal_id: int) -> str:
+    return f"{DIRECTORY}/{journal_id:016x}{FILE_SUFFIX}"
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    body = _FILE_HEADER.pack(
+        _FILE_MAGIC, VERSION, FILE_HEADER_BYTES,
+        header.journal_id, header.epoch, header.previous_id, header.previous_end,
+    )  # fmt: skip
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_file_header(data: bytes, path: str) -> FileHeader:
+    """Raises `JournalDamaged`."""
+    if len(data) < FILE_HEADER_BYTES:
+        raise JournalDamaged(path, len(data), "the file ends within its header")
+    body = data[: _FILE_HEADER.size]
+    magic, version, _, journal_id, epoch, previous_id, previous_end = _FILE_HEADER.unpack(body)
+    if _CRC.unpack_from(data, _FILE_HEADER.size)[0] != crc32c(body):
+        raise JournalDamaged(path, 0, "the checksum of the header differs")
+    if magic != _FILE_MAGIC or version != VERSION:
+        raise JournalDamaged(path, 0, f"not a journal file of version {VERSION}")
+    return FileHeader(journal_id, epoch, previous_id, previous_end)
+
+
+def encode_record(record: Record, epoch: int, synced_to: int) -> list[bytes]:
+    """Return the record in pieces to be written one after the other; frames uncopied."""
+    count = len(record.entries)
+    columns = b"".join((record.key, _to_bytes(record.entries), _to_bytes(record.lengths)))
+    length = RECORD_HEADER_BYTES + len(columns) + len(record.frames)
+    header = _RECORD.pack(
+        length, 0, epoch, synced_to,
+        record.kind, 0, len(record.key), count, record.ledger_id,
+    )  # fmt: skip
+    crc = extend(crc32c(header[_CRC_FROM:] + columns), record.frames)
+    return [header[:4] + _CRC.pack(crc) + header[_CRC_FROM:] + columns, record.frames]
+
+
+def decode_record_header(data: bytes) -> RecordHeader | None:
+    """Return what *data* says, right or not; None if it is too short."""
+    if len(data) < RECORD_HEADER_BYTES:
+        return None
+    length, crc, epoch, synced_to, kind, _, key_bytes, count, ledger_id = _RECORD.unpack_from(data)
+    return RecordHeader(length, crc, epoch, synced_to, kind, key_bytes, count, ledger_id)
+
+
+def decode_record(data: bytes) -> Record | str:
+    """Return the record that *data*, its whole length, holds, or why it is none."""
+    header = decode_record_header(data)
+    if header is None or header.length != len(data):
+        return "the record is cut short"
+    if crc32c(data[_CRC_FROM:]) != header.crc:
+        return "the checksum of the record differs"
+    count = header.count
+    entries_at = RECORD_HEADER_BYTES + header.key_bytes
+    lengths_at = entries_at + 8 * count
+    frames_at = lengths_at + 4 * count
+    if header.kind not in Kind._value2member_map_ or frames_at > len(data):
+        return f"unknown kind {header.kind}, or columns longer than the record"
+    lengths = _from_bytes("I", data[lengths_at:frames_at])
+    if frames_at + sum(lengths) != len(data):
+        return "lengths and record do not fit"
+    return Record(
+        Kind(header.kind),
+        header.ledger_id,
+        data[RECORD_HEADER_BYTES:entries_at],
+        _from_bytes("q", data[entries_at:lengths_at]),
+        lengths,
+        data[frames_at:],
+    )
+
+
+def encode_mark(mark: Mark) -> bytes:
+    body = _MARK.pack(_MARK_MAGIC, VERSION, 0, mark.journal_id, mark.offset)
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_mark(data: bytes, path: str) -> Mark:
+    """Raises `MarkDamaged`."""
+    if len(data) != _MARK.size + _CRC.size:
+        raise MarkDamaged(path, len(data), f"{len(data)} bytes are no mark")
+    body = data[: _MARK.size]
+    magic, version, _, journal_id, offset = _MARK.unpack(body)
+    if _CRC.unpack_from(data, _MARK.size)[0] != crc32c(body):
+        raise MarkDamaged(path, 0, "the checksum differs")
+    if magic != _MARK_MAGIC or version != VERSION:
+        raise MarkDamaged(path, 0, f"not a mark of version {VERSION}")
+    return Mark(journal_id, offset)
+
+
+def _to_bytes(column: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_bytes(typecode: Literal["q", "I"], data: bytes) -> "array[int]":
+    column = array(typecode)
+    column.frombytes(data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

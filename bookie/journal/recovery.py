@@ -1,0 +1,185 @@
+"""Reads the journal again after a start: which files, from where, and where it ends.
+
+The policy (rule 61): a record that is not whole ends the replay iff it is in the newest file
+and nothing shows that its bytes had been synced; those were never promised. Everything else
+that is not as it was written is damage, and the bookie refuses to start. Evidence that bytes
+at *x* had been synced is a later record with *synced_to* > x, or a later file, which says in
+its header where the one before it ended.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.disk import Disk, DiskFile
+from bookie.errors import JournalDamaged, JournalMissing
+from bookie.journal.format import (
+    DIRECTORY,
+    EPOCH_AT,
+    FILE_HEADER_BYTES,
+    MARK_PATH,
+    RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    FileHeader,
+    Mark,
+    Record,
+    decode_file_header,
+    decode_mark,
+    decode_record,
+    decode_record_header,
+    path_of,
+)
+from bookie.journal.writer import TEMPORARY_SUFFIX, journal_ids
+
+_SCAN_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What to replay of one file."""
+
+    header: FileHeader
+    start: int
+    end: int | None
+    """None: wherever the records end; the newest file."""
+
+
+def is_new(disk: Disk) -> bool:
+    """Whether there was never a journal here."""
+    names = [name for name in disk.list(DIRECTORY) if not name.endswith(TEMPORARY_SUFFIX)]
+    return not names
+
+
+def plan(disk: Disk) -> list[Segment]:
+    """Return what must be replayed, in order, after checking that all of it is there.
+
+    Requires that the journal is not new. Raises `JournalMissing`, `JournalDamaged` and
+    `MarkDamaged`."""
+    mark = read_mark(disk)
+    ids = [
+        journal_id for journal_id in journal_ids(disk) if not mark or journal_id >= mark.journal_id
+    ]
+    headers = [_read_header(disk, journal_id) for journal_id in ids]
+    _check_chain(disk, mark, headers)
+    segments = []
+    for index, header in enumerate(headers):
+        start = mark.offset if mark and index == 0 else FILE_HEADER_BYTES
+        end = headers[index + 1].previous_end if index + 1 < len(headers) else None
+        segments.append(Segment(header, start, end))
+    return segments
+
+
+def replay(disk: Disk, segment: Segment) -> Generator[Record, None, int]:
+    """Yield the records of *segment*; return where they end. Raises `JournalDamaged`.
+
+    Afterwards all that was read is durable: a killed process leaves behind what it had
+    written and not synced, and a crash would take that away again."""
+    path = path_of(segment.header.journal_id)
+    file = disk.open(path)
+    try:
+        size_bytes = file.size()
+        offset = segment.start
+        if size_bytes < max(offset, segment.end or 0):
+            raise JournalDamaged(disk.describe(path), size_bytes, "the file was cut short")
+        while offset != segment.end:
+            record = _read_record(file, offset, size_bytes, segment.header.epoch)
+            if isinstance(record, str):
+                _check_torn(disk, file, segment, offset, record)
+                break
+            yield record[0]
+            offset = record[1]
+        file.sync()
+        return offset
+    finally:
+        file.close()
+
+
+def read_mark(disk: Disk) -> Mark | None:
+    """Return the mark, None if there is none. Raises `MarkDamaged`."""
+    try:
+        file = disk.open(MARK_PATH)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_mark(file.read(file.size(), 0), disk.describe(MARK_PATH))
+    finally:
+        file.close()
+
+
+def _check_chain(disk: Disk, mark: Mark | None, headers: list[FileHeader]) -> None:
+    """Every file from the mark on must follow the one before it."""
+    expected = mark.journal_id if mark else None
+    for index, header in enumerate(headers):
+        previous = headers[index - 1].journal_id if index else None
+        if previous is not None and header.previous_id != previous:
+            raise JournalMissing(
+                disk.describe(path_of(header.previous_id)),
+                f"the file is not there, but {path_of(header.journal_id)} follows it",
+            )
+        if index == 0 and expected is None and header.previous_id:
+            raise JournalMissing(
+                disk.describe(MARK_PATH), "there is no mark, and the first journal file is gone"
+            )
+    if expected is not None and (not headers or headers[0].journal_id != expected):
+        raise JournalMissing(
+            disk.describe(path_of(expected)), "the mark names this file, but it is not there"
+        )
+
+
+def _read_header(disk: Disk, journal_id: int) -> FileHeader:
+    path = path_of(journal_id)
+    file = disk.open(path)
+    try:
+        header = decode_file_header(file.read(FILE_HEADER_BYTES, 0), disk.describe(path))
+    finally:
+        file.close()
+    if header.journal_id != journal_id:
+        raise JournalDamaged(disk.describe(path), 0, f"it says it is file {header.journal_id}")
+    return header
+
+
+def _read_record(
+    file: DiskFile, offset: int, size_bytes: int, epoch: int
+) -> tuple[Record, int] | str:
+    """Return the record at *offset* and where it ends, or why there is none."""
+    header = decode_record_header(file.read(RECORD_HEADER_BYTES, offset))
+    if header is None or header.length == 0:
+        return "there is no record"
+    if header.epoch != epoch:
+        return "there is no record of this file"
+    if not RECORD_HEADER_BYTES <= header.length <= min(RECORD_BYTES_MAX, size_bytes - offset):
+        return f"a record of {header.length} bytes cannot be here"
+    record = decode_record(file.read(header.length, offset))
+    return record if isinstance(record, str) else (record, offset + header.length)
+
+
+def _check_torn(disk: Disk, file: DiskFile, segment: Segment, offset: int, reason: str) -> None:
+    """Return iff what is at *offset* was never promised."""
+    path = disk.describe(file.path)
+    if segment.end is not None:
+        raise JournalDamaged(path, offset, f"{reason}, but the records go on to {segment.end}")
+    later = _find_later(file, offset, segment.header.epoch)
+    if later is not None:
+        raise JournalDamaged(path, offset, f"{reason}, but it was synced before byte {later}")
+
+
+def _find_later(file: DiskFile, offset: int, epoch: int) -> int | None:
+    """Return where a whole record says that the byte at *offset* had been synced."""
+    wanted = epoch.to_bytes(8, "little")
+    size_bytes = file.size()
+    for chunk_at in range(offset + 1, size_bytes, _SCAN_BYTES):
+        chunk = file.read(_SCAN_BYTES + len(wanted) - 1, chunk_at)
+        found = chunk.find(wanted)
+        while found >= 0:
+            start = chunk_at + found - EPOCH_AT
+            if start > offset and _read_synced_to(file, start, size_bytes, epoch) > offset:
+                return start
+            found = chunk.find(wanted, found + 1)
+    return None
+
+
+def _read_synced_to(file: DiskFile, start: int, size_bytes: int, epoch: int) -> int:
+    if isinstance(_read_record(file, start, size_bytes, epoch), str):
+        return -1
+    header = decode_record_header(file.read(RECORD_HEADER_BYTES, start))
+    return header.synced_to if header else -1

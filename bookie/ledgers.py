@@ -1,0 +1,127 @@
+"""What a bookie knows of its ledgers: one record per ledger in memory, few of them at a time.
+
+Invariants:
+    there is at most one record of a ledger (two would let an add pass a fence: rule 30)
+    a record that says more than the disk is pinned; others are forgotten, longest unused first
+Callers serialise all calls (one lock of the storage).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bookie.frames import Checked
+from bookie.index.format import LedgerHeader
+from ledger.entry import parse_header
+
+
+@dataclass(slots=True)
+class LedgerRecord:
+    """The state of one ledger; *stored* is as much of it as is on disk."""
+
+    stored: LedgerHeader
+    fenced: bool = False
+    fence_ticket: int = 0
+    """The journal's ticket of the fence; an earlier start's fence has none."""
+    last_entry: int = -1
+    last_add_confirmed: int = -2
+    """-2: none known, not even an explicit -1."""
+    lac_proof: bytes = b""
+
+    @property
+    def ledger_id(self) -> int:
+        return self.stored.ledger_id
+
+    @property
+    def key(self) -> bytes:
+        return self.stored.key
+
+    def learn(self, run: Checked) -> None:
+        """Take note of the entries of *run*."""
+        self.last_entry = max(self.last_entry, run.entries[-1])
+        self.learn_lac(run)
+
+    def learn_lac(self, run: Checked) -> bool:
+        """Keep the proof of the highest LAC; return whether *run* has it (rule 14)."""
+        if run.last_add_confirmed <= self.last_add_confirmed:
+            return False
+        self.last_add_confirmed, self.lac_proof = run.last_add_confirmed, run.proof()
+        return True
+
+
+class LedgerTable:
+    """See the module's docstring."""
+
+    def __init__(self, ledger_ids: Iterable[int], *, clean_max: int) -> None:
+        self._known = dict.fromkeys(ledger_ids)
+        self._clean_max = clean_max
+        self._clean: OrderedDict[int, LedgerRecord] = OrderedDict()
+        self._dirty: dict[int, LedgerRecord] = {}
+        self._flushing: dict[int, LedgerRecord] = {}
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._dirty)
+
+    def __len__(self) -> int:
+        """Return the number of records in memory."""
+        return len(self._clean) + len(self._dirty.keys() | self._flushing.keys())
+
+    def ids(self) -> list[int]:
+        return sorted(self._known)
+
+    def is_known(self, ledger_id: int) -> bool:
+        """Whether the ledger exists here; its record may have to be read from disk."""
+        return ledger_id in self._known
+
+    def get(self, ledger_id: int) -> LedgerRecord | None:
+        """Return the record if it is in memory."""
+        record = self._dirty.get(ledger_id) or self._flushing.get(ledger_id)
+        if record is None:
+            record = self._clean.get(ledger_id)
+            if record is not None:
+                self._clean.move_to_end(ledger_id)
+        return record
+
+    def create(self, ledger_id: int, key: bytes) -> LedgerRecord:
+        """Return the record of a ledger that was never here."""
+        assert ledger_id not in self._known
+        record = LedgerRecord(LedgerHeader(ledger_id, key))
+        self._known[ledger_id] = None
+        self._dirty[ledger_id] = record
+        return record
+
+    def adopt(self, stored: LedgerHeader) -> None:
+        """Take a record as it is on disk, unless one is in memory."""
+        if self.get(stored.ledger_id) is not None:
+            return
+        lac = parse_header(stored.lac_proof).last_add_confirmed if stored.lac_proof else -2
+        self._clean[stored.ledger_id] = LedgerRecord(
+            stored, stored.fenced, 0, stored.last_entry, lac, stored.lac_proof
+        )
+        self._evict()
+
+    def touch(self, record: LedgerRecord) -> None:
+        """Take note that *record* says more than the disk."""
+        self._dirty[record.ledger_id] = record
+        self._clean.pop(record.ledger_id, None)
+
+    def begin_flush(self) -> list[LedgerRecord]:
+        """Return the records to write, in order of their ids."""
+        assert not self._flushing, "one flush at a time"
+        self._flushing, self._dirty = self._dirty, {}
+        return [self._flushing[ledger_id] for ledger_id in sorted(self._flushing)]
+
+    def end_flush(self, stored: Iterable[LedgerHeader]) -> None:
+        """Take note of what is on disk now."""
+        for header in stored:
+            record = self._flushing.pop(header.ledger_id)
+            record.stored = header
+            if header.ledger_id not in self._dirty:
+                self._clean[header.ledger_id] = record
+        assert not self._flushing, "every record that was begun was written"
+        self._evict()
+
+    def _evict(self) -> None:
+        while len(self._clean) > self._clean_max:
+            self._clean.popitem(last=False)

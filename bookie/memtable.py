@@ -1,0 +1,102 @@
+"""The memtable: entries that are in the journal but not in the entry logs yet.
+
+There is one being filled and, during a checkpoint, one being written out. Per ledger it keeps
+the runs as they came, in one ascending list; an entry that comes late (a repair, a write-back
+of recovery) goes to a dictionary beside it. So the common add costs nothing per entry.
+
+Invariants:
+    the runs of a ledger ascend and do not overlap
+    no entry is both in a run and among the late ones
+Callers serialise all calls (one lock of the storage).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from bookie.frames import Checked
+from bookie.pieces import Found, Piece, limit, merge, whole
+
+_RUN_BYTES: Final = 600
+_ENTRY_BYTES: Final = 20
+"""What a run and an entry cost besides their frames, roughly."""
+
+
+class LedgerEntries:
+    """The entries of one ledger in one memtable."""
+
+    def __init__(self) -> None:
+        self._runs: list[Checked] = []
+        self._firsts: list[int] = []
+        self._late: dict[int, Piece] = {}
+
+    def add(self, run: Checked, new: Sequence[int] | None) -> None:
+        """Take *run*, or only its entries at the indexes *new*; what is here already stays."""
+        if new is None and (not self._runs or run.entries[0] > self._runs[-1].entries[-1]):
+            self._runs.append(run)
+            self._firsts.append(run.entries[0])
+            return
+        for index in range(len(run.entries)) if new is None else new:
+            if self.frame(run.entries[index]) is None:
+                self._late[run.entries[index]] = Piece(run, index, index + 1)
+
+    def frame(self, entry_id: int) -> bytes | None:
+        late = self._late.get(entry_id)
+        if late is not None:
+            return late.run.frame(late.begin)
+        at = bisect_right(self._firsts, entry_id) - 1
+        if at < 0:
+            return None
+        run = self._runs[at]
+        index = bisect_left(run.entries, entry_id)
+        if index == len(run.entries) or run.entries[index] != entry_id:
+            return None
+        return run.frame(index)
+
+    def find(self, first: int, last: int, bytes_max: int) -> Found:
+        """Return the entries in first..last, up to about *bytes_max*, at least one."""
+        pieces: list[Piece] = []
+        left_bytes = bytes_max
+        considered = last
+        for at in range(max(0, bisect_right(self._firsts, first) - 1), len(self._runs)):
+            if self._firsts[at] > last:
+                break
+            piece = whole(self._runs[at]).between(first, last)
+            if piece is None:
+                continue
+            pieces.append(piece)
+            left_bytes -= piece.size_bytes
+            if left_bytes <= 0:
+                considered = piece.last
+                break
+        if self._late:
+            late = [self._late[e] for e in sorted(self._late) if first <= e <= considered]
+            pieces = merge([*pieces, *late])
+        return limit(pieces, considered, bytes_max)
+
+    def pieces(self) -> list[Piece]:
+        """Return all entries in ascending order."""
+        return merge([*map(whole, self._runs), *self._late.values()])
+
+
+class Memtable:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, LedgerEntries] = {}
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        """Return the number of ledgers."""
+        return len(self._ledgers)
+
+    def add(self, ledger_id: int, run: Checked, new: Sequence[int] | None = None) -> None:
+        """See `LedgerEntries.add`."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[ledger_id] = LedgerEntries()
+        ledger.add(run, new)
+        self.size_bytes += len(run.data) + _RUN_BYTES + _ENTRY_BYTES * len(run.entries)
+
+    def ledger(self, ledger_id: int) -> LedgerEntries | None:
+        return self._ledgers.get(ledger_id)
