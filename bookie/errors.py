@@ -3,6 +3,7 @@
 CallerError
 |- PortInUse
 |- AddressUnusable
+|- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster
@@ -39,6 +40,14 @@ class AddressUnusable(CallerError):
             f"cannot listen on {host}:{port}: {reason}; give an address of this machine"
         )
         self.host, self.port, self.reason = host, port, reason
+
+
+class InvalidBookieName(CallerError):
+    def __init__(self, bookie: str) -> None:
+        super().__init__(
+            f"{bookie!r} cannot be the name of a bookie; use printable characters without '/'"
+        )
+        self.bookie = bookie
 
 
 class DirectoryInUse(CallerError):

@@ -7,6 +7,7 @@ files. A crash anywhere in it leaves a state from which the same works again (ru
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import urandom
 from typing import Final
 
 from bookie.disk import Disk
@@ -133,3 +134,20 @@ def make_directories(disk: Disk) -> None:
     for name in disk.list(journal_format.DIRECTORY):
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(f"{journal_format.DIRECTORY}/{name}")
+
+
+def initialise(disk: Disk, *, entropy: Callable[[int], bytes] = urandom) -> None:
+    """Begin the journal of a new bookie, so that a journal that is not there is a lost one."""
+    make_directories(disk)
+    if is_new(disk):
+        begin(disk, 1, previous=None, preallocate_bytes=0, entropy=entropy)
+        write_mark(disk, Mark(1, FILE_HEADER_BYTES))
+
+
+def is_blank(disk: Disk) -> bool:
+    """Whether no ledger was ever added to or fenced here. Raises a `FileDamaged`."""
+    if disk.list(entrylog_format.DIRECTORY) or disk.list(index_format.DIRECTORY):
+        return False
+    if is_new(disk):
+        return True
+    return not any(True for segment in plan(disk) for _ in replay(disk, segment))
