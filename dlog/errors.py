@@ -9,7 +9,8 @@
     |  |- AppendRejected          the record was not sent; the log goes on without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
-    |  `- LogClosed               appended after close
+    |  |- LogClosed               appended after close
+    |  `- UsedAfterFork           the handle belongs to the parent process
     |- RemoteError
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
@@ -17,6 +18,7 @@
     |  |- TakeoverFailed          the log could not be opened for writing
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
+    |  |- NotThereYet             a bounded read found no more records in time
     |  `- ManifestTooLarge
     `- StorageError
        |- DamagedBatch            bytes are no record batch
@@ -86,6 +88,14 @@ class LogClosed(HandleClosed):
         self.log = log
 
 
+class UsedAfterFork(CallerError):
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"log {log!r} was opened before this process was forked; open it again here"
+        )
+        self.log = log
+
+
 class LostOwnership(RemoteError):
     def __init__(self, log: str, reason: str = "another process took it over") -> None:
         super().__init__(
@@ -149,12 +159,25 @@ class LogSealed(RemoteError):
 
 
 class Trimmed(RemoteError):
-    def __init__(self, log: str, offset: int, first_offset: int) -> None:
+    def __init__(self, log: str, position: object, first_offset: int) -> None:
         super().__init__(
-            f"log {log!r}: offset {offset} was trimmed away; "
+            f"log {log!r}: position {position} was trimmed away; "
             f"the first record there is now has offset {first_offset}"
         )
-        self.log, self.offset, self.first_offset = log, offset, first_offset
+        self.log, self.position, self.first_offset = log, position, first_offset
+
+
+class NotThereYet(RemoteError):
+    """A bounded read came to a record that no bookie gives as committed."""
+
+    retryable = True
+
+    def __init__(self, log: str, offset: int, waited_s: float) -> None:
+        super().__init__(
+            f"log {log!r}: no committed record with offset {offset} was found for {waited_s:g} s; "
+            "check that its bookies run, then read again"
+        )
+        self.log, self.offset, self.waited_s = log, offset, waited_s
 
 
 class ManifestTooLarge(RemoteError):

@@ -153,6 +153,13 @@ class LogWriter:
             self._room.append(waiter)
             await waiter
 
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call *call* once appends are welcome."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter.add_done_callback(lambda _: call())
+        self._room.append(waiter)
+        self._wake()
+
     async def flush(self) -> None:
         """Return once every append made before is confirmed. Raises what ended the writer."""
         if self._confirmed_offset < self._next_offset and self.error is None:

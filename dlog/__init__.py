@@ -1,0 +1,54 @@
+"""dlog: a replicated log built from fenced ledgers. `dlog.aio` has the same names for asyncio."""
+
+from dlog.errors import (
+    AppendFailed,
+    AppendOutcomeUnknown,
+    AppendRejected,
+    InvalidName,
+    InvalidPosition,
+    InvalidSettings,
+    LogClosed,
+    LogExists,
+    LogSealed,
+    LostOwnership,
+    NoSuchLog,
+    RecordTooLarge,
+    TakeoverFailed,
+    Trimmed,
+    TxidOutOfOrder,
+    UnexpectedOffset,
+)
+from dlog.log import Log, Reader
+from dlog.position import DLSN, Record, RecordId, Txid
+from dlog.recordbatch import Codec
+from dlog.settings import LogSettings
+from ledger.errors import LogError, TooManyPending
+
+__all__ = [
+    "DLSN",
+    "AppendFailed",
+    "AppendOutcomeUnknown",
+    "AppendRejected",
+    "Codec",
+    "InvalidName",
+    "InvalidPosition",
+    "InvalidSettings",
+    "Log",
+    "LogClosed",
+    "LogError",
+    "LogExists",
+    "LogSealed",
+    "LogSettings",
+    "LostOwnership",
+    "NoSuchLog",
+    "Reader",
+    "Record",
+    "RecordId",
+    "RecordTooLarge",
+    "TakeoverFailed",
+    "TooManyPending",
+    "Trimmed",
+    "Txid",
+    "TxidOutOfOrder",
+    "UnexpectedOffset",
+]

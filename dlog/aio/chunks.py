@@ -1,0 +1,224 @@
+"""Executes `protocol.cursor`: reads a log in chunks, across segments, through trouble.
+
+A chunk is one batch and which of its records to take; nothing is done per record. Ledgers are
+opened without recovery, so the writer is never disturbed. After an error that may pass the
+cursor finds its place again, after a bounded, growing delay; any other error is raised.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple, assert_never
+
+import structlog
+
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import Ledgers, LedgerTail
+from dlog.aio.segments import find_place
+from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
+from dlog.manifest import Segment
+from dlog.position import Record
+from dlog.protocol import cursor as protocol
+from dlog.protocol.seek import Index
+from dlog.recordbatch import RecordBatch, decode_batch
+from ledger.errors import LogError, NoSuchLedger
+from ledger.ids import LedgerId
+
+READ_BYTES_MAX: Final = 1024 * 1024
+WAIT_S: Final = 2.0
+"""How long one read waits for new entries, or a wait for the manifest lasts."""
+BACKOFF_S: Final = 0.05
+BACKOFF_S_MAX: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Chunk(NamedTuple):
+    """Records *skip* .. *skip* + *take* - 1 of *batch*, which is entry *entry* of a segment."""
+
+    batch: RecordBatch
+    first_offset: int
+    """Offset of the batch's slot 0, also if that is skipped."""
+    segment: int
+    entry: int
+    skip: int
+    take: int
+
+    @property
+    def begin(self) -> int:
+        """Offset of the first record taken."""
+        return self.first_offset + self.skip
+
+    @property
+    def end(self) -> int:
+        """Offset after the last record taken."""
+        return self.first_offset + self.skip + self.take
+
+    def records(self) -> Iterator[Record]:
+        return self.batch.records(
+            self.first_offset, self.segment, self.entry, skip=self.skip, take=self.take
+        )
+
+
+class ChunkReader:
+    """Reads from *start* to *stop*. Used by one task at a time; close it.
+
+    *patience_s*: raise if there was no progress for so long; None: wait for ever."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        start: int,
+        *,
+        stop: int | None = None,
+        incarnation: str | None = None,
+        patience_s: float | None = None,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._ledgers = ledgers
+        self._node = node
+        self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
+        self._next: protocol.CursorEffect = protocol.ReadManifest()
+        self._patience_s = patience_s
+        self._wait_s = wait_s
+        self._loop = asyncio.get_running_loop()
+        self._progress_at = self._loop.time()
+        self._failures = 0
+        self._tail: LedgerTail | None = None
+        self._batches: dict[int, RecordBatch] = {}
+        """Decoded entries that the cursor has been told of and not delivered yet."""
+        self._changed = asyncio.Event()
+        """Set when the manifest may have changed since it was read."""
+        self._watching = self._loop.create_task(self._watch())
+
+    async def read(self) -> list[Chunk]:
+        """Return the next chunks, in order; empty once the stop was reached.
+
+        Raises `Trimmed`, `NoSuchLog`, `DamagedLog`, and what is not retryable."""
+        while True:
+            match self._next:
+                case protocol.Finish():
+                    return []
+                case protocol.Fail(error):
+                    raise error
+            *deliveries, self._next = self._cursor.step(await self._event(self._next))
+            chunks = [self._chunk(each) for each in deliveries]
+            self._batches.clear()
+            if chunks:
+                self._progress_at = self._loop.time()
+                self._failures = 0
+                return chunks
+
+    async def close(self) -> None:
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        await self._leave()
+
+    async def _event(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
+        try:
+            return await self._execute(effect)
+        except NoSuchLedger:
+            await self._leave()
+            return protocol.LedgerMissing()
+        except LogError as error:
+            if not error.retryable or self._impatient():
+                raise
+            self._failures += 1
+            delay_s = min(BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_S_MAX)
+            _log.warning(
+                "read_interrupted", log=self._node.log, error=str(error), retry_in_s=delay_s
+            )
+            await self._leave()
+            await asyncio.sleep(delay_s)
+            return protocol.Interrupted()
+
+    async def _execute(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
+        match effect:
+            case protocol.ReadManifest():
+                return await self._manifest()
+            case protocol.AwaitManifest():
+                self._check_patience()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._wait_s):
+                        await self._changed.wait()
+                return await self._manifest()
+            case protocol.FindPlace():
+                tail = await self._enter(effect.segment)
+                found = await find_place(tail, Index(effect.index))
+                return protocol.PlaceFound(found.entry, found.base_index)
+            case protocol.ReadEntries():
+                if self._changed.is_set():
+                    return await self._manifest()
+                return await self._entries(effect)
+            case protocol.Deliver() | protocol.Finish() | protocol.Fail():
+                raise AssertionError("handled by the caller")
+            case _:
+                assert_never(effect)
+
+    async def _manifest(self) -> protocol.CursorEvent:
+        self._changed.clear()
+        try:
+            manifest, _ = await self._node.read()
+        except NoSuchLog:
+            return protocol.ManifestSeen(None)
+        return protocol.ManifestSeen(manifest)
+
+    async def _entries(self, effect: protocol.ReadEntries) -> protocol.CursorEvent:
+        tail = await self._enter(effect.segment)
+        entries = await tail.read_some(effect.first, bytes_max=READ_BYTES_MAX, wait_s=self._wait_s)
+        if not entries:
+            if tail.last_entry is not None and effect.first > tail.last_entry:
+                return protocol.SegmentEnded()
+            self._check_patience()
+            return protocol.NothingNew()
+        told: list[tuple[int, int, int]] = []
+        for entry in entries:
+            try:
+                batch = decode_batch(entry.payload)
+            except DamagedBatch as error:
+                raise DamagedLog(
+                    self._node.log,
+                    f"entry {entry.entry_id} of ledger {tail.ledger_id}: {error}",
+                ) from error
+            self._batches[entry.entry_id] = batch
+            told.append((entry.entry_id, batch.header.base_index, batch.count))
+        return protocol.BatchesRead(told)
+
+    def _chunk(self, effect: protocol.CursorEffect) -> Chunk:
+        assert isinstance(effect, protocol.Deliver)
+        batch = self._batches[effect.entry]
+        return Chunk(
+            batch, effect.first_offset, effect.segment, effect.entry, effect.skip, effect.take
+        )
+
+    async def _enter(self, segment: Segment) -> LedgerTail:
+        """Return the reader of the segment's ledger; one is open at a time."""
+        ledger_id: LedgerId = segment.ledger_id
+        if self._tail is None or self._tail.ledger_id != ledger_id:
+            await self._leave()
+            self._tail = await self._ledgers.open_no_recovery(ledger_id)
+        return self._tail
+
+    async def _leave(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await tail.close()
+
+    def _impatient(self) -> bool:
+        if self._patience_s is None:
+            return False
+        return self._loop.time() - self._progress_at > self._patience_s
+
+    def _check_patience(self) -> None:
+        if self._impatient():
+            raise NotThereYet(self._node.log, self._cursor.next_offset, self._patience_s or 0.0)
+
+    async def _watch(self) -> None:
+        watch = self._node.watch()
+        try:
+            while True:
+                await watch.changed()
+                self._changed.set()
+        finally:
+            watch.close()

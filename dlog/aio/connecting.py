@@ -1,0 +1,19 @@
+"""From a namespace's URI to a client of its ledgers."""
+
+from dlog.aio.port import Ledgers
+from dlog.config import load, resolve_uri
+
+
+async def connect(uri: str | None) -> Ledgers:
+    """Connect to the namespace at *uri*, or the configured one. The caller closes it.
+
+    Raises `InvalidUri`, `InvalidConfig`, `MetadataUnavailable`, `NamespaceMismatch`."""
+    # Here, because it takes a quarter of a second and plain values need none of it.
+    from ledger.client import ClientConfig, LedgerClient
+
+    found = resolve_uri(uri)
+    settings = load()
+    config = ClientConfig(
+        session_timeout_s=settings.session_timeout_s, metadata_timeout_s=settings.timeout_s
+    )
+    return await LedgerClient.connect(found, config)

@@ -1,0 +1,45 @@
+"""Deleting a log, so that a crash at any point leaks nothing and resurrects nothing.
+
+    1. the manifest is marked: nobody opens the log any more, its writer cannot add a segment,
+       and all its ledgers are listed for deletion
+    2. each ledger is fenced, so that a writer which still has it acknowledges no more, and
+       then deleted
+    3. the manifest is deleted
+
+Whoever finds a marked manifest may go on with 2.
+"""
+
+from contextlib import suppress
+
+from dlog.aio.manifests import ManifestNode, delete_listed
+from dlog.aio.port import Ledgers
+from dlog.errors import NoSuchLog
+from dlog.protocol.edits import drop_log
+from ledger.errors import BadVersion, NoSuchLedger, RemoteError
+
+
+async def drop(ledgers: Ledgers, node: ManifestNode) -> None:
+    """Delete the log. Raises `NoSuchLog`, `MetadataUnavailable` (then repeat it)."""
+    await node.edit(drop_log())
+    await finish_drop(ledgers, node)
+
+
+async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
+    """Finish a deletion that has begun, if one has."""
+    try:
+        manifest, _ = await node.read()
+    except NoSuchLog:
+        return
+    if not manifest.dropped:
+        return
+    for ledger_id in manifest.deleting[-2:]:
+        # Its bookies may be gone, which must not keep anybody from deleting it.
+        with suppress(NoSuchLedger, RemoteError):
+            await ledgers.recover(ledger_id)
+    try:
+        await delete_listed(ledgers, node, manifest)
+        found, version = await node.read()
+        if found.incarnation == manifest.incarnation:
+            await node.delete(version)
+    except (NoSuchLog, BadVersion):
+        return  # somebody else finishes it too

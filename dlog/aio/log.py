@@ -1,0 +1,271 @@
+"""The face of the log layer, async: open a log to append, or tail it.
+
+async with await Log.open("flights") as log:
+    record_id = await log.append(b"...")
+
+async for record in await Log.tail("flights"):
+    ...
+"""
+
+import asyncio
+import operator
+import secrets
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from dlog.aio.connecting import connect
+from dlog.aio.dropping import finish_drop
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.opening import TakeoverDriver
+from dlog.aio.places import start_offset, stop_offset
+from dlog.aio.port import Leadership, Ledgers
+from dlog.aio.ranges import PATIENCE_S
+from dlog.aio.reader import Reader
+from dlog.aio.writer import LogWriter
+from dlog.errors import LogExists, NoSuchLog
+from dlog.manifest import Manifest
+from dlog.names import check_name
+from dlog.position import RecordId, Start, Stop
+from dlog.settings import LogSettings
+from ledger.clock import now_ms
+from ledger.errors import LogError
+
+Payload = bytes | bytearray | memoryview
+
+_TIMESTAMP_MS_MAX = 2**62
+
+
+class Log:
+    """A log that this process writes. Made by `Log.open`; an async context manager."""
+
+    def __init__(self, writer: LogWriter, ledgers: Ledgers, *, owns_ledgers: bool) -> None:
+        self._writer = writer
+        self._ledgers = ledgers
+        self._owns_ledgers = owns_ledgers
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        *,
+        uri: str | None = None,
+        term: Leadership | None = None,
+        create: bool = True,
+        settings: LogSettings | None = None,
+        client: Ledgers | None = None,
+    ) -> Self:
+        """Take the log over for writing: whoever wrote it before cannot any more.
+
+        *settings* count only when the log is created here. With *term*, leadership is checked
+        between the steps. *client* is used and left open; without it, one is made for *uri*.
+
+        Raises `InvalidName`, `NoSuchLog` (with *create* False), `LogSealed`,
+        `LostOwnership`, `TakeoverFailed`, and what connecting raises."""
+        check_name(name)
+        ledgers = client if client is not None else await connect(uri)
+        owns = client is None
+        try:
+            node = ManifestNode(ledgers.store, name)
+            if create:
+                await ensure_log(ledgers, node, settings)
+            driver = TakeoverDriver(ledgers, node, term=term, now_ms=now_ms)
+            writer = LogWriter(ledgers, node, await driver.run(), now_ms=now_ms)
+        except BaseException:
+            if owns:
+                await ledgers.close()
+            raise
+        return cls(writer, ledgers, owns_ledgers=owns)
+
+    @staticmethod
+    async def tail(
+        name: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        follow: bool = True,
+        stop: Stop | None = None,
+        client: Ledgers | None = None,
+    ) -> Reader:
+        """Return a reader of the log, beside whoever writes it.
+
+        It begins at *start* and ends before *stop*; with *follow* False also at the end the
+        log has now. Raises `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and
+        what connecting raises."""
+        check_name(name)
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            first = await start_offset(ledgers, node, start)
+            end = await stop_offset(ledgers, node, stop, follow=follow)
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+        return Reader(
+            ledgers,
+            node,
+            first,
+            stop=end,
+            patience_s=None if follow else PATIENCE_S,
+            owns_ledgers=client is None,
+        )
+
+    @property
+    def writer(self) -> LogWriter:
+        """What the synchronous facade hands its appends to."""
+        return self._writer
+
+    @property
+    def name(self) -> str:
+        return self._writer.log
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each takeover of this log; usable as a fencing token."""
+        return self._writer.epoch
+
+    @property
+    def settings(self) -> LogSettings:
+        return self._writer.settings
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last confirmed record; -1 if the log never had one."""
+        return self._writer.last_offset
+
+    @property
+    def last_txid(self) -> int | None:
+        """Txid of the last confirmed record that has one: where an application resumes."""
+        return self._writer.last_txid
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the log was lost to another writer, or this writer failed."""
+        return self._writer.lost
+
+    async def append(
+        self,
+        payload: Payload,
+        *,
+        key: Payload | None = None,
+        txid: int | None = None,
+        timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordId:
+        """Append one record and wait until it can never be lost.
+
+        Waits for room first if much is pending. Raises as `append_async` resolves."""
+        await self._writer.room()
+        return await self.append_async(
+            payload, key=key, txid=txid, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+        )
+
+    def append_async(
+        self,
+        payload: Payload,
+        *,
+        key: Payload | None = None,
+        txid: int | None = None,
+        timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
+    ) -> asyncio.Future[RecordId]:
+        """Append one record; return a future, which resolves in any case.
+
+        Records keep the order of the calls. *txid* must not be below the one before;
+        *expected_offset* appends only if the record gets that offset. The future fails with
+        `RecordTooLarge`, `TxidOutOfOrder`, `UnexpectedOffset`, `LogClosed`,
+        `LostOwnership`, `AppendFailed` (all: certainly not appended), or
+        `AppendOutcomeUnknown`. Raises `TooManyPending` at once, and `TypeError`."""
+        columns = checked(payload, key, txid, timestamp_ms)
+        ticket: asyncio.Future[RecordId] = asyncio.get_running_loop().create_future()
+        self._writer.submit(ticket, *columns, expected_offset)
+        return ticket
+
+    async def flush(self) -> None:
+        """Return once every append made before is confirmed; raise if one cannot be."""
+        await self._writer.flush()
+
+    async def roll(self) -> None:
+        """Begin a new segment, unless the present one is empty."""
+        await self._writer.roll()
+
+    async def truncate(self, *, before: int) -> None:
+        """Remove the records below offset *before*. Raises `InvalidPosition` beyond the end."""
+        await self._writer.truncate(before)
+
+    async def close(self) -> None:
+        """Confirm what is pending, then let the log go. Raises what could not be appended."""
+        try:
+            await self._writer.close()
+        finally:
+            if self._owns_ledgers:
+                self._owns_ledgers = False
+                await self._ledgers.close()
+
+    async def abandon(self) -> None:
+        """Let the log go at once, as a crash would; the next open recovers it."""
+        await self._writer.abandon()
+        if self._owns_ledgers:
+            self._owns_ledgers = False
+            await self._ledgers.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            await self.close()
+            return
+        with suppress(LogError):  # the error on its way says more
+            await self.close()
+
+
+def checked(
+    payload: Payload, key: Payload | None, txid: int | None, timestamp_ms: int | None
+) -> tuple[bytes, bytes | None, int | None, int | None]:
+    """Return the columns of one record, of the types that formats need, copied if mutable.
+
+    Raises `TypeError`, `ValueError`."""
+    if type(payload) is not bytes:
+        payload = as_bytes(payload, "payload")
+    if key is not None and type(key) is not bytes:
+        key = as_bytes(key, "key")
+    if txid is not None and type(txid) is not int:
+        txid = operator.index(txid)
+    if timestamp_ms is not None:
+        timestamp_ms = operator.index(timestamp_ms)
+        if not -_TIMESTAMP_MS_MAX <= timestamp_ms <= _TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp_ms={timestamp_ms} is no time in milliseconds")
+    return payload, key, txid, timestamp_ms
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
+    return bytes(value)
+
+
+async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> None:
+    """Create the log unless it exists."""
+    try:
+        manifest, _ = await node.read()
+    except NoSuchLog:
+        manifest = None
+    if manifest is not None and not manifest.dropped:
+        return
+    with suppress(LogExists):  # another process was faster
+        await create(ledgers, node, settings)
+
+
+async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> Manifest:
+    """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
+    await finish_drop(ledgers, node)
+    manifest = Manifest(incarnation=secrets.token_hex(8), settings=settings or LogSettings())
+    await node.create(manifest)
+    return manifest

@@ -1,0 +1,97 @@
+"""From the ways to name a place (`dlog.position.Start`) to an offset."""
+
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import Ledgers
+from dlog.aio.segments import find_place, last_confirmed, opened
+from dlog.aio.tails import tail_of
+from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
+from dlog.manifest import Manifest, Segment
+from dlog.position import DLSN, Start, Stop, Txid
+from dlog.protocol.seek import Entry, ReachedTxid
+from dlog.recordbatch import RecordBatch, decode_batch
+
+
+async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
+    """Return the offset that *start* names; it may be beyond the end.
+
+    Raises `Trimmed`, `InvalidPosition`, `NoSuchLog`."""
+    manifest, _ = await node.read()
+    if manifest.dropped:
+        raise NoSuchLog(node.log, "it is being deleted")
+    if start == "end":
+        return (await tail_of(ledgers, node.log)).next_offset
+    if start == "start":
+        return manifest.trim_offset
+    if isinstance(start, Txid):
+        return await _offset_of_txid(ledgers, node.log, manifest, start.value)
+    offset = (
+        await _offset_of_dlsn(ledgers, node.log, manifest, start)
+        if isinstance(start, DLSN)
+        else start
+    )
+    if offset < 0:
+        raise InvalidPosition(node.log, start, "offsets begin at 0")
+    if offset < manifest.trim_offset:
+        raise Trimmed(node.log, offset, manifest.trim_offset)
+    return offset
+
+
+async def stop_offset(
+    ledgers: Ledgers, node: ManifestNode, stop: Stop | None, *, follow: bool
+) -> int | None:
+    """Return the offset before which to stop, or None to follow for ever."""
+    stops: list[int] = []
+    if not follow or stop == "end":
+        stops.append((await tail_of(ledgers, node.log)).next_offset)
+    if isinstance(stop, DLSN):
+        manifest, _ = await node.read()
+        stops.append(await _offset_of_dlsn(ledgers, node.log, manifest, stop))
+    elif isinstance(stop, int):
+        stops.append(stop)
+    return min(stops, default=None)
+
+
+async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: DLSN) -> int:
+    segment = manifest.find(dlsn.segment)
+    if segment is None:
+        first = manifest.segments[0].number if manifest.segments else manifest.next_segment
+        if dlsn.segment < first:
+            raise Trimmed(log, dlsn, manifest.trim_offset)
+        raise InvalidPosition(log, str(dlsn), "there is no such segment")
+    first_offset = await _first_offset(ledgers, manifest, segment)
+    async with opened(ledgers, segment.ledger_id) as reader:
+        found = await find_place(reader, Entry(dlsn.entry))
+    return first_offset + found.base_index + dlsn.slot
+
+
+async def _offset_of_txid(ledgers: Ledgers, log: str, manifest: Manifest, txid: int) -> int:
+    for segment in manifest.segments:
+        if segment.sealed is not None and segment.sealed.last_txid < txid:
+            continue
+        async with opened(ledgers, segment.ledger_id) as reader:
+            found = await find_place(reader, ReachedTxid(txid))
+            if found.entry > await last_confirmed(reader):
+                continue
+            batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
+        first_offset = await _first_offset(ledgers, manifest, segment)
+        offset = first_offset + found.base_index + _slot_of_txid(batch, txid)
+        return max(offset, manifest.trim_offset)
+    return (await tail_of(ledgers, log)).next_offset
+
+
+def _slot_of_txid(batch: RecordBatch, txid: int) -> int:
+    for slot, each in enumerate(batch.txid_list() or ()):
+        if each is not None and each >= txid:
+            return slot
+    return 0  # reached before this batch, by records that were trimmed
+
+
+async def _first_offset(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
+    """Return where *segment* begins; if the manifest does not know, the one before tells."""
+    if segment.first_offset is not None:
+        return segment.first_offset
+    before = manifest.segments[manifest.segments.index(segment) - 1]
+    async with opened(ledgers, before.ledger_id) as reader:
+        end = await find_place(reader, Entry(1 << 62))
+    assert before.first_offset is not None, "only the last segment's first offset is unknown"
+    return before.first_offset + end.base_index

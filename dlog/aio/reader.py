@@ -1,0 +1,179 @@
+"""The reader of a log: an async iterator of records that reads ahead and heals itself.
+
+A task of its own reads chunks ahead, up to a bounded number of bytes, so cancelling a read of
+the application disturbs nothing: the next read goes on with the very next record.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from dlog.aio.chunks import Chunk, ChunkReader
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import Ledgers
+from dlog.errors import LogClosed
+from dlog.position import Record
+from ledger.errors import LogError
+
+READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
+
+
+class Reader:
+    """Made by `Log.tail`. Used by one task at a time; an async context manager.
+
+    After an error (`Trimmed`, `NoSuchLog`, ...) each further read raises it again."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        start: int,
+        *,
+        stop: int | None = None,
+        patience_s: float | None = None,
+        owns_ledgers: bool = False,
+    ) -> None:
+        self.log = node.log
+        self._ledgers = ledgers
+        self._owns_ledgers = owns_ledgers
+        self._source = ChunkReader(ledgers, node, start, stop=stop, patience_s=patience_s)
+        self._position = start
+        self._chunks: deque[Chunk] = deque()
+        self._ahead_bytes = 0
+        self._records: Iterator[Record] = iter(())
+        self._chunk: Chunk | None = None
+        """The chunk that `_records` iterates."""
+        self._finished = False
+        self._error: LogError | None = None
+        self._ready = asyncio.Event()
+        """Set while there is a chunk, or no more will come."""
+        self._room = asyncio.Event()
+        """Set while the task may read on."""
+        self._room.set()
+        self._reading = asyncio.get_running_loop().create_task(self._read_ahead())
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def position(self) -> int:
+        """Offset of the record that is read next."""
+        return self._position
+
+    @property
+    def at_end(self) -> bool:
+        """True iff the stop was reached and every record before it was read."""
+        read = self._chunk is None or self._position == self._chunk.end
+        return self._finished and not self._chunks and read
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        while True:
+            for record in self._records:
+                self._position = record.offset + 1
+                return record
+            if not await self._next_chunk():
+                raise StopAsyncIteration
+
+    async def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
+        """Return the records that are next in line, some hundreds or thousands.
+
+        Waits for the first up to *timeout_s* (None: for ever). Empty if none came in time, or
+        if the stop was reached: `at_end` tells which."""
+        records = list(self._records)
+        if not records:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    if not await self._next_chunk():
+                        return []
+            except TimeoutError:
+                return []
+            records = list(self._records)
+        self._chunk = None
+        self._position = records[-1].offset + 1
+        return records
+
+    async def read_batches(self) -> AsyncIterator[Chunk]:
+        """Yield what follows as chunks, without making an object per record."""
+        while True:
+            chunk = self._chunk
+            if chunk is None or chunk.end == self._position:
+                if not await self._next_chunk():
+                    return
+                chunk = self._chunk
+                assert chunk is not None
+            skipped = self._position - chunk.begin
+            if skipped > 0:
+                chunk = chunk._replace(skip=chunk.skip + skipped, take=chunk.take - skipped)
+            self._records, self._chunk = iter(()), None
+            self._position = chunk.end
+            yield chunk
+
+    async def close(self) -> None:
+        """Stop reading ahead and free what was opened. Idempotent."""
+        if self._closing is None:
+            self._error = self._error or LogClosed(self.log)
+            self._chunks.clear()
+            self._records, self._chunk = iter(()), None
+            self._ready.set()
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _next_chunk(self) -> bool:
+        """Begin the next chunk; return False at the stop. Waits; takes nothing if cancelled."""
+        await self._ready.wait()
+        if not self._chunks:
+            if self._error is not None:
+                raise self._error
+            self._chunk = None
+            return False
+        chunk = self._chunks.popleft()
+        self._ahead_bytes -= _size(chunk)
+        if self._ahead_bytes < READ_AHEAD_BYTES:
+            self._room.set()
+        if not self._chunks and not self._finished and self._error is None:
+            self._ready.clear()
+        self._chunk = chunk
+        self._position = chunk.begin
+        self._records = chunk.records()
+        return True
+
+    async def _read_ahead(self) -> None:
+        try:
+            while chunks := await self._source.read():
+                for chunk in chunks:
+                    self._chunks.append(chunk)
+                    self._ahead_bytes += _size(chunk)
+                self._ready.set()
+                if self._ahead_bytes >= READ_AHEAD_BYTES:
+                    self._room.clear()
+                    await self._room.wait()
+            self._finished = True
+        except LogError as error:
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _close(self) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self._source.close()
+        if self._owns_ledgers:
+            await self._ledgers.close()
+
+
+def _size(chunk: Chunk) -> int:
+    return chunk.batch.header.body_bytes

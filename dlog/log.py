@@ -1,0 +1,328 @@
+"""The face of the log layer for threads: the names of `dlog.aio`, calls that block.
+
+    with Log.open("flights") as log:
+        log.append(b"...")
+
+    for record in Log.tail("flights", follow=False):
+        ...
+
+A thin facade: everything happens in `dlog.aio` on one private event-loop thread. Appends from
+many threads gather in a queue that costs the loop one wake-up per batch. A handle may be
+used by several threads, but not across a fork (`UsedAfterFork`).
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from dlog import aio
+from dlog.aio.chunks import Chunk
+from dlog.aio.log import Payload, checked
+from dlog.aio.port import Leadership
+from dlog.aio.writer import LogWriter
+from dlog.errors import LogClosed, UsedAfterFork
+from dlog.loop_thread import LoopThread
+from dlog.position import Record, RecordId, Start, Stop
+from dlog.settings import LogSettings
+from ledger.errors import LogError
+
+QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of appends that wait for the loop; beyond that the calling thread waits."""
+
+
+class AppendFuture(Future[RecordId]):
+    """The future of one append; an append cannot be taken back, so it cannot be cancelled."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+_Queued = tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
+
+
+class Log:
+    """A log that this process writes. Made by `Log.open`; a context manager."""
+
+    def __init__(self, log: aio.Log, writer: LogWriter, thread: LoopThread) -> None:
+        self._log = log
+        self._writer = writer
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._queue: deque[_Queued] = deque()
+        self._queued_bytes = 0
+        self._draining = False
+        """True while the loop was told, or knows, that the queue is not empty."""
+        self._newest: AppendFuture | None = None
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        uri: str | None = None,
+        term: Leadership | None = None,
+        create: bool = True,
+        settings: LogSettings | None = None,
+    ) -> Self:
+        """See `dlog.aio.Log.open`."""
+        thread = LoopThread.get()
+        view = None if term is None else _LocalView(term)
+        log = thread.run(aio.Log.open(name, uri=uri, term=view, create=create, settings=settings))
+        return cls(log, log.writer, thread)
+
+    @staticmethod
+    def tail(
+        name: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        follow: bool = True,
+        stop: Stop | None = None,
+    ) -> "Reader":
+        """See `dlog.aio.Log.tail`. The reader is an iterator of records; close it."""
+        thread = LoopThread.get()
+        reader = thread.run(aio.Log.tail(name, uri=uri, start=start, follow=follow, stop=stop))
+        return Reader(reader, thread)
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each takeover of this log; usable as a fencing token."""
+        return self._log.epoch
+
+    @property
+    def settings(self) -> LogSettings:
+        return self._log.settings
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last confirmed record; -1 if the log never had one."""
+        return self._log.last_offset
+
+    @property
+    def last_txid(self) -> int | None:
+        """Txid of the last confirmed record that has one: where an application resumes."""
+        return self._log.last_txid
+
+    @property
+    def is_lost(self) -> bool:
+        """True iff the log was lost to another writer, or this writer failed."""
+        return self._log.lost.is_set()
+
+    def append(
+        self,
+        payload: Payload,
+        *,
+        key: Payload | None = None,
+        txid: int | None = None,
+        timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordId:
+        """Append one record and wait until it can never be lost."""
+        return self.append_async(
+            payload, key=key, txid=txid, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+        ).result()
+
+    def append_async(
+        self,
+        payload: Payload,
+        *,
+        key: Payload | None = None,
+        txid: int | None = None,
+        timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
+    ) -> Future[RecordId]:
+        """Append one record; return a future that resolves as `dlog.aio.Log.append_async`'s.
+
+        Blocks while very much is pending, instead of raising `TooManyPending`."""
+        self._check_process()
+        columns = checked(payload, key, txid, timestamp_ms)
+        ticket = AppendFuture()
+        with self._lock:
+            while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
+                self._room.wait()
+            if self._closed:
+                ticket.set_exception(LogClosed(self.name))
+                return ticket
+            self._queue.append((ticket, *columns, expected_offset))
+            self._queued_bytes += len(columns[0])
+            self._newest = ticket
+            wake, self._draining = not self._draining, True
+        if wake:
+            self._thread.loop.call_soon_threadsafe(self._drain)
+        return ticket
+
+    def flush(self) -> None:
+        """Return once every append made before is confirmed; raise if one cannot be."""
+        self._check_process()
+        self._settle()
+        self._thread.run(self._log.flush())
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the present one is empty."""
+        self._check_process()
+        self._settle()
+        self._thread.run(self._log.roll())
+
+    def truncate(self, *, before: int) -> None:
+        """Remove the records below offset *before*. Raises `InvalidPosition` beyond the end."""
+        self._check_process()
+        self._thread.run(self._log.truncate(before=before))
+
+    def close(self) -> None:
+        """Confirm what is pending, then let the log go. Raises what could not be appended."""
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._room.notify_all()
+        self._settle()
+        self._thread.run(self._log.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.close()
+            return
+        with suppress(LogError):  # the error on its way says more
+            self.close()
+
+    def _check_process(self) -> None:
+        if self._thread.pid != os.getpid():
+            raise UsedAfterFork(self.name)
+
+    def _settle(self) -> None:
+        """Wait until everything that was queued before is resolved."""
+        with self._lock:
+            newest = self._newest
+        if newest is not None:
+            newest.exception()
+
+    # On the loop's thread.
+
+    def _drain(self) -> None:
+        queue, writer = self._queue, self._writer
+        drained = 0
+        while queue and writer.has_room:
+            ticket, payload, key, txid, timestamp_ms, expected_offset = queue.popleft()
+            drained += len(payload)
+            writer.submit(ticket, payload, key, txid, timestamp_ms, expected_offset)
+        with self._lock:
+            self._queued_bytes -= drained
+            if self._queued_bytes < QUEUED_BYTES_MAX:
+                self._room.notify_all()
+            self._draining = bool(queue)
+        if queue:
+            writer.when_room(self._drain)
+
+
+class Reader:
+    """A reader of a log. Used by one thread at a time; an iterator and a context manager."""
+
+    def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
+        self._reader = reader
+        self._thread = thread
+        self._fetched: deque[list[Record]] = deque()
+        """Batches that were read; an interrupted call leaves its batch to the next one."""
+        self._records: Iterator[Record] = iter(())
+        self._position = reader.position
+
+    @property
+    def position(self) -> int:
+        """Offset of the record that is read next."""
+        return self._position
+
+    @property
+    def at_end(self) -> bool:
+        """True iff the stop was reached and every record before it was read."""
+        return self._reader.at_end and self._position == self._reader.position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        for record in self._records:
+            self._position = record.offset + 1
+            return record
+        batch = self._fetch(None)
+        if not batch:
+            raise StopIteration
+        self._records = iter(batch)
+        return next(self)
+
+    def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
+        """Return the records that are next in line; see `dlog.aio.Reader.read_batch`."""
+        batch = list(self._records) or self._fetch(timeout_s)
+        if batch:
+            self._position = batch[-1].offset + 1
+        return batch
+
+    def read_batches(self) -> Iterator[Chunk]:
+        """Yield what follows as chunks. Not to be mixed with reading records."""
+        chunks = self._reader.read_batches()
+        while (chunk := self._thread.run(_next(chunks))) is not None:
+            self._position = chunk.end
+            yield chunk
+
+    def close(self) -> None:
+        self._check_process()
+        self._thread.run(self._reader.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fetch(self, timeout_s: float | None) -> list[Record]:
+        self._check_process()
+        if not self._fetched:
+            self._thread.run(self._read(timeout_s))
+        return self._fetched.popleft()
+
+    async def _read(self, timeout_s: float | None) -> None:
+        self._fetched.append(await self._reader.read_batch(timeout_s=timeout_s))
+
+    def _check_process(self) -> None:
+        if self._thread.pid != os.getpid():
+            raise UsedAfterFork(self._reader.log)
+
+
+class _LocalView:
+    """A term as another thread may use it: asked locally, never on its own event loop."""
+
+    def __init__(self, term: Leadership) -> None:
+        self._term = term
+
+    def is_current(self) -> bool:
+        return self._term.is_current()
+
+    async def verify(self) -> bool:
+        return self._term.is_current()
+
+
+async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
+    return await anext(chunks, None)

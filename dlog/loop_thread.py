@@ -1,0 +1,69 @@
+"""The event loop of the synchronous API: one private daemon thread per process.
+
+Made on first use, and again in a child after a fork: threads do not survive one, and nothing
+of the parent's loop may be touched there.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Final, TypeVar
+
+T = TypeVar("T")
+
+_EXIT_S: Final = 2.0
+
+
+class LoopThread:
+    _lock: ClassVar = threading.Lock()
+    _current: ClassVar["LoopThread | None"] = None
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="dlog", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    @classmethod
+    def get(cls) -> "LoopThread":
+        """Return the thread of this process; start it if there is none yet."""
+        current = cls._current
+        if current is None or current.pid != os.getpid():
+            with cls._lock:
+                current = cls._current
+                if current is None or current.pid != os.getpid():
+                    current = cls._current = cls()
+        return current
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* on the loop and return its result; cancel it if this thread is interrupted."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("the synchronous API was called on its own loop; use dlog.aio")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def _stop(self) -> None:
+        if self.pid == os.getpid():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_EXIT_S)
+
+
+def _after_fork() -> None:
+    # The lock may have been held by a thread that does not exist here.
+    LoopThread._lock = threading.Lock()  # noqa: SLF001 - own class
+    LoopThread._current = None  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,128 @@
+"""Logs as a whole: create, list, describe, delete, truncate beside a living writer.
+
+Each function connects for itself, to *uri* or to the configured namespace, unless it is given
+a *client* to use.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from dlog.aio.connecting import connect
+from dlog.aio.dropping import drop
+from dlog.aio.log import create
+from dlog.aio.manifests import ManifestNode, delete_listed
+from dlog.aio.port import Ledgers
+from dlog.aio.tails import LogTail, TailTracker, tail_of
+from dlog.errors import InvalidPosition, NoSuchLog
+from dlog.manifest import Manifest
+from dlog.names import LOGS_PATH, check_name, name_of
+from dlog.protocol.edits import trim
+from dlog.settings import LogSettings
+from ledger.errors import NoSuchNode
+
+__all__ = [
+    "LogInfo",
+    "LogTail",
+    "TailTracker",
+    "create_log",
+    "delete_log",
+    "list_logs",
+    "log_info",
+    "log_tail",
+    "truncate_log",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log's manifest and where it ends now."""
+
+    name: str
+    manifest: Manifest
+    tail: LogTail
+
+    @property
+    def records(self) -> int:
+        """How many records can be read."""
+        return self.tail.next_offset - self.tail.first_offset
+
+
+async def create_log(
+    name: str,
+    *,
+    settings: LogSettings | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> None:
+    """Create an empty log. Raises `InvalidName`, `LogExists`."""
+    check_name(name)
+    async with _connected(uri, client) as ledgers:
+        await create(ledgers, ManifestNode(ledgers.store, name), settings)
+
+
+async def list_logs(
+    *, prefix: str = "", uri: str | None = None, client: Ledgers | None = None
+) -> list[str]:
+    """Return the names of all logs that begin with *prefix*, sorted."""
+    async with _connected(uri, client) as ledgers:
+        try:
+            nodes = await ledgers.store.children(LOGS_PATH)
+        except NoSuchNode:
+            return []
+    return sorted(name for name in map(name_of, nodes) if name.startswith(prefix))
+
+
+async def log_info(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> LogInfo:
+    """Return what is known of a log. Raises `InvalidName`, `NoSuchLog`."""
+    check_name(name)
+    async with _connected(uri, client) as ledgers:
+        tail = await tail_of(ledgers, name)
+        manifest, _ = await ManifestNode(ledgers.store, name).read()
+    return LogInfo(name, manifest, tail)
+
+
+async def log_tail(client: Ledgers, name: str) -> LogTail:
+    """Return where the log begins and ends now; `TailTracker` is cheaper for many polls."""
+    return await tail_of(client, name)
+
+
+async def truncate_log(
+    name: str, *, before: int, uri: str | None = None, client: Ledgers | None = None
+) -> int:
+    """Remove the records below offset *before*; return the first offset there is now.
+
+    A living writer is not disturbed. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`."""
+    check_name(name)
+    async with _connected(uri, client) as ledgers:
+        end = (await tail_of(ledgers, name)).next_offset
+        if not 0 <= before <= end:
+            raise InvalidPosition(name, before, f"the log ends at offset {end}")
+        node = ManifestNode(ledgers.store, name)
+        manifest = await node.edit(trim(name, before))
+        await delete_listed(ledgers, node, manifest)
+    return manifest.trim_offset
+
+
+async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> None:
+    """Delete a log and its ledgers; its writer and readers fail. Raises `NoSuchLog`."""
+    check_name(name)
+    async with _connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        manifest, _ = await node.read()
+        if manifest.dropped:
+            await drop(ledgers, node)
+            raise NoSuchLog(name)
+        await drop(ledgers, node)
+
+
+@asynccontextmanager
+async def _connected(uri: str | None, client: Ledgers | None) -> AsyncIterator[Ledgers]:
+    if client is not None:
+        yield client
+        return
+    ledgers = await connect(uri)
+    try:
+        yield ledgers
+    finally:
+        await ledgers.close()
