@@ -1,0 +1,5 @@
+"""``python -m dlog.cli`` is ``dlog``."""
+
+from dlog.cli import main
+
+main()

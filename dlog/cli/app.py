@@ -1,0 +1,63 @@
+"""The commands of ``dlog``, put together."""
+
+from typing import Annotated
+
+import typer
+
+from dlog.cli import bookie, ledger, log
+from dlog.cli.options import examples
+from dlog.cli.up import EPILOG as UP_EPILOG
+from dlog.cli.up import up
+
+_HELP = """A replicated log: append records, tail them, look inside.
+
+Start a cluster on this machine with 'dlog up', then in another terminal:
+'echo hello | dlog log append greetings' and 'dlog log tail greetings'."""
+
+_EPILOG = "\n\n".join(
+    [
+        "Exit codes: 0 done; 1 refused or failed, stderr says why and what to do; "
+        "2 the command line is wrong; 130 interrupted.",
+        "Environment: DLOG_URI names the namespace, DLOG_CONFIG a TOML file of settings; "
+        "DLOG_DEBUG=1 shows tracebacks and the program's own log on stderr.",
+        examples("dlog up", "seq 100 | dlog log append numbers", "dlog log tail numbers -f"),
+    ]
+)
+
+app = typer.Typer(
+    name="dlog",
+    help=_HELP,
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=UP_EPILOG)(up)
+app.add_typer(log.app, name="log")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(bookie.app, name="bookie")
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(version_of("dlog"))
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run ``dlog``."""
+    app()
+
+
+def bookie_main() -> None:
+    """Run ``bookie``: the same as ``dlog bookie start``."""
+    typer.run(bookie.start)

@@ -1,0 +1,117 @@
+"""``dlog bookie``: the storage servers."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.output import print_json, print_table
+from dlog.cli.running import failed, run
+from dlog.cli.stores import opened_store
+from dlog.config import resolve_uri
+from ledger.errors import LogError
+
+app = typer.Typer(no_args_is_help=True, help="Run a storage server, or list those there are.")
+
+START_EPILOG = examples(
+    "dlog bookie start --uri zk://zk1:2181,zk2:2181/dlog --dir /data/bookie --host 10.0.0.7",
+    "bookie --uri file:///var/lib/dlog/metadata --dir /var/lib/dlog/b1 --port 3181",
+)
+
+
+@app.command(epilog=START_EPILOG)
+def start(
+    directory: Annotated[
+        Path,
+        typer.Option("--dir", help="Directory of this bookie's data; made if it is not there."),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Port to listen on; 0: the one of the last start, at first any free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = 0,
+    advertise: Annotated[
+        str, typer.Option(help="Host that clients are told, if it is not --host.")
+    ] = "",
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="Name for the life of the data; at first host:port unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    rack: Annotated[str, typer.Option(help="Where this bookie stands, for placement.")] = "",
+    die_with_parent: Annotated[
+        bool, typer.Option("--die-with-parent", help="Stop when the parent process ends.")
+    ] = False,
+    uri: Uri = None,
+) -> None:
+    """Run one bookie in the foreground until SIGTERM or Ctrl-C.
+
+    A bookie keeps its identity in its directory: start it there again and it is the same
+    one, with the same data. It refuses the directory of another bookie or cluster."""
+    try:
+        found = resolve_uri(uri)
+    except LogError as error:
+        raise failed(str(error)) from error
+    from bookie.command import main
+
+    arguments = [f"--uri={found}", f"--dir={directory}", f"--host={host}", f"--port={port}"]
+    arguments += [f"--advertise={advertise}", f"--rack={rack}"]
+    if identity is not None:
+        arguments.append(f"--id={identity}")
+    if die_with_parent:
+        arguments.append("--die-with-parent")
+    raise typer.Exit(main(arguments))
+
+
+@app.command("list", epilog=examples("dlog bookie list", "dlog bookie list --json"))
+def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
+    """List the bookies that are registered now."""
+
+    async def command() -> None:
+        from ledger.registry import BookieDirectory
+
+        async with opened_store(uri) as store:
+            directory = BookieDirectory(store)
+            await directory.start()
+            found = directory.available()
+            await directory.close()
+        if as_json:
+            print_json(
+                [
+                    {
+                        "bookie": each.bookie,
+                        "address": each.address,
+                        "rack": each.rack,
+                        "read_only": each.read_only,
+                        "incarnation": each.incarnation,
+                    }
+                    for each in found
+                ]
+            )
+        elif found:
+            print_table(
+                ("bookie", "address", "rack", "state"),
+                (
+                    (
+                        each.bookie,
+                        each.address,
+                        each.rack or "-",
+                        "read-only" if each.read_only else "writable",
+                    )
+                    for each in found
+                ),
+            )
+        else:
+            typer.echo("no bookie is registered", err=True)
+        sys.stdout.flush()
+
+    run(command())

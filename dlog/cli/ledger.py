@@ -1,0 +1,170 @@
+"""``dlog ledger``: the ledgers that logs are made of. Reading never disturbs a writer."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlog.cli.options import Json, LedgerNumber, Uri, examples
+from dlog.cli.output import (
+    json_bytes,
+    print_facts,
+    print_json,
+    print_table,
+    shown_bytes,
+    shown_time,
+)
+from dlog.cli.running import run
+from dlog.cli.stores import connected
+from ledger.ids import LedgerId
+
+if TYPE_CHECKING:
+    from ledger.metadata import LedgerMetadata
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look into ledgers, the pieces that logs are made of; recover one."
+)
+
+Password = Annotated[
+    str, typer.Option(envvar="LEDGER_PASSWORD", help="Password that the ledger was made with.")
+]
+
+
+@app.command("list", epilog=examples("dlog ledger list", "dlog ledger list --json"))
+def list_ledgers(uri: Uri = None, as_json: Json = False) -> None:
+    """List the ids of all ledgers of the namespace."""
+
+    async def command() -> None:
+        async with connected(uri) as client:
+            found = sorted([ledger_id async for ledger_id in client.list()])
+        if as_json:
+            print_json(found)
+        else:
+            sys.stdout.writelines(f"{ledger_id}\n" for ledger_id in found)
+
+    run(command())
+
+
+@app.command(epilog=examples("dlog ledger show 12", "dlog ledger show 12 --json"))
+def show(ledger: LedgerNumber, uri: Uri = None, as_json: Json = False) -> None:
+    """Show a ledger's state, its end, and which bookies hold which entries."""
+
+    async def command() -> None:
+        async with connected(uri) as client:
+            metadata, version = await client.ledgers.read(LedgerId(ledger))
+        if as_json:
+            print_json({**ledger_facts(ledger, metadata), "version": version})
+        else:
+            _print_ledger(ledger, metadata)
+
+    run(command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog ledger read 12", "dlog ledger read 12 --first 100 --last 199 --json | jq .payload"
+    )
+)
+def read(
+    ledger: LedgerNumber,
+    first: Annotated[int, typer.Option(help="First entry to read.", min=0)] = 0,
+    last: Annotated[
+        int | None, typer.Option(help="Last entry to read; the last confirmed one unless given.")
+    ] = None,
+    password: Password = "",
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Read the confirmed entries of a ledger, beside its writer if it has one.
+
+    With --json, a payload that is not UTF-8 text is {"base64": ...}."""
+
+    async def command() -> None:
+        async with connected(uri) as client:
+            reader = await client.open_no_recovery(LedgerId(ledger), password=password.encode())
+            try:
+                position = first
+                while last is None or position <= last:
+                    entries = await reader.read_some(position)
+                    for entry in entries:
+                        if last is None or entry.entry_id <= last:
+                            _print_entry(entry.entry_id, bytes(entry.payload), as_json=as_json)
+                    if not entries:
+                        break
+                    position = entries[-1].entry_id + 1
+            finally:
+                await reader.close()
+
+    run(command())
+
+
+@app.command(epilog=examples("dlog ledger recover 12"))
+def recover(
+    ledger: LedgerNumber, password: Password = "", uri: Uri = None, as_json: Json = False
+) -> None:
+    """Fence a ledger, take away its writer if it has one, and close it where it ends.
+
+    What was acknowledged to the writer is kept. A ledger that is closed stays as it is."""
+
+    async def command() -> None:
+        async with connected(uri) as client:
+            metadata = await client.recover(LedgerId(ledger), password=password.encode())
+        if as_json:
+            print_json(ledger_facts(ledger, metadata))
+        else:
+            sys.stdout.write(
+                f"ledger {ledger} is {metadata.state.name}; its last entry is "
+                f"{metadata.last_entry}, {metadata.length} bytes\n"
+            )
+
+    run(command())
+
+
+def ledger_facts(ledger: int, metadata: "LedgerMetadata") -> dict[str, object]:
+    return {
+        "ledger": ledger,
+        "state": metadata.state.name,
+        "last_entry": metadata.last_entry,
+        "length": metadata.length,
+        "ensemble": metadata.quorum.ensemble,
+        "write_quorum": metadata.quorum.write,
+        "ack_quorum": metadata.quorum.ack,
+        "digest": metadata.digest.name,
+        "created_ms": metadata.created_ms,
+        "custom": {name: json_bytes(metadata.custom[name]) for name in sorted(metadata.custom)},
+        "fragments": [
+            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
+            for fragment in metadata.fragments
+        ],
+    }
+
+
+def _print_ledger(ledger: int, metadata: "LedgerMetadata") -> None:
+    quorum = metadata.quorum
+    facts: dict[str, object] = {
+        "ledger": ledger,
+        "state": metadata.state.name,
+        "last entry": "open" if metadata.last_entry is None else metadata.last_entry,
+        "bytes": "open" if metadata.length is None else metadata.length,
+        "quorum": f"E={quorum.ensemble} Qw={quorum.write} Qa={quorum.ack}",
+        "digest": metadata.digest.name,
+        "created": shown_time(metadata.created_ms),
+    }
+    for name in sorted(metadata.custom):
+        facts[name] = shown_bytes(metadata.custom[name])
+    print_facts(facts)
+    sys.stdout.write("\n")
+    rows = []
+    for fragment in metadata.fragments:
+        end = metadata.fragment_end(fragment)
+        rows.append(
+            (fragment.first_entry, "..." if end is None else end, ", ".join(fragment.bookies))
+        )
+    print_table(("from entry", "to", "bookies"), rows)
+
+
+def _print_entry(entry_id: int, payload: bytes, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"entry": entry_id, "length": len(payload), "payload": json_bytes(payload)})
+    else:
+        sys.stdout.write(f"{entry_id}\t{len(payload)}\t{shown_bytes(payload)}\n")

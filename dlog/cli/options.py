@@ -1,0 +1,27 @@
+"""Options that many commands share, so that they mean the same everywhere."""
+
+from typing import Annotated
+
+import typer
+
+Uri = Annotated[
+    str | None,
+    typer.Option(
+        "--uri",
+        metavar="URI",
+        help="Namespace: file:///dir or zk://host:2181/root. Default: DLOG_URI, else the "
+        "cluster that 'dlog up' runs.",
+        show_default=False,
+    ),
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+
+LedgerNumber = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger.", min=0)]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help."""
+    return "\n\n".join(["Examples:", *(f"  {line}" for line in lines)])

@@ -1,0 +1,60 @@
+"""How results look: JSON for programs, tables for people."""
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+
+Value = object
+"""What `json.dumps` takes, or a nesting of it."""
+
+
+def print_json(value: Value) -> None:
+    """Print one line of JSON, and see that it gets out: the reader may wait for it."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    table = Table(title=title or None, title_justify="left", box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False).print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, one to a line."""
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        sys.stdout.write(f"{name:<{width}}  {value}\n")
+
+
+def json_bytes(value: bytes | None) -> Value:
+    """Return *value* as text if it is UTF-8, else as ``{"base64": ...}``."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def shown_bytes(value: bytes) -> str:
+    """Return *value* for a person: as text if it is printable, else as hexadecimal digits."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+    return text if text.isprintable() else f"0x{value.hex()}"
+
+
+def shown_time(time_ms: int) -> str:
+    if time_ms <= 0:
+        return "-"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

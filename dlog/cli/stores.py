@@ -1,0 +1,42 @@
+"""Connections that commands need, with the timeouts of the configuration, and their end."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from dlog.config import load, resolve_uri
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from ledger.metastore.port import MetadataStore
+
+
+@asynccontextmanager
+async def opened_store(uri: str | None) -> "AsyncIterator[MetadataStore]":
+    from ledger.metastore import open_store
+
+    settings = load()
+    store = await open_store(
+        resolve_uri(uri),
+        session_timeout_s=settings.session_timeout_s,
+        timeout_s=settings.timeout_s,
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def connected(uri: str | None) -> "AsyncIterator[LedgerClient]":
+    from ledger.client import ClientConfig, LedgerClient
+
+    settings = load()
+    config = ClientConfig(
+        session_timeout_s=settings.session_timeout_s, metadata_timeout_s=settings.timeout_s
+    )
+    client = await LedgerClient.connect(resolve_uri(uri), config)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -1,0 +1,116 @@
+"""``dlog up``: the local cluster in the foreground."""
+
+import asyncio
+import shlex
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dlog.cli.options import Json, examples
+from dlog.cli.output import print_json, print_table
+from dlog.cli.running import run
+from dlog.config import default_directory, default_uri
+from dlog.local.cluster import MANAGED, LocalCluster
+
+_WATCH_S: Final = 0.5
+
+EPILOG = examples(
+    "dlog up",
+    "dlog up --bookies 5 --dir ./cluster",
+    "dlog up --zookeeper managed",
+    "dlog up --zookeeper zk://127.0.0.1:2181/dlog",
+)
+
+
+def up(
+    bookies: Annotated[int, typer.Option(help="How many bookies to run.", min=1, max=64)] = 3,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", help="Where the data lie; the next start finds them.", show_default=False
+        ),
+    ] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI|managed",
+            help="Keep metadata in this ZooKeeper (zk://...), or in one started for the "
+            "purpose (managed; needs Java). Without: embedded, in the directory.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
+
+    Data stay in ~/.dlog/local, or in --dir. Programs on this machine find the cluster
+    by the line that is printed, or by themselves if it is in the default place."""
+    run(_up(directory or default_directory(), bookies, zookeeper, as_json=as_json))
+
+
+async def _up(directory: Path, bookies: int, zookeeper: str | None, *, as_json: bool) -> None:
+    stop = asyncio.Event()
+    with ExitStack() as handlers:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop.set)
+            handlers.callback(loop.remove_signal_handler, number)
+        running = asyncio.ensure_future(_run(directory, bookies, zookeeper, as_json=as_json))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        running.cancel()
+        try:
+            await running
+        except asyncio.CancelledError:
+            _say("the cluster is down; its data stay in", directory, as_json=as_json)
+
+
+async def _run(directory: Path, bookies: int, zookeeper: str | None, *, as_json: bool) -> None:
+    if zookeeper == MANAGED:
+        _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
+    async with LocalCluster(directory, bookies=bookies, zookeeper=zookeeper) as cluster:
+        _show(cluster, as_json=as_json)
+        ended: set[int] = set()
+        while True:
+            for process in cluster.processes:
+                if not process.running and process.pid not in ended:
+                    ended.add(process.pid)
+                    typer.echo(
+                        f"dlog: {process.name} ended with exit code {process.exit_code}; "
+                        f"see {process.log_path}\n{process.log_tail()}",
+                        err=True,
+                    )
+            await asyncio.sleep(_WATCH_S)
+
+
+def _show(cluster: LocalCluster, *, as_json: bool) -> None:
+    found = cluster.bookies()
+    if as_json:
+        rows = [
+            {
+                "name": bookie.name,
+                "pid": bookie.pid,
+                "address": bookie.address,
+                "directory": str(bookie.directory),
+            }
+            for bookie in found
+        ]
+        print_json({"uri": cluster.uri, "bookies": rows})
+        return
+    print_table(
+        ("bookie", "address", "pid", "directory"),
+        ((bookie.name, bookie.address, bookie.pid, bookie.directory) for bookie in found),
+    )
+    note = "   # the default" if cluster.uri == default_uri() else ""
+    sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n\n")
+    sys.stdout.write("Ctrl-C stops the cluster.\n")
+    sys.stdout.flush()
+
+
+def _say(*words: object, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(" ".join(map(str, words)), err=True)
