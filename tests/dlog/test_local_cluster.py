@@ -1,0 +1,168 @@
+"""The local cluster: real bookie processes on the embedded metadata store."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dlog.local.cluster import LocalCluster
+from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
+from ledger.client import LedgerClient
+from ledger.errors import InvalidUri
+from ledger.quorum import Quorum
+from tests.dlog.waiting import alive, wait_until
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(100):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_a_cluster_is_up_inside_and_its_processes_are_gone_after(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with LocalCluster(tmp_path, bookies=2) as cluster:
+            found = cluster.bookies()
+            assert [bookie.name for bookie in found] == ["bookie-0", "bookie-1"]
+            assert all(alive(bookie.pid) for bookie in found)
+            assert len({bookie.address for bookie in found}) == 2
+            assert cluster.uri == f"file://{tmp_path}/metadata"
+        assert not any(alive(bookie.pid) for bookie in found)
+        assert cluster.bookies() == []
+
+    run(test)
+
+
+def test_the_next_start_finds_the_data_and_a_killed_bookie_comes_back_with_its_own(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with LocalCluster(tmp_path) as cluster:
+            client = await LedgerClient.connect(cluster.uri)
+            writer = await client.create(Quorum(3, 3, 2))
+            for payload in (b"a", b"b", b"c"):
+                await writer.add(payload)
+            cluster.kill_bookie(1)
+            assert [bookie.name for bookie in cluster.bookies()] == ["bookie-0", "bookie-2"]
+            await writer.add(b"d")
+            pid = cluster.processes[1].pid
+            await cluster.restart_bookie(1)
+            assert cluster.processes[1].pid != pid
+            assert len(cluster.bookies()) == 3
+            await writer.close()
+            await client.close()
+        async with LocalCluster(tmp_path) as cluster:
+            client = await LedgerClient.connect(cluster.uri)
+            reader = await client.open(writer.ledger_id)
+            entries = await reader.read(0, 3)
+            assert [bytes(entry.payload) for entry in entries] == [b"a", b"b", b"c", b"d"]
+            await client.close()
+
+    run(test)
+
+
+def test_a_running_bookie_can_be_restarted_and_stopped(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with LocalCluster(tmp_path, bookies=1) as cluster:
+            await cluster.restart_bookie(0)
+            await cluster.stop_bookie(0)
+            assert cluster.processes[0].exit_code == 0
+            await cluster.restart_bookie(0)
+            assert len(cluster.bookies()) == 1
+
+    run(test)
+
+
+def test_a_second_cluster_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with LocalCluster(tmp_path, bookies=1) as cluster:
+            with pytest.raises(ClusterRunning, match=f"process {os.getpid()}"):
+                async with LocalCluster(tmp_path, bookies=1):
+                    pass
+            assert len(cluster.bookies()) == 1
+
+    run(test)
+
+
+def test_a_bookie_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    """And the bookies that could start are ended, and the directory is free again."""
+
+    async def test() -> None:
+        async with LocalCluster(tmp_path, bookies=2):
+            pass
+        for file in (tmp_path / "bookie-0").rglob("*cookie*"):
+            file.write_bytes(b"not a cookie")
+        cluster = LocalCluster(tmp_path, bookies=2)
+        with pytest.raises(ChildFailed, match=r"bookie-0 did not start.*exit code 1") as caught:
+            await cluster.__aenter__()
+        assert "cookie" in caught.value.log_tail.lower()
+        assert not any(process.running for process in cluster.processes)
+        async with LocalCluster(tmp_path / "other", bookies=1):
+            pass
+
+    run(test)
+
+
+def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    async def test() -> None:
+        with pytest.raises(InvalidCluster, match="cannot be used"):
+            await LocalCluster(tmp_path / "file").__aenter__()
+
+    run(test)
+
+
+def test_no_bookie_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dlog.cli", "up", "--bookies", "2", "--json"]
+    up = subprocess.Popen([*command, "--dir", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert up.stdout is not None
+        found = json.loads(up.stdout.readline())
+        pids = [bookie["pid"] for bookie in found["bookies"]]
+        assert all(alive(pid) for pid in pids)
+        up.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(alive(pid) for pid in pids), "the bookies have ended")
+    finally:
+        up.kill()
+        up.communicate()
+
+    async def test() -> None:
+        async with LocalCluster(tmp_path, bookies=2):
+            pass
+
+    run(test)
+
+
+@pytest.mark.parametrize("count", [0, -1, 65])
+def test_a_cluster_of_a_senseless_size_is_refused(tmp_path: Path, count: int) -> None:
+    with pytest.raises(InvalidCluster):
+        LocalCluster(tmp_path, bookies=count)
+
+
+def test_a_metadata_store_that_no_uri_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidUri):
+        LocalCluster(tmp_path, zookeeper="zookeeper:2181")
+
+
+@pytest.mark.zookeeper
+def test_a_cluster_runs_on_a_zookeeper_of_its_own(tmp_path: Path) -> None:
+    async def test() -> None:
+        for _ in range(2):
+            async with LocalCluster(tmp_path, bookies=1, zookeeper="managed") as cluster:
+                assert cluster.uri.startswith("zk://127.0.0.1:")
+                assert len(cluster.bookies()) == 1
+
+    run(test)
