@@ -51,7 +51,8 @@ class BookieServer:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise _why(host, port)
+            is_free(host, port)  # raises if the reason is another one
+            raise PortInUse(host, port)
         return bound
 
     async def start(self, service: BookieService) -> None:
@@ -160,13 +161,15 @@ def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _why(host: str, port: int) -> PortInUse | AddressUnusable:
-    """Find out why the address could not be listened on: the server does not tell."""
+def is_free(host: str, port: int) -> bool:
+    """Return whether *port* could be listened on just now. Raises `AddressUnusable`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            return AddressUnusable(host, port, error.strerror or str(error))
-    return PortInUse(host, port)
+            raise AddressUnusable(host, port, error.strerror or str(error)) from error
+        return False
+    return True

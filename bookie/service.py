@@ -100,6 +100,13 @@ class BookieService:
             for future in waiting:
                 _resolve(future, False)
 
+    def abandon(self) -> None:
+        """After a failure: let threads that may hang in the disk be."""
+        assert self.failure.done()
+        self.stop_taking()
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
+
     async def close(self) -> None:
         """Commit and checkpoint what was taken, end the threads, close the storage.
 
@@ -109,9 +116,11 @@ class BookieService:
         await asyncio.wait([self._journal])
         self._sync_wake.set()
         await asyncio.wait([self._sync])
-        self._readers.shutdown(wait=False, cancel_futures=True)
-        self._threads.shutdown(wait=False)
-        if not self.failure.done():
+        if self.failure.done():
+            self.abandon()
+        else:
+            self._threads.shutdown(wait=False)
+            await asyncio.to_thread(self._readers.shutdown, cancel_futures=True)
             await asyncio.to_thread(self._storage.close)
 
     def fail(self, error: BaseException) -> None:

@@ -123,10 +123,12 @@ async def add(
     return (await answers.wait(1, timeout_s))[0][1]
 
 
-async def add_until_ok(transport: GrpcTransport, run: AddRun, timeout_s: float = 10) -> None:
+async def add_until_ok(
+    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = 10
+) -> None:
     """Repeat *run* until it is stored: waits out the back-off after a lost bookie."""
     async with asyncio.timeout(timeout_s):
-        while await add(transport, run) is not Status.OK:  # noqa: ASYNC110 - of a back-off
+        while await add(transport, run, bookie) is not Status.OK:  # noqa: ASYNC110 - of a back-off
             await asyncio.sleep(0.01)
 
 

@@ -1,0 +1,126 @@
+"""One bookie from start to stop: directory, identity, replay, port, service, registration.
+
+Order of the start: the directory is locked; its cookie is checked against the cluster's; the
+storage replays wholly; the port is listened on; requests are served; only then is the bookie
+registered. A stop goes the other way. Whatever happens to the registration, the bookie goes on
+serving: no safety rests on it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from bookie.config import BookieConfig
+from bookie.cookie import identify, read_cookie
+from bookie.disk import Disk, RealDisk
+from bookie.errors import BookieFailed, PortInUse
+from bookie.registering import Registrar
+from bookie.server import BookieServer, is_free
+from bookie.service import BookieService
+from bookie.storage import BookieStorage
+from ledger.cluster import open_namespace
+from ledger.metastore import MetadataStore, open_store
+from ledger.registry import BookieRegistration
+from ledger.requests import InfoAnswer
+
+_log = structlog.get_logger(__name__)
+
+
+async def run_bookie(
+    config: BookieConfig, *, on_ready: Callable[[str, str], None] = lambda _name, _address: None
+) -> None:
+    """Run a bookie until cancelled, then stop it cleanly; *on_ready* gets name and address.
+
+    Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
+    its storage fails; then nothing is waited for that the disk may hold up."""
+    disk = RealDisk(config.directory)
+    disk.lock()
+    try:
+        store = await open_store(
+            config.uri,
+            session_timeout_s=config.session_timeout_s,
+            timeout_s=config.metadata_timeout_s,
+        )
+        try:
+            await _run(config, disk, store, on_ready)
+        finally:
+            await store.close()
+    finally:
+        disk.unlock()
+
+
+async def _run(
+    config: BookieConfig,
+    disk: Disk,
+    store: MetadataStore,
+    on_ready: Callable[[str, str], None],
+) -> None:
+    namespace = await open_namespace(store)
+    server = BookieServer()
+    try:
+        name, port, bound = _place(config, disk, server)
+        address = config.address(port)
+        identity = await identify(
+            store, disk, bookie=name, instance=namespace.instance, address=address
+        )
+        storage = await asyncio.to_thread(BookieStorage.open, disk, config.storage)
+        try:
+            if not bound:
+                server.bind(config.host, port)
+        except BaseException:
+            storage.close()
+            raise
+        info = InfoAnswer(name, identity.incarnation, namespace.instance, read_only=False)
+        service = BookieService(storage, info, config.service)
+    except BaseException:
+        await server.kill()
+        raise
+    registration = BookieRegistration(name, address, identity.incarnation, config.rack)
+    registrar = Registrar(store, registration)
+    try:
+        await server.start(service)
+        await registrar.start()
+        _log.info(f"bookie {name} is ready on {address}", incarnation=identity.incarnation)
+        on_ready(name, address)
+        failure = await asyncio.shield(service.failure)
+        raise BookieFailed(name, str(failure)) from failure
+    finally:
+        await _stop(name, registrar, server, service)
+
+
+def _place(config: BookieConfig, disk: Disk, server: BookieServer) -> tuple[str, int, bool]:
+    """Return name, port, and whether the port is listened on already.
+
+    A directory that was used before keeps its name, and its port if that is still free. The
+    port of a first start is taken at once, as the name may come from it."""
+    cookie = read_cookie(disk)
+    port = config.port
+    if port and not is_free(config.host, port):
+        raise PortInUse(config.host, port)
+    if not port and cookie is not None:
+        port = int(cookie.address.rpartition(":")[2])
+        if not is_free(config.host, port):
+            _log.warning("port_taken", host=config.host, port=port)
+            port = 0
+    bound = not port
+    if bound:
+        port = server.bind(config.host, 0)
+    name = config.bookie or (cookie.bookie if cookie is not None else config.address(port))
+    return name, port, bound
+
+
+async def _stop(
+    name: str, registrar: Registrar, server: BookieServer, service: BookieService
+) -> None:
+    await registrar.close()
+    if service.failure.done():
+        await server.kill()
+        service.abandon()
+        return
+    await server.stop()
+    await service.close()
+    if service.failure.done():
+        failure = service.failure.result()
+        raise BookieFailed(name, str(failure)) from failure
+    _log.info(f"bookie {name} has stopped")

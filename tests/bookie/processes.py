@@ -1,0 +1,67 @@
+"""Bookies as processes of their own, for tests; each is ended with its `with` block."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+READY = re.compile(r"bookie (\S+) is ready on (\S+)")
+START_S_MAX = 20.0
+
+
+class BookieProcess:
+    def __init__(self, uri: str, directory: Path, *options: str) -> None:
+        self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
+        command = [sys.executable, "-m", "bookie", "--uri", uri, "--dir", str(directory)]
+        with self.log.open("wb") as log:
+            self.popen = subprocess.Popen([*command, *options], stderr=log)
+
+    def ready(self) -> tuple[str, str]:
+        """Wait until it serves; return its name and address."""
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline:
+            if found := READY.search(self.output()):
+                return found[1], found[2]
+            assert self.popen.poll() is None, f"it ended: {self.output()}"
+            time.sleep(0.02)
+        raise AssertionError(f"it did not start: {self.output()}")
+
+    def refused(self) -> str:
+        """Wait until it gives up; return what it said."""
+        assert self.popen.wait(START_S_MAX) == 1, self.output()
+        return self.output()
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
+    def stop(self) -> int:
+        """End it cleanly; return the exit status."""
+        self.popen.send_signal(signal.SIGTERM)
+        return self.popen.wait(START_S_MAX)
+
+
+@contextmanager
+def bookie(uri: str, directory: Path, *options: str) -> Iterator[BookieProcess]:
+    process = BookieProcess(uri, directory, *options)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether *pid* runs; one that ended and was not waited for does not."""
+    try:
+        os.kill(pid, 0)
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False

@@ -1,0 +1,262 @@
+"""Real bookie processes on the embedded metadata store."""
+
+import asyncio
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from ledger.ids import BookieId
+from ledger.metastore import open_store
+from ledger.registry import BookieDirectory, BookieRegistration
+from ledger.requests import LacQuery, ReadQuery, Status
+from ledger.transport.grpc import GrpcTransport
+from tests.bookie.processes import bookie, is_alive
+from tests.bookie.runs import KEY, run_of
+from tests.ledger.serving import add, add_until_ok, until
+
+pytestmark = pytest.mark.integration
+
+Result = TypeVar("Result")
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/metadata"
+
+
+def with_transport(
+    name: str, address: str, work: Callable[[GrpcTransport, BookieId], Awaitable[Result]]
+) -> Result:
+    async def scenario() -> Result:
+        transport = GrpcTransport({name: address}.get)
+        try:
+            return await work(transport, BookieId(name))
+        finally:
+            await transport.close()
+
+    return asyncio.run(scenario())
+
+
+def registered(uri: str) -> tuple[BookieRegistration, ...]:
+    async def scenario() -> tuple[BookieRegistration, ...]:
+        store = await open_store(uri)
+        try:
+            directory = BookieDirectory(store)
+            await directory.start()
+            await directory.close()
+            return directory.available()
+        finally:
+            await store.close()
+
+    return asyncio.run(scenario())
+
+
+async def add_some(transport: GrpcTransport, name: BookieId) -> None:
+    for first in range(0, 1000, 100):
+        run = run_of(*range(first, first + 100), lac=first - 1)
+        assert await add(transport, run, bookie=name) is Status.OK
+
+
+async def check_some(transport: GrpcTransport, name: BookieId) -> None:
+    expected = run_of(*range(900, 1000), lac=899)
+    answer = await transport.read(name, ReadQuery(7, KEY, 900, 2000))
+    assert answer.frames == expected.frames
+    first = run_of(*range(100), lac=-1)
+    answer = await transport.read(name, ReadQuery(7, KEY, 0, 99))
+    assert answer.frames == first.frames
+    lac = await transport.read_lac(name, LacQuery(7, KEY))
+    assert lac.last_entry == 999
+
+
+def test_what_was_acknowledged_is_there_after_kill_9(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b") as process:
+        name, address = process.ready()
+        with_transport(name, address, add_some)
+        process.kill()
+    with bookie(uri, tmp_path / "b") as process:
+        assert process.ready() == (name, address), "same directory: same name and port"
+        with_transport(name, address, check_some)
+
+
+def test_a_fence_holds_after_kill_9(uri: str, tmp_path: Path) -> None:
+    async def fence(transport: GrpcTransport, name: BookieId) -> None:
+        assert await add(transport, run_of(0), bookie=name) is Status.OK
+        assert (await transport.read_lac(name, LacQuery(7, KEY, fence=True))).fenced
+        assert (await transport.read_lac(name, LacQuery(8, KEY, fence=True))).fenced
+
+    async def is_fenced(transport: GrpcTransport, name: BookieId) -> None:
+        for ledger_id in (7, 8):
+            run = run_of(1, ledger_id=ledger_id)
+            assert await add(transport, run, bookie=name) is Status.FENCED
+            run = run_of(1, ledger_id=ledger_id, recovery=True)
+            assert await add(transport, run, bookie=name) is Status.OK
+
+    with bookie(uri, tmp_path / "b") as process:
+        name, address = process.ready()
+        with_transport(name, address, fence)
+        process.kill()
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), is_fenced)
+
+
+def test_a_clean_stop_keeps_everything_and_takes_the_registration_back(
+    uri: str, tmp_path: Path
+) -> None:
+    with bookie(uri, tmp_path / "b", "--rack", "r1") as process:
+        name, address = process.ready()
+        with_transport(name, address, add_some)
+        (found,) = registered(uri)
+        assert (found.bookie, found.address, found.rack) == (name, address, "r1")
+        assert process.stop() == 0
+        assert registered(uri) == ()
+    with bookie(uri, tmp_path / "b") as process:
+        assert process.ready() == (name, address)
+        with_transport(name, address, check_some)
+        (again,) = registered(uri)
+        assert again.incarnation != found.incarnation
+
+
+def test_a_client_finds_its_bookie_again_after_a_restart(uri: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with bookie(uri, tmp_path / "b", "--id", "anna") as first:
+            name, address = first.ready()
+            transport = GrpcTransport({name: address}.get)
+            try:
+                assert await add(transport, run_of(0), bookie=BookieId(name)) is Status.OK
+                first.kill()
+                assert await add(transport, run_of(1), bookie=BookieId(name)) is Status.UNREACHABLE
+                with bookie(uri, tmp_path / "b") as second:
+                    assert await asyncio.to_thread(second.ready) == ("anna", address)
+                    await add_until_ok(transport, run_of(1), bookie=BookieId(name))
+            finally:
+                await transport.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced_but_the_name_stays(
+    uri: str, tmp_path: Path
+) -> None:
+    with bookie(uri, tmp_path / "b") as process:
+        name, address = process.ready()
+        process.stop()
+    port = int(address.rpartition(":")[2])
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        bookie(uri, tmp_path / "b") as process,
+    ):
+        name_now, address_now = process.ready()
+        assert name_now == name
+        assert address_now != address
+        (found,) = registered(uri)
+        assert found.address == address_now
+
+
+def test_a_port_in_use_is_told(uri: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with bookie(uri, tmp_path / "b", "--port", str(port)) as process:
+            assert f"127.0.0.1:{port} is in use" in process.refused()
+
+
+def test_a_new_directory_on_the_port_of_a_running_bookie_says_that_the_port_is_in_use(
+    uri: str, tmp_path: Path
+) -> None:
+    with bookie(uri, tmp_path / "a") as first:
+        _, address = first.ready()
+        port = address.rpartition(":")[2]
+        with bookie(uri, tmp_path / "b", "--port", port) as second:
+            assert f"{address} is in use" in second.refused()
+
+
+def test_two_bookies_cannot_share_a_directory(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b") as first:
+        first.ready()
+        with bookie(uri, tmp_path / "b") as second:
+            assert f"runs on {tmp_path / 'b'}" in second.refused()
+        assert first.popen.poll() is None
+
+
+def test_the_directory_of_another_cluster_is_refused(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b") as process:
+        process.ready()
+        process.stop()
+    with bookie(f"file://{tmp_path}/other", tmp_path / "b") as process:
+        assert "belongs to cluster" in process.refused()
+
+
+def test_the_directory_of_another_bookie_is_refused(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b", "--id", "anna") as process:
+        process.ready()
+        process.stop()
+    with bookie(uri, tmp_path / "b", "--id", "berta") as process:
+        assert "belongs to bookie anna" in process.refused()
+
+
+def test_a_bookie_without_its_data_is_refused(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b", "--id", "anna") as process:
+        process.ready()
+        process.stop()
+    with bookie(uri, tmp_path / "empty", "--id", "anna") as process:
+        assert "does not hold its data" in process.refused()
+
+
+def test_an_unusable_uri_is_told(tmp_path: Path) -> None:
+    with bookie("ftp://somewhere", tmp_path / "b") as process:
+        assert "ftp://somewhere" in process.refused()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit is of Linux")
+def test_a_disk_that_fails_ends_the_process_and_loses_nothing(uri: str, tmp_path: Path) -> None:
+    """Rule 60: no write succeeds any more, so it ends at once, and says why."""
+
+    async def fail(transport: GrpcTransport, name: BookieId) -> None:
+        large = run_of(0, payload=b"x" * 200_000)
+        assert await add(transport, large, bookie=name) is Status.OK
+        # The journal is past this size; the log of the process is not.
+        resource.prlimit(process.popen.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        refused = await add(transport, run_of(1), bookie=name)
+        assert refused is Status.UNREACHABLE
+        await until(lambda: process.popen.poll() is not None)
+
+    async def still_there(transport: GrpcTransport, name: BookieId) -> None:
+        assert list((await transport.read(name, ReadQuery(7, KEY, 0, 0))).entries) == [0]
+
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), fail)
+        assert process.popen.returncode == 1
+        assert "storage failed" in process.output()
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), still_there)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
+def test_a_bookie_may_end_with_its_parent(uri: str, tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'bookie', *sys.argv[1:]])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    options = ["--uri", uri, "--dir", str(tmp_path / "b"), "--die-with-parent"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            assert parent.stderr is not None
+            child = int(parent.stdout.readline())
+            while "is ready on" not in (line := parent.stderr.readline()):
+                assert line, "it ended"
+        finally:
+            parent.kill()
+    asyncio.run(until(lambda: not is_alive(child)))
