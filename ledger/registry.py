@@ -24,6 +24,7 @@ READ_ONLY: Final = "/bookies/readonly"
 COOKIES: Final = "/cookies"
 FORMAT_VERSION: Final = 1
 REFRESH_RETRY_S: Final = 0.5
+REGISTER_TRIES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class BookieRegistration:
         return f"{READ_ONLY if self.read_only else AVAILABLE}/{self.bookie}"
 
 
-async def register(
-    store: MetadataStore, registration: BookieRegistration, *, timeout_s: float = 30.0
-) -> None:
+async def register(store: MetadataStore, registration: BookieRegistration) -> None:
     """Announce the bookie as long as the store's present session lives.
 
-    A node of an earlier start of the same bookie may still be there: wait until its session
-    ends (rule 79). Raises `NodeExists` if it does not go within *timeout_s*."""
+    Requires that the caller owns the bookie's directories, so that whoever made a node that
+    is still there is dead, or is this process in a session that was lost. Such a node would
+    vanish with its session later on (rule 79): it is replaced, not waited for.
+    Raises `MetadataUnavailable`, `NodeExists`."""
     node = pb.BookieNode(
         version=FORMAT_VERSION,
         address=registration.address,
@@ -55,24 +56,14 @@ async def register(
         rack=registration.rack,
     )
     value = node.SerializeToString(deterministic=True)
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        watch = store.watch(registration.path)
+    for _ in range(REGISTER_TRIES_MAX):
         try:
-            try:
-                await store.create(registration.path, value, ephemeral=True)
-            except NodeExists:
-                if await _is_ours(store, registration):
-                    return
-            else:
-                return
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await watch.changed()
-            except TimeoutError:
-                raise NodeExists(registration.path) from None
-        finally:
-            watch.close()
+            await store.create(registration.path, value, ephemeral=True)
+        except NodeExists:
+            await unregister(store, registration)
+        else:
+            return
+    raise NodeExists(registration.path)
 
 
 async def unregister(store: MetadataStore, registration: BookieRegistration) -> None:
@@ -81,15 +72,6 @@ async def unregister(store: MetadataStore, registration: BookieRegistration) -> 
         await store.delete(registration.path)
     except NoSuchNode:
         return
-
-
-async def _is_ours(store: MetadataStore, registration: BookieRegistration) -> bool:
-    """Return True iff the node was made by this start: the reply of our create was lost."""
-    try:
-        found = await _read(store, registration.path, registration.bookie, read_only=False)
-    except NoSuchNode:
-        return False
-    return found.incarnation == registration.incarnation
 
 
 class BookieDirectory:
