@@ -52,6 +52,7 @@ class Registrar:
             try:
                 await self._until_gone()
                 _log.warning("registration_lost", bookie=self._registration.bookie)
+                await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet
                 await register(self._store, self._registration)
             except MetadataError as error:
                 _log.warning("not_registered", bookie=self._registration.bookie, reason=str(error))
