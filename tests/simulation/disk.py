@@ -161,9 +161,7 @@ class SimDisk:
 
     def crash(self, loss: Loss = Loss.TORN) -> None:
         """Lose power, and come back with what was synced and as much else as *loss* says."""
-        self.lives += 1
-        self.crash_at = None
-        self._off = self._locked = False
+        self.kill()
         contents = {
             id(content): content
             for directory in self._directories.values()
@@ -178,6 +176,12 @@ class SimDisk:
         for path in sorted(self._directories):
             self._directories[path].crash(loss, self.lot)
             self._crash_directory(path, loss)
+
+    def kill(self) -> None:
+        """End the process that uses the disk: its files are closed, nothing is lost yet."""
+        self.lives += 1
+        self.crash_at = None
+        self._off = self._locked = False
 
     def fail(self, operation: str, path: str = "", number: int = errno.EIO) -> None:
         """Let the next *operation* on a path that begins with *path* raise, once."""

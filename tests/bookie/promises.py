@@ -1,0 +1,111 @@
+"""Drives a storage and remembers what it has promised, to be compared after a crash."""
+
+from typing import Final
+
+from bookie.storage import BookieStorage, StorageConfig
+from ledger.entry import encode_frame
+from ledger.requests import AddRun, ReadQuery, Status
+from tests.simulation.disk import SimDisk
+
+KEY: Final = b"k" * 16
+SMALL: Final = StorageConfig(
+    memtable_bytes_max=64 * 1024,
+    recovery_reserve_bytes=16 * 1024,
+    journal_file_bytes_max=2500,
+    journal_preallocate_bytes=1024,
+    entry_log_bytes_max=3000,
+    index_cache_bytes=5 * 2400,
+    ledgers_in_memory_max=2,
+    files_open_max=2,
+)
+"""Limits so small that a short workload meets every one of them."""
+EVERYTHING: Final = 1 << 30
+
+
+def frame_of(ledger_id: int, entry_id: int, *, lac: int | None = None, salt: int = 0) -> bytes:
+    payload = b"%d/%d/%d " % (ledger_id, entry_id, salt) * (1 + entry_id % 7)
+    return encode_frame(
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+        last_add_confirmed=entry_id - 1 if lac is None else lac,
+        length=100 * entry_id,
+        payload=payload,
+    )
+
+
+def run_of(ledger_id: int, *entries: int, recovery: bool = False, salt: int = 0) -> AddRun:
+    frames = [frame_of(ledger_id, entry_id, salt=salt) for entry_id in entries]
+    lengths = [len(frame) for frame in frames]
+    return AddRun(ledger_id, KEY, entries, lengths, b"".join(frames), recovery=recovery)
+
+
+def entries_of(storage: BookieStorage, ledger_id: int) -> dict[int, bytes]:
+    """Return all entries of a ledger, read in answers of any size."""
+    found: dict[int, bytes] = {}
+    first = 0
+    while True:
+        answer = storage.read(ReadQuery(ledger_id, KEY, first, EVERYTHING, bytes_max=700))
+        if answer.status is Status.NO_SUCH_LEDGER:
+            return found
+        assert answer.status is Status.OK, answer.status
+        assert answer.considered >= first
+        found.update((entry_id, bytes(frame)) for entry_id, frame in answer.each())
+        if answer.considered == EVERYTHING:
+            return found
+        first = answer.considered + 1
+
+
+class Promises:
+    """What the storage on a disk was asked, and what of it was durable by its own word."""
+
+    def __init__(self, disk: SimDisk, config: StorageConfig = SMALL) -> None:
+        self.disk = disk
+        self.config = config
+        self.sent: dict[int, dict[int, bytes]] = {}
+        self.stored: dict[int, dict[int, None]] = {}
+        self.fenced: dict[int, None] = {}
+        self._waiting: list[tuple[int, int, tuple[int, ...] | None]] = []
+        self.storage: BookieStorage
+
+    def open(self) -> None:
+        self._waiting.clear()
+        self.storage = BookieStorage.open(self.disk, self.config)
+
+    def add(self, ledger_id: int, *entries: int, recovery: bool = False) -> Status:
+        for entry_id in entries:
+            frames = self.sent.setdefault(ledger_id, {})
+            frames[entry_id] = frame_of(ledger_id, entry_id)
+        status, ticket = self.storage.add(run_of(ledger_id, *entries, recovery=recovery))
+        if status is Status.OK:
+            self._waiting.append((ticket, ledger_id, entries))
+        return status
+
+    def fence(self, ledger_id: int) -> None:
+        status, ticket = self.storage.fence(ledger_id, KEY)
+        assert status is Status.OK
+        self._waiting.append((ticket, ledger_id, None))
+
+    def commit(self) -> None:
+        durable = self.storage.commit()
+        for ticket, ledger_id, entries in self._waiting:
+            if ticket > durable:
+                continue
+            if entries is None:
+                self.fenced[ledger_id] = None
+            else:
+                self.stored.setdefault(ledger_id, {}).update(dict.fromkeys(entries))
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] > durable]
+
+    def check(self) -> None:
+        """Every promise is kept, and nothing is there that was never sent."""
+        ledgers = self.sent.keys() | self.fenced.keys() | set(self.storage.ledger_ids())
+        for ledger_id in sorted(ledgers):
+            found = entries_of(self.storage, ledger_id)
+            for entry_id in self.stored.get(ledger_id, {}):
+                assert entry_id in found, f"entry {entry_id} of ledger {ledger_id} is lost"
+            for entry_id, frame in found.items():
+                assert frame == self.sent[ledger_id][entry_id], f"{ledger_id}/{entry_id} is other"
+            if ledger_id in self.fenced:
+                assert self.storage.lac(ledger_id, KEY).fenced, f"{ledger_id} lost its fence"
+                status, _ = self.storage.add(run_of(ledger_id, 10**6))
+                assert status is Status.FENCED
