@@ -1,0 +1,254 @@
+"""The embedded store on bad days: a dead disk, a locked database, stale sessions."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from ledger.errors import DamagedMetadata, MetadataUnavailable, NamespaceMismatch
+from ledger.metastore import MetadataStore, open_store
+from ledger.metastore.sqlite_files import Database, OwnSession
+from ledger.metastore.sqlite_tree import CHANGES_KEPT, SqlTree
+from tests.ledger.metastore.backends import Backend, gone, settled, until
+
+
+def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_noticed(
+    sqlite: Backend, tmp_path: Path
+) -> None:
+    here, away = tmp_path / "namespace", tmp_path / "away"
+
+    async def scenario() -> None:
+        async with sqlite.one(session_timeout_s=0.9, timeout_s=1.0) as store:
+            await store.create("/e", ephemeral=True)
+            session = store.session
+            here.rename(away)
+            began = time.monotonic()
+            for call in (store.get("/a"), store.create("/a"), store.sync()):
+                with pytest.raises(MetadataUnavailable):
+                    await asyncio.wait_for(call, 1.5)
+            await asyncio.wait_for(session.lost.wait(), 2.0)
+            assert time.monotonic() - began < 0.9  # before anybody else could think so
+            with pytest.raises(MetadataUnavailable):
+                await store.create("/e2", ephemeral=True)
+            assert not here.exists()
+            away.rename(here)
+            await until(lambda: renewed(store), within_s=5.0)
+            assert store.session is not session
+            assert await store.exists("/e") is None
+            await store.create("/e", ephemeral=True)
+            assert session.lost.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_another_database_in_the_old_ones_place_is_not_taken_for_it(
+    sqlite: Backend, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with sqlite.one(session_timeout_s=0.6, timeout_s=1.0) as store:
+            await store.create("/a", b"first")
+            (tmp_path / "namespace").rename(tmp_path / "old")
+            async with sqlite.one() as other:
+                await other.create("/a", b"second")
+                with pytest.raises(MetadataUnavailable) as caught:
+                    await store.get("/a")
+                assert "replaced" in str(caught.value)
+                await asyncio.wait_for(store.session.lost.wait(), 2.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_locked_database_stops_writes_in_time_and_no_reads(
+    sqlite: Backend, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with sqlite.one(timeout_s=0.5) as store:
+            await store.create("/a", b"v")
+            locker = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
+            locker.execute("BEGIN IMMEDIATE")
+            began = time.monotonic()
+            with pytest.raises(MetadataUnavailable) as caught:
+                await store.set("/a", b"w")
+            assert time.monotonic() - began < 1.0
+            assert "locked" in str(caught.value)
+            assert (await store.get("/a")).value == b"v"
+            locker.close()
+            assert await store.set("/a", b"w") == 1
+            assert not store.session.lost.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_place_that_cannot_be_a_directory_is_told_as_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(MetadataUnavailable):
+        asyncio.run(open_store(f"file://{tmp_path}/file/namespace"))
+
+
+def test_a_file_that_is_no_database_of_ours_is_refused(sqlite: Backend, tmp_path: Path) -> None:
+    path = tmp_path / "namespace" / "metadata.sqlite"
+    path.parent.mkdir()
+    with sqlite3.connect(path) as foreign:
+        foreign.execute("CREATE TABLE t (c)")
+    foreign.close()
+    with pytest.raises(NamespaceMismatch):
+        asyncio.run(sqlite.open())
+    path.write_bytes(b"something else entirely, and long enough" * 100)
+    with pytest.raises(DamagedMetadata):
+        asyncio.run(sqlite.open())
+
+
+def test_a_database_of_a_later_format_is_refused(sqlite: Backend, tmp_path: Path) -> None:
+    asyncio.run(open_and_close(sqlite))
+    later = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
+    later.execute("PRAGMA user_version = 2")
+    later.close()
+    with pytest.raises(NamespaceMismatch) as caught:
+        asyncio.run(sqlite.open())
+    assert "format 2" in str(caught.value)
+
+
+def test_many_processes_may_make_the_namespace_at_once(sqlite: Backend) -> None:
+    async def scenario() -> None:
+        stores = await asyncio.gather(*(sqlite.open() for _ in range(8)))
+        await asyncio.gather(*(store.create("/n-", sequential=True) for store in stores))
+        assert len(await stores[0].children("/")) == 8
+        await asyncio.gather(*(store.close() for store in stores))
+
+    asyncio.run(scenario())
+
+
+def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
+    sqlite: Backend, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with sqlite.one() as store:
+            database = Database(tmp_path / "namespace")
+            database.create(timeout_s=1.0)
+            earlier = OwnSession(database)  # locked and beating, but of another boot
+            connection = database.connect(timeout_s=1.0)
+            tree = SqlTree(connection)
+            tree.add_session(earlier.session_id, "another-boot", 1000.0)
+            tree.create("/e", b"", owner=earlier.session_id, sequential=False)
+            connection.close()
+            await gone(store, "/e", within_s=1.0)
+            earlier.close()
+            half_made = tmp_path / "namespace" / "sessions" / "half-made"
+            half_made.write_bytes(b"")
+            async with sqlite.one():
+                assert not half_made.exists()
+
+    asyncio.run(scenario())
+
+
+def test_closing_leaves_no_session_behind(sqlite: Backend, tmp_path: Path) -> None:
+    asyncio.run(open_and_close(sqlite))
+    assert list((tmp_path / "namespace" / "sessions").iterdir()) == []
+
+
+def test_a_forked_child_does_not_keep_its_dead_parents_session(sqlite: Backend) -> None:
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    parent = context.Process(target=hold_fork_and_die, args=(sqlite.uri, writer))
+    parent.start()
+    child_pid = reader.recv()
+    parent.join()
+
+    async def scenario() -> None:
+        async with sqlite.one() as store:
+            await gone(store, "/e", within_s=1.0)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        os.kill(child_pid, signal.SIGKILL)
+
+
+def hold_fork_and_die(uri: str, writer: "multiprocessing.connection.Connection") -> None:
+    async def hold() -> None:
+        store = await open_store(uri)
+        await store.create("/e", ephemeral=True)
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        writer.send(child)
+        os._exit(1)
+
+    asyncio.run(hold())
+
+
+def test_a_loop_that_ends_without_closing_its_store_ends_the_session(sqlite: Backend) -> None:
+    async def forget() -> None:
+        store = await sqlite.open()
+        await store.create("/e", ephemeral=True)
+
+    async def look() -> None:
+        async with sqlite.one() as store:
+            await gone(store, "/e", within_s=3.0)
+
+    asyncio.run(forget())
+    asyncio.run(look())
+
+
+def test_a_watcher_that_finds_a_gap_in_the_changes_takes_it_that_all_changed(
+    sqlite: Backend, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with sqlite.one() as store:
+            await store.create("/a")
+            watch = store.watch("/never/changed")
+            await settled(watch)
+            other = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
+            with other:
+                other.execute(
+                    "INSERT INTO change SELECT max(number) + ?, '/elsewhere' FROM change",
+                    (CHANGES_KEPT,),
+                )
+            other.close()
+            await asyncio.wait_for(watch.changed(), 2.0)
+
+    asyncio.run(scenario())
+
+
+def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    database.create(timeout_s=1.0)
+    connection = database.connect(timeout_s=1.0)
+    connection.execute("PRAGMA synchronous = OFF")
+    tree = SqlTree(connection)
+    tree.create("/a", b"", owner=None, sequential=False)
+    assert [path for _, path in tree.changes_after(0)] == ["/a", "/"]
+    connection.execute("INSERT INTO change VALUES (?, '/b')", (CHANGES_KEPT - 10,))
+    for _ in range(30):
+        tree.set("/a", b"", -1)
+    changes = tree.changes_after(0)
+    connection.close()
+    assert [path for _, path in changes] == ["/b", *["/a"] * 30]
+    assert changes[-1][0] == CHANGES_KEPT + 20
+
+
+def test_an_idle_store_costs_next_to_nothing(sqlite: Backend) -> None:
+    async def scenario() -> None:
+        async with sqlite.one():
+            began_s, cpu_s = time.monotonic(), time.process_time()
+            await asyncio.sleep(1.0)
+            used = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
+            assert used < 0.03  # about 0.003 on a quiet machine
+
+    asyncio.run(scenario())
+
+
+async def renewed(store: MetadataStore) -> bool:
+    return not store.session.lost.is_set()
+
+
+async def open_and_close(backend: Backend) -> None:
+    store = await backend.open()
+    await store.create("/e", ephemeral=True)
+    await store.close()

@@ -1,0 +1,190 @@
+"""The store on ZooKeeper on bad days: no server, a stopped one, an expired session."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from dlog.local.zookeeper import ManagedZooKeeper
+from ledger.errors import MetadataDenied, MetadataUnavailable
+from ledger.metastore import MetadataStore, open_store
+from ledger.metastore.zookeeper import ZooKeeperStore
+from tests.ledger.metastore.backends import Backend, gone, settled, until
+from tests.zookeeper import fresh_uri, paused
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ManagedZooKeeper]:
+    """A server for one test alone, which may be stopped."""
+    server = ManagedZooKeeper(tmp_path / "zookeeper")
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+def test_no_server_is_told_within_the_timeout() -> None:
+    with socket.socket() as silent, socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        for port in (silent.getsockname()[1], refusing.getsockname()[1]):
+            began = time.monotonic()
+            with pytest.raises(MetadataUnavailable):
+                asyncio.run(open_store(f"zk://127.0.0.1:{port}/r?auth=digest:u:p", timeout_s=0.5))
+            assert time.monotonic() - began < 2.0
+
+
+def test_a_stopped_server_fails_calls_in_time_and_the_session_by_our_own_clock(
+    server: ManagedZooKeeper,
+) -> None:
+    async def scenario() -> None:
+        store = await open_store(server.uri("/ns"), session_timeout_s=2.0, timeout_s=0.5)
+        try:
+            session = store.session
+            await store.create("/e", ephemeral=True)
+            with paused(server.pid):
+                began = time.monotonic()
+                for call in (store.get("/e"), store.set("/e", b""), store.sync()):
+                    with pytest.raises(MetadataUnavailable):
+                        await call
+                assert time.monotonic() - began < 2.0
+                await asyncio.wait_for(session.lost.wait(), 3.0)
+                assert time.monotonic() - began < 2.0  # before the server could end it
+                with pytest.raises(MetadataUnavailable):
+                    await store.create("/e2", ephemeral=True)
+            await until(lambda: renewed(store), within_s=10.0)
+            assert store.session is not session
+            await gone(store, "/e", within_s=5.0)
+            await store.create("/e", ephemeral=True)
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_watches_and_data_outlive_a_restart_of_the_server(server: ManagedZooKeeper) -> None:
+    async def scenario() -> None:
+        async with Backend("zookeeper", server.uri("/ns")).two() as (a, b):
+            await a.create("/w", b"v")
+            watch = b.watch("/w")
+            await settled(watch)
+            session = b.session
+            fixed = ManagedZooKeeper(server.directory, port=server.port)
+            server.kill()
+            await fixed.start()
+            try:
+                await asyncio.wait_for(watch.changed(), 10.0)  # it may have changed meanwhile
+                await settled(watch)
+                assert (await b.get("/w")).value == b"v"
+                assert await set_until_done(a, "/w", b"w") == 1
+                await asyncio.wait_for(watch.changed(), 5.0)
+                assert b.session is session
+                assert not session.lost.is_set()
+            finally:
+                await fixed.stop()
+
+    asyncio.run(scenario())
+
+
+def test_an_expired_session_is_told_and_replaced_and_watches_go_on(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    uri = fresh_uri(zookeeper)
+
+    async def scenario() -> None:
+        async with Backend("zookeeper", uri).two() as (a, b):
+            await a.create("/e", ephemeral=True)
+            watch = a.watch("/w")
+            session = a.session
+            await asyncio.to_thread(expire, a, zookeeper.hosts)
+            await asyncio.wait_for(session.lost.wait(), 5.0)
+            await gone(b, "/e", within_s=5.0)
+            await until(lambda: renewed(a), within_s=5.0)
+            assert a.session is not session
+            await a.create("/e", ephemeral=True)
+            await settled(watch)
+            await b.create("/w")
+            await asyncio.wait_for(watch.changed(), 5.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_session_is_believed_in_no_longer_than_the_server_grants(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    async def scenario() -> None:
+        store = await open_store(fresh_uri(zookeeper), session_timeout_s=60.0)
+        assert isinstance(store, ZooKeeperStore)
+        assert store._keeper.link.granted_timeout_s == 10.0  # 20 ticks of 0.5 s
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_with_credentials_only_their_owner_may_touch_what_is_made(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    uri = fresh_uri(zookeeper)
+
+    async def scenario() -> None:
+        async with Backend("zookeeper", uri + "?auth=digest:me:secret").one() as mine:
+            await mine.create("/a/b", b"v")
+            for credentials in ("", "?auth=digest:me:guess"):
+                with pytest.raises(MetadataDenied):
+                    await open_store(uri + credentials)
+            assert (await mine.get("/a/b")).value == b"v"
+        async with Backend("zookeeper", uri + "?auth=digest:me:secret").one() as again:
+            assert await again.set("/a/b", b"w") == 1
+            assert "secret" not in str(again._unavailable("x"))  # type: ignore[attr-defined]
+
+    asyncio.run(scenario())
+
+
+def test_many_calls_at_once_are_all_answered(zookeeper: ManagedZooKeeper) -> None:
+    async def scenario() -> None:
+        async with Backend("zookeeper", fresh_uri(zookeeper)).one() as store:
+            await asyncio.gather(*(store.create(f"/n/{n:04}") for n in range(1000)))
+            assert len(await store.children("/n")) == 1000
+
+    asyncio.run(scenario())
+
+
+def test_calls_while_disconnected_do_not_block_the_event_loop(server: ManagedZooKeeper) -> None:
+    async def scenario() -> None:
+        store = await open_store(server.uri(), timeout_s=0.5)
+        server.kill()
+        calls = [asyncio.create_task(store.sync()) for _ in range(2000)]
+        began = time.monotonic()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert time.monotonic() - began < 3.0
+        assert all(isinstance(outcome, MetadataUnavailable) for outcome in outcomes)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def expire(store: MetadataStore, hosts: str) -> None:
+    """End the session of *store* as the server does: somebody else closes it."""
+    assert isinstance(store, ZooKeeperStore)
+    other = KazooClient(hosts, client_id=store._keeper.link._client.client_id)
+    other.start()
+    other.stop()
+    other.close()
+
+
+async def renewed(store: MetadataStore) -> bool:
+    return not store.session.lost.is_set()
+
+
+async def set_until_done(store: MetadataStore, path: str, value: bytes) -> int:
+    while True:
+        try:
+            return await store.set(path, value)
+        except MetadataUnavailable:
+            await asyncio.sleep(0.05)
