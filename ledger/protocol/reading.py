@@ -120,7 +120,8 @@ ReadingEffect = SendRead | ReadMetadata | Deliver | FailRead
 class Reading:
     """Read entries from *first* on, at most to *last*, at least one unless time runs out.
 
-    *give_up_at*: until when to wait for an entry that is not confirmed yet."""
+    *give_up_at*: until when to wait for an entry that is not confirmed yet; one replica is
+    heard in any case."""
 
     def __init__(
         self,
@@ -145,6 +146,9 @@ class Reading:
         self._tried: dict[int, None] = {}
         """Indexes that did not help in this round."""
         self._rounds = 0
+        self._heard = False
+        """Iff some replica answered: one is asked even if there is no time to wait, so that
+        a read also learns the last add confirmed."""
         self._round_failed = False
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
         self._pause_s = self._config.retry_s
@@ -164,7 +168,7 @@ class Reading:
 
     def deadline(self) -> float | None:
         times = [at for at in (self._speculate_at, self._resume_at) if at is not None]
-        if self._first > self.readable:
+        if self._first > self.readable and self._heard:
             times.append(self._give_up_at)
         return None if self.finished else min(times, default=None)
 
@@ -197,7 +201,8 @@ class Reading:
 
     def _ask(self, now: float) -> list[ReadingEffect]:
         """Ask the next replica of the first entry that is still missing."""
-        if self._first > self.readable and (self.end is not None or now >= self._give_up_at):
+        time_is_up = self._heard and now >= self._give_up_at
+        if self._first > self.readable and (self.end is not None or time_is_up):
             return self._deliver()
         ensemble = self.metadata.fragment_of(self._first).bookies
         candidates = write_set(self._first, self.metadata.quorum)
@@ -207,6 +212,8 @@ class Reading:
         if self._asked:
             self._speculate_at = None
             return []  # everybody was asked; somebody may still answer
+        if self._first > self.readable and now >= self._give_up_at:
+            return self._deliver()
         return self._end_round()
 
     def _send(self, index: int, bookie: BookieId, now: float) -> SendRead:
@@ -214,7 +221,7 @@ class Reading:
         self._asked[index] = self._attempt
         wait_ms = 0
         if self._first > self.readable:
-            wait_ms = max(1, min(WAIT_MS_MAX, int((self._give_up_at - now) * 1000)))
+            wait_ms = max(0, min(WAIT_MS_MAX, int((self._give_up_at - now) * 1000)))
         self._speculate_at = now + self._config.speculative_s + wait_ms / 1000
         fragment_end = self.metadata.fragment_end(self.metadata.fragment_of(self._first))
         last = self._last if fragment_end is None else min(self._last, fragment_end)
@@ -231,6 +238,7 @@ class Reading:
         if event.status is Status.WRONG_KEY:
             return self._fail(Failure.WRONG_KEY)
         self._tried[event.index] = None
+        self._heard |= event.status is Status.OK
         self._round_failed |= event.status is not Status.OK
         if event.fenced and self.end is None and self._first > self.readable:
             self._round_failed = True
@@ -290,7 +298,7 @@ class Reading:
         return []
 
     def _time_passed(self, now: float) -> list[ReadingEffect]:
-        if self._first > self.readable and now >= self._give_up_at:
+        if self._first > self.readable and self._heard and now >= self._give_up_at:
             return self._deliver()
         if self._resume_at is not None and now >= self._resume_at:
             return self._next_round(now)

@@ -111,8 +111,21 @@ def test_the_end_of_a_closed_ledger_is_known_without_asking() -> None:
     assert step(reading(closed, first=5), ReadStarted()) == [Deliver(5, 4)]
 
 
-def test_without_time_to_wait_an_unconfirmed_entry_is_nothing() -> None:
-    assert step(reading(first=0), ReadStarted()) == [Deliver(0, -1)]
+def test_without_time_to_wait_one_replica_is_asked_and_its_lac_is_learned() -> None:
+    machine = reading(first=0)
+    assert step(machine, ReadStarted()) == [SendRead(0, 1, A, 0, 99, 0)]
+    assert step(machine, EntriesRead(0, 1, Status.OK, (0, 1), 0)) == [Deliver(0, 0)]
+    machine = reading(first=5)
+    step(machine, ReadStarted())
+    assert step(machine, EntriesRead(2, 1, Status.OK, (), 3)) == [Deliver(5, 4)]
+    assert machine.last_add_confirmed == 3
+
+
+def test_without_time_to_wait_and_without_an_answer_there_is_nothing() -> None:
+    machine = reading(first=0)
+    step(machine, ReadStarted(), absent(0, 1, Status.UNREACHABLE))
+    step(machine, absent(1, 2, Status.NO_SUCH_LEDGER))
+    assert step(machine, absent(2, 3, Status.UNREACHABLE)) == [Deliver(0, -1)]
 
 
 def test_a_tailing_read_waits_at_a_bookie() -> None:
@@ -139,7 +152,7 @@ def test_a_tail_that_is_refused_at_once_does_not_spin() -> None:
 def test_a_tail_ends_when_time_is_up() -> None:
     machine = reading(wait_s=0.2)
     assert step(machine, ReadStarted()) == [SendRead(0, 1, A, 0, 99, 200)]
-    assert step(machine, TimePassed(), now=0.2) == [Deliver(0, -1)]
+    assert step(machine, absent(0, 1), now=0.2) == [Deliver(0, -1)]
 
 
 def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
