@@ -69,7 +69,7 @@ class Flag(IntFlag):
     KEY_NULLS = 16
 
 
-_ALL_FLAGS = Flag.TIMES | Flag.WIDE_TIMES | Flag.TXIDS | Flag.KEYS | Flag.KEY_NULLS
+_ALL_FLAGS = int(Flag.TIMES | Flag.WIDE_TIMES | Flag.TXIDS | Flag.KEYS | Flag.KEY_NULLS)
 
 
 @dataclass(frozen=True, slots=True)

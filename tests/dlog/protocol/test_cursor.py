@@ -1,0 +1,231 @@
+from dataclasses import replace
+
+import pytest
+
+from dlog.errors import DamagedLog, NoSuchLog, Trimmed
+from dlog.manifest import Manifest, Sealed
+from dlog.position import NO_TXID
+from dlog.protocol.cursor import (
+    AwaitManifest,
+    BatchesRead,
+    Cursor,
+    CursorEffect,
+    Deliver,
+    Fail,
+    FindPlace,
+    Finish,
+    Interrupted,
+    LedgerMissing,
+    ManifestSeen,
+    NothingNew,
+    PlaceFound,
+    ReadEntries,
+    ReadManifest,
+    SegmentEnded,
+)
+from ledger.ids import EntryId, LedgerId
+
+EMPTY = Manifest(incarnation="i")
+
+
+def sealed(records: int) -> Sealed:
+    return Sealed(EntryId(records - 1), records, 0, NO_TXID, NO_TXID, 0, 0)
+
+
+ONE = EMPTY.with_segment(1, LedgerId(11), 0)
+TWO_OPEN = ONE.with_segment(2, LedgerId(12), 0)
+TWO = ONE.with_sealed(1, sealed(10)).with_segment(2, LedgerId(12), 0)
+THREE = TWO.with_sealed(2, sealed(5)).with_segment(3, LedgerId(13), 0)
+
+
+def entered(manifest: Manifest, start: int, **options: int) -> tuple[Cursor, CursorEffect]:
+    cursor = Cursor("log", start, **options)
+    (effect,) = cursor.step(ManifestSeen(manifest))
+    return cursor, effect
+
+
+def error_of(effects: tuple[CursorEffect, ...]) -> Exception:
+    assert isinstance(effects[-1], Fail)
+    return effects[-1].error
+
+
+def test_reading_begins_with_the_segment_that_holds_the_start() -> None:
+    assert entered(THREE, 0)[1] == ReadEntries(THREE.segments[0], 0)
+    assert entered(THREE, 10)[1] == ReadEntries(THREE.segments[1], 0)
+    assert entered(THREE, 15)[1] == ReadEntries(THREE.segments[2], 0)
+
+
+def test_a_start_inside_a_segment_is_looked_for_there() -> None:
+    cursor, effect = entered(THREE, 12)
+    assert effect == FindPlace(THREE.segments[1], 2)
+    assert cursor.step(PlaceFound(1, 1)) == (ReadEntries(THREE.segments[1], 1),)
+    assert cursor.step(BatchesRead([(1, 1, 4)])) == (
+        Deliver(2, 1, 11, skip=1, take=3),
+        ReadEntries(THREE.segments[1], 2),
+    )
+
+
+def test_batches_are_delivered_in_order_and_reading_goes_on_behind_them() -> None:
+    cursor, _ = entered(ONE, 0)
+    assert cursor.step(BatchesRead([(0, 0, 3), (1, 3, 2)])) == (
+        Deliver(1, 0, 0, skip=0, take=3),
+        Deliver(1, 1, 3, skip=0, take=2),
+        ReadEntries(ONE.segments[0], 2),
+    )
+    assert cursor.next_offset == 5
+    assert cursor.step(NothingNew()) == (ReadEntries(ONE.segments[0], 2),)
+
+
+def test_the_stop_cuts_a_batch() -> None:
+    cursor, _ = entered(ONE, 0, stop=4)
+    assert cursor.step(BatchesRead([(0, 0, 3), (1, 3, 5)])) == (
+        Deliver(1, 0, 0, skip=0, take=3),
+        Deliver(1, 1, 3, skip=0, take=1),
+        Finish(),
+    )
+
+
+def test_a_start_at_the_stop_delivers_nothing() -> None:
+    assert entered(ONE, 4, stop=4)[1] == Finish()
+
+
+def test_after_the_end_of_a_segment_the_next_one_is_read_from_its_first_entry() -> None:
+    cursor, _ = entered(TWO, 0)
+    cursor.step(BatchesRead([(0, 0, 10)]))
+    assert cursor.step(SegmentEnded()) == (ReadManifest(),)
+    assert cursor.step(ManifestSeen(TWO)) == (ReadEntries(TWO.segments[1], 0),)
+    assert cursor.step(BatchesRead([(0, 0, 1)]))[0] == Deliver(2, 0, 10, skip=0, take=1)
+
+
+def test_a_first_offset_that_is_missing_is_the_end_of_the_segment_before() -> None:
+    cursor, _ = entered(TWO_OPEN, 0)
+    cursor.step(BatchesRead([(0, 0, 7)]))
+    cursor.step(SegmentEnded())
+    cursor.step(ManifestSeen(TWO_OPEN))
+    assert cursor.step(BatchesRead([(0, 0, 2)]))[0] == Deliver(2, 0, 7, skip=0, take=2)
+
+
+def test_without_a_next_segment_the_manifest_is_awaited() -> None:
+    cursor, _ = entered(ONE, 0)
+    cursor.step(SegmentEnded())
+    assert cursor.step(ManifestSeen(ONE)) == (AwaitManifest(),)
+    assert cursor.step(ManifestSeen(TWO_OPEN)) == (ReadEntries(TWO_OPEN.segments[1], 0),)
+
+
+def test_a_log_without_segments_is_awaited() -> None:
+    assert entered(EMPTY, 0)[1] == AwaitManifest()
+
+
+def test_a_log_that_is_sealed_for_good_ends() -> None:
+    over = replace(ONE.with_sealed(1, sealed(2)), sealed=True)
+    cursor, _ = entered(over, 0)
+    cursor.step(BatchesRead([(0, 0, 2)]))
+    cursor.step(SegmentEnded())
+    assert cursor.step(ManifestSeen(over)) == (Finish(),)
+    assert entered(replace(EMPTY, sealed=True), 0)[1] == Finish()
+
+
+def test_empty_segments_are_passed() -> None:
+    manifest = ONE.with_sealed(1, sealed(0)).with_segment(2, LedgerId(12), 0)
+    cursor, _ = entered(ONE, 0)
+    cursor.step(SegmentEnded())
+    assert cursor.step(ManifestSeen(manifest)) == (ReadEntries(manifest.segments[1], 0),)
+
+
+def test_a_start_behind_the_end_waits_and_skips_what_comes_before_it() -> None:
+    cursor, effect = entered(ONE, 100)
+    assert effect == FindPlace(ONE.segments[0], 100)
+    cursor.step(PlaceFound(3, 30))
+    assert cursor.step(BatchesRead([(3, 30, 50)])) == (ReadEntries(ONE.segments[0], 4),)
+    assert cursor.step(BatchesRead([(4, 80, 30)]))[0] == Deliver(1, 4, 80, skip=20, take=10)
+
+
+def test_a_start_behind_the_end_is_looked_for_in_the_next_segment_too() -> None:
+    cursor, _ = entered(TWO_OPEN, 12)
+    cursor.step(PlaceFound(1, 10))
+    cursor.step(SegmentEnded())
+    assert cursor.step(ManifestSeen(TWO_OPEN)) == (FindPlace(TWO_OPEN.segments[1], 2),)
+
+
+def test_a_start_behind_a_sealed_last_segment_waits_for_the_next() -> None:
+    closed = ONE.with_sealed(1, sealed(10))
+    cursor, effect = entered(closed, 10)
+    assert effect == AwaitManifest()
+    assert cursor.step(ManifestSeen(TWO)) == (ReadEntries(TWO.segments[1], 0),)
+
+
+def test_a_position_below_the_trim_point_is_told_and_never_jumped() -> None:
+    error = entered(THREE.trimmed(11), 5)[1]
+    assert isinstance(error, Fail)
+    assert isinstance(error.error, Trimmed)
+    assert error.error.first_offset == 11
+
+
+def test_a_trim_is_noticed_in_the_middle_of_a_segment() -> None:
+    cursor, _ = entered(ONE, 0)
+    cursor.step(BatchesRead([(0, 0, 3)]))
+    assert isinstance(error_of(cursor.step(ManifestSeen(ONE.trimmed(4)))), Trimmed)
+
+
+def test_a_trim_below_the_position_does_not_matter() -> None:
+    cursor, _ = entered(ONE, 0)
+    cursor.step(BatchesRead([(0, 0, 3)]))
+    assert cursor.step(ManifestSeen(ONE.trimmed(3))) == (ReadEntries(ONE.segments[0], 1),)
+
+
+def test_a_segment_that_was_trimmed_away_at_its_end_is_left_for_the_next() -> None:
+    cursor, _ = entered(TWO, 0)
+    cursor.step(BatchesRead([(0, 0, 10)]))
+    cursor.step(SegmentEnded())
+    trimmed = TWO.trimmed(10)
+    assert cursor.step(ManifestSeen(trimmed)) == (ReadEntries(trimmed.segments[0], 0),)
+
+
+@pytest.mark.parametrize(
+    "manifest", [None, replace(ONE, dropped=True), replace(ONE, incarnation="other")]
+)
+def test_a_log_that_was_deleted_or_replaced_is_no_log(manifest: Manifest | None) -> None:
+    cursor, _ = entered(ONE, 0)
+    assert isinstance(error_of(cursor.step(ManifestSeen(manifest))), NoSuchLog)
+
+
+@pytest.mark.parametrize("batch", [(1, 0, 3), (0, 1, 3)])
+def test_a_gap_is_never_skipped(batch: tuple[int, int, int]) -> None:
+    cursor, _ = entered(ONE, 0)
+    assert isinstance(error_of(cursor.step(BatchesRead([batch]))), DamagedLog)
+
+
+def test_what_came_before_a_gap_is_still_delivered() -> None:
+    cursor, _ = entered(ONE, 0)
+    effects = cursor.step(BatchesRead([(0, 0, 3), (1, 4, 1)]))
+    assert effects[0] == Deliver(1, 0, 0, skip=0, take=3)
+    assert isinstance(error_of(effects), DamagedLog)
+
+
+def test_a_segment_that_ends_elsewhere_than_the_manifest_says_is_damaged() -> None:
+    cursor, _ = entered(TWO, 0)
+    cursor.step(BatchesRead([(0, 0, 9)]))
+    cursor.step(SegmentEnded())
+    assert isinstance(error_of(cursor.step(ManifestSeen(TWO))), DamagedLog)
+
+
+def test_after_trouble_the_place_is_found_again_behind_the_last_delivery() -> None:
+    cursor, _ = entered(THREE, 0)
+    cursor.step(BatchesRead([(0, 0, 4)]))
+    assert cursor.step(Interrupted()) == (ReadManifest(),)
+    assert cursor.step(ManifestSeen(THREE)) == (FindPlace(THREE.segments[0], 4),)
+    cursor.step(PlaceFound(0, 0))
+    assert cursor.step(BatchesRead([(0, 0, 6)]))[0] == Deliver(1, 0, 0, skip=4, take=2)
+
+
+def test_a_missing_ledger_of_a_trimmed_segment_is_trimmed() -> None:
+    cursor, _ = entered(TWO, 0)
+    cursor.step(BatchesRead([(0, 0, 4)]))
+    assert cursor.step(LedgerMissing()) == (ReadManifest(),)
+    assert isinstance(error_of(cursor.step(ManifestSeen(TWO.trimmed(10)))), Trimmed)
+
+
+def test_a_missing_ledger_of_a_listed_segment_is_damage() -> None:
+    cursor, _ = entered(TWO, 0)
+    cursor.step(LedgerMissing())
+    assert isinstance(error_of(cursor.step(ManifestSeen(TWO))), DamagedLog)

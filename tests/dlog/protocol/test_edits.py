@@ -1,0 +1,89 @@
+from dataclasses import replace
+
+import pytest
+
+from dlog.errors import LogSealed, LostOwnership, NoSuchLog
+from dlog.manifest import Manifest, Sealed
+from dlog.position import NO_TXID
+from dlog.protocol.edits import add_segment, drop_log, forget_deleted, seal_segment, trim
+from dlog.settings import LogSettings
+from ledger.ids import EntryId, LedgerId
+
+TEN = Sealed(EntryId(9), 10, 100, NO_TXID, NO_TXID, 0, 0)
+ONE = Manifest(incarnation="i").with_segment(1, LedgerId(11), 0)
+TWO = ONE.with_segment(2, LedgerId(12), 5)
+ADD = add_segment("log", own_segment=1, number=2, ledger_id=LedgerId(12), now_ms=5)
+
+
+def test_a_segment_is_added_after_the_writers_own() -> None:
+    assert ADD(ONE) == TWO
+
+
+def test_a_segment_that_is_listed_already_is_done() -> None:
+    assert ADD(TWO) is TWO
+    trimmed = TWO.with_sealed(1, TEN).trimmed(10)
+    assert ADD(trimmed) is trimmed
+
+
+def test_a_segment_is_added_to_a_manifest_that_was_trimmed_meanwhile() -> None:
+    assert ADD(ONE.trimmed(3)).trim_offset == 3
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        ONE.with_sealed(1, TEN).with_segment(2, LedgerId(99), 0),
+        TWO.with_sealed(1, TEN).with_segment(3, LedgerId(99), 0),
+        replace(ONE, next_segment=5),
+    ],
+)
+def test_who_is_not_last_any_more_has_lost_the_log(manifest: Manifest) -> None:
+    with pytest.raises(LostOwnership):
+        ADD(manifest)
+
+
+def test_a_log_that_was_dropped_or_sealed_gets_no_segment() -> None:
+    with pytest.raises(LogSealed):
+        ADD(replace(ONE, sealed=True))
+    with pytest.raises(LostOwnership):
+        ADD(ONE.dropping())
+
+
+def test_a_seal_is_recorded_once() -> None:
+    edit = seal_segment("log", 1, TEN, now_ms=0)
+    sealed = edit(TWO)
+    assert sealed.segments[1].first_offset == 10
+    assert edit(sealed) is sealed
+
+
+def test_a_seal_applies_the_retention() -> None:
+    manifest = replace(TWO, settings=LogSettings(retention_age_s=1))
+    kept = seal_segment("log", 1, TEN, now_ms=1000)(manifest)
+    gone = seal_segment("log", 1, TEN, now_ms=1001)(manifest)
+    assert kept.deleting == ()
+    assert gone.deleting == (11,)
+    assert gone.trim_offset == 10
+
+
+def test_the_seal_of_a_segment_that_is_gone_is_done() -> None:
+    assert seal_segment("log", 7, TEN, now_ms=0)(ONE) is ONE
+
+
+def test_segments_are_sealed_in_order() -> None:
+    with pytest.raises(LostOwnership):
+        seal_segment("log", 2, TEN, now_ms=0)(TWO)
+
+
+def test_trimming_twice_is_trimming_once() -> None:
+    once = trim("log", 4)(ONE)
+    assert trim("log", 4)(once) == once
+    with pytest.raises(NoSuchLog):
+        trim("log", 4)(ONE.dropping())
+
+
+def test_dropping_and_forgetting_are_safe_to_repeat() -> None:
+    dropped = drop_log()(TWO)
+    assert drop_log()(dropped) is dropped
+    empty = forget_deleted(dropped.deleting)(dropped)
+    assert empty.deleting == ()
+    assert forget_deleted(dropped.deleting)(empty) == empty

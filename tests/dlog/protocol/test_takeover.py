@@ -1,0 +1,304 @@
+"""Each step of a takeover, and each way in which it can go wrong between two steps."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlog.errors import LogSealed, LostOwnership, NoSuchLog, TakeoverFailed
+from dlog.manifest import Manifest, Sealed
+from dlog.position import NO_TXID
+from dlog.protocol.takeover import (
+    ATTEMPTS_MAX,
+    CheckLeadership,
+    CreateLedger,
+    DeleteLedger,
+    GiveUp,
+    LeadershipChecked,
+    LeadershipLost,
+    LedgerCreated,
+    LedgerDeleted,
+    ManifestConflicted,
+    ManifestRead,
+    ManifestWritten,
+    Opened,
+    OpenRequested,
+    ReadManifest,
+    RecoverSegment,
+    SegmentRecovered,
+    StepFailed,
+    Takeover,
+    TakeoverEffect,
+    Wait,
+    WaitEnded,
+    WriteManifest,
+)
+from ledger.errors import (
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    RecoveryFailed,
+    WrongPassword,
+)
+from ledger.ids import EntryId, LedgerId
+
+OWN = LedgerId(50)
+LOST_REPLY = MetadataUnavailable("zk://x", "set", 1.0)
+TEN = Sealed(EntryId(9), 10, 100, NO_TXID, 3, 0, 0)
+FIVE = Sealed(EntryId(4), 5, 100, NO_TXID, 8, 0, 0)
+NEW = Manifest(incarnation="i")
+ROLLING = (
+    NEW.with_segment(1, LedgerId(11), 0)
+    .with_sealed(1, TEN)
+    .with_segment(2, LedgerId(12), 0)
+    .with_segment(3, LedgerId(13), 0)
+)
+"""The writer before listed segment 3 while it may still add to segment 2."""
+
+
+def at_write(manifest: Manifest = NEW, version: int = 7) -> tuple[Takeover, WriteManifest]:
+    """Return a takeover that is about to compare and swap."""
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    effect = takeover.step(ManifestRead(manifest, version))
+    while isinstance(effect, RecoverSegment):
+        effect = takeover.step(SegmentRecovered(effect.number, FIVE))
+    assert isinstance(effect, CreateLedger)
+    effect = takeover.step(LedgerCreated(OWN, 0))
+    assert isinstance(effect, WriteManifest)
+    return takeover, effect
+
+
+def give_up(effect: TakeoverEffect) -> Exception:
+    assert isinstance(effect, GiveUp)
+    return effect.error
+
+
+def test_the_first_open_of_a_log_has_nothing_to_recover() -> None:
+    takeover = Takeover("log")
+    assert takeover.step(OpenRequested()) == ReadManifest()
+    assert takeover.step(ManifestRead(NEW, 0)) == CreateLedger(1, NEW)
+    wanted = NEW.with_segment(1, OWN, 44)
+    assert takeover.step(LedgerCreated(OWN, 44)) == WriteManifest(wanted, 0)
+    assert takeover.step(ManifestWritten(1)) == Opened(wanted, 1)
+
+
+def test_the_last_two_ledgers_are_recovered_in_order_before_one_is_created() -> None:
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    assert takeover.step(ManifestRead(ROLLING, 7)) == RecoverSegment(2, LedgerId(12), 3)
+    assert takeover.step(SegmentRecovered(2, FIVE)) == RecoverSegment(3, LedgerId(13), 8)
+    effect = takeover.step(SegmentRecovered(3, TEN))
+    assert isinstance(effect, CreateLedger)
+    assert effect.segment == 4
+    write = takeover.step(LedgerCreated(OWN, 0))
+    assert isinstance(write, WriteManifest)
+    assert write.version == 7
+    assert [s.first_offset for s in write.manifest.segments] == [0, 10, 15, 25]
+    assert [s.sealed for s in write.manifest.segments] == [TEN, FIVE, TEN, None]
+
+
+def test_a_sealed_segment_among_the_last_two_is_recovered_too_but_keeps_its_seal() -> None:
+    manifest = NEW.with_segment(1, LedgerId(11), 0).with_sealed(1, TEN)
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    assert takeover.step(ManifestRead(manifest, 0)) == RecoverSegment(1, LedgerId(11), 3)
+    effect = takeover.step(SegmentRecovered(1, FIVE))
+    assert isinstance(effect, CreateLedger)
+    assert effect.manifest == manifest
+
+
+def test_nothing_is_handed_out_before_the_manifest_is_written() -> None:
+    takeover = Takeover("log")
+    effects = [
+        takeover.step(OpenRequested()),
+        takeover.step(ManifestRead(NEW, 0)),
+        takeover.step(LedgerCreated(OWN, 0)),
+    ]
+    assert not any(isinstance(effect, Opened) for effect in effects)
+
+
+def test_after_a_conflict_the_own_ledger_is_deleted_and_all_begins_again() -> None:
+    takeover, _ = at_write(NEW, 7)
+    other = NEW.with_segment(1, LedgerId(66), 0)
+    assert takeover.step(ManifestConflicted()) == ReadManifest()
+    assert takeover.step(ManifestRead(other, 8)) == DeleteLedger(OWN)
+    assert takeover.step(LedgerDeleted()) == CheckLeadership()
+    wait = takeover.step(LeadershipChecked(held=True))
+    assert isinstance(wait, Wait)
+    assert takeover.step(WaitEnded()) == ReadManifest()
+    assert takeover.step(ManifestRead(other, 8)) == RecoverSegment(1, LedgerId(66), NO_TXID)
+
+
+def test_after_a_conflict_who_does_not_lead_any_more_gives_up() -> None:
+    takeover, _ = at_write()
+    takeover.step(ManifestConflicted())
+    takeover.step(ManifestRead(NEW, 8))
+    takeover.step(LedgerDeleted())
+    assert isinstance(give_up(takeover.step(LeadershipChecked(held=False))), LostOwnership)
+
+
+def test_a_lost_reply_of_a_swap_that_arrived_is_success() -> None:
+    takeover, write = at_write(ROLLING, 7)
+    assert takeover.step(StepFailed(LOST_REPLY)) == ReadManifest()
+    assert takeover.step(ManifestRead(write.manifest, 8)) == Opened(write.manifest, 4)
+
+
+def test_a_lost_reply_is_success_even_if_the_manifest_was_trimmed_since() -> None:
+    takeover, write = at_write(ROLLING, 7)
+    takeover.step(StepFailed(LOST_REPLY))
+    trimmed = write.manifest.trimmed(12)
+    assert takeover.step(ManifestRead(trimmed, 9)) == Opened(trimmed, 4)
+
+
+def test_a_lost_reply_of_a_swap_that_did_not_arrive_is_repeated_with_the_same_ledger() -> None:
+    takeover, write = at_write(ROLLING, 7)
+    takeover.step(StepFailed(LOST_REPLY))
+    assert takeover.step(ManifestRead(ROLLING, 7)) == write
+
+
+def test_a_repeated_swap_that_loses_against_its_own_first_attempt_is_success() -> None:
+    takeover, write = at_write(ROLLING, 7)
+    takeover.step(StepFailed(LOST_REPLY))
+    takeover.step(ManifestRead(ROLLING, 7))
+    assert takeover.step(ManifestConflicted()) == ReadManifest()
+    assert takeover.step(ManifestRead(write.manifest, 8)) == Opened(write.manifest, 4)
+
+
+def test_a_lost_reply_of_a_swap_that_lost_deletes_the_own_ledger() -> None:
+    takeover, _ = at_write(NEW, 7)
+    takeover.step(StepFailed(LOST_REPLY))
+    assert takeover.step(ManifestRead(NEW.with_segment(1, LedgerId(66), 0), 8)) == DeleteLedger(OWN)
+
+
+def test_a_ledger_that_is_listed_but_taken_over_already_is_not_deleted() -> None:
+    takeover, write = at_write(NEW, 7)
+    takeover.step(StepFailed(LOST_REPLY))
+    after = write.manifest.with_sealed(1, TEN).with_segment(2, LedgerId(66), 0)
+    assert isinstance(give_up(takeover.step(ManifestRead(after, 9))), LostOwnership)
+
+
+def test_as_long_as_the_outcome_of_the_swap_is_unknown_its_ledger_is_not_deleted() -> None:
+    takeover, _ = at_write()
+    effects = []
+    effect = takeover.step(StepFailed(LOST_REPLY))
+    while not isinstance(effect, GiveUp):
+        effects.append(effect)
+        effect = takeover.step(StepFailed(LOST_REPLY))
+    assert effects == [ReadManifest()] * (ATTEMPTS_MAX - 1)
+    assert isinstance(effect.error, TakeoverFailed)
+
+
+def test_a_swap_that_never_arrives_is_not_repeated_for_ever() -> None:
+    takeover, _ = at_write(NEW, 7)
+    effect: TakeoverEffect = takeover.step(StepFailed(LOST_REPLY))
+    steps = 0
+    while not isinstance(effect, GiveUp):
+        steps += 1
+        assert steps < 50
+        if isinstance(effect, WriteManifest):
+            effect = takeover.step(StepFailed(LOST_REPLY))
+        else:
+            effect = takeover.step(ManifestRead(NEW, 7))
+    assert isinstance(effect.error, TakeoverFailed)
+
+
+def test_attempts_are_bounded_and_their_waits_grow() -> None:
+    takeover = Takeover("log", attempts_max=3)
+    waits = []
+    effect = takeover.step(OpenRequested())
+    for _ in range(100):
+        match effect:
+            case ReadManifest():
+                effect = takeover.step(StepFailed(LOST_REPLY))
+            case CheckLeadership():
+                effect = takeover.step(LeadershipChecked(held=True))
+            case Wait():
+                waits.append(effect.seconds)
+                effect = takeover.step(WaitEnded())
+            case _:
+                break
+    assert isinstance(give_up(effect), TakeoverFailed)
+    assert len(waits) == 2
+    assert waits[0] < waits[1]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "error"),
+    [
+        (None, NoSuchLog),
+        (replace(NEW, dropped=True), NoSuchLog),
+        (replace(NEW, sealed=True), LogSealed),
+    ],
+)
+def test_a_log_that_nobody_may_write_is_refused(
+    manifest: Manifest | None, error: type[Exception]
+) -> None:
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    assert isinstance(give_up(takeover.step(ManifestRead(manifest, 0))), error)
+
+
+def test_a_log_that_is_deleted_meanwhile_leaves_no_ledger() -> None:
+    takeover, _ = at_write()
+    takeover.step(ManifestConflicted())
+    assert takeover.step(ManifestRead(None, -1)) == DeleteLedger(OWN)
+    assert isinstance(give_up(takeover.step(LedgerDeleted())), NoSuchLog)
+
+
+def test_trouble_that_may_pass_begins_again_without_a_ledger_to_delete() -> None:
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    takeover.step(ManifestRead(ROLLING, 7))
+    assert takeover.step(StepFailed(RecoveryFailed(12, "bookies"))) == CheckLeadership()
+    takeover.step(LeadershipChecked(held=True))
+    takeover.step(WaitEnded())
+    takeover.step(ManifestRead(NEW, 8))
+    assert takeover.step(StepFailed(NotEnoughBookies(3, ["a"]))) == CheckLeadership()
+
+
+def test_a_ledger_that_is_gone_was_trimmed_so_the_manifest_is_read_again() -> None:
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    takeover.step(ManifestRead(ROLLING, 7))
+    assert takeover.step(StepFailed(NoSuchLedger(12))) == CheckLeadership()
+
+
+def test_trouble_that_does_not_pass_is_told_at_once() -> None:
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    takeover.step(ManifestRead(ROLLING, 7))
+    error = WrongPassword(12)
+    assert give_up(takeover.step(StepFailed(error))) is error
+
+
+def test_trouble_with_writing_that_certainly_did_not_happen_deletes_the_ledger() -> None:
+    takeover, _ = at_write()
+    error = WrongPassword(1)
+    assert takeover.step(StepFailed(error)) == DeleteLedger(OWN)
+    assert give_up(takeover.step(LedgerDeleted())) is error
+
+
+def test_leadership_lost_before_the_swap_deletes_the_own_ledger() -> None:
+    takeover, _ = at_write()
+    assert takeover.step(LeadershipLost()) == DeleteLedger(OWN)
+    assert isinstance(give_up(takeover.step(LedgerDeleted())), LostOwnership)
+
+
+def test_leadership_lost_while_recovering_gives_up() -> None:
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    takeover.step(ManifestRead(ROLLING, 7))
+    assert isinstance(give_up(takeover.step(LeadershipLost())), LostOwnership)
+
+
+def test_leadership_lost_while_the_swap_is_unknown_leaves_the_ledger() -> None:
+    takeover, _ = at_write()
+    takeover.step(StepFailed(LOST_REPLY))
+    assert isinstance(give_up(takeover.step(LeadershipLost())), LostOwnership)
+
+
+def test_a_takeover_that_is_over_takes_no_more_events() -> None:
+    takeover, _ = at_write()
+    takeover.step(ManifestWritten(8))
+    with pytest.raises(AssertionError, match="over"):
+        takeover.step(OpenRequested())

@@ -1,0 +1,208 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog.errors import DamagedBatch
+from dlog.position import DLSN, NO_TXID, TXID_MAX, Record
+from dlog.recordbatch import (
+    HEADER_BYTES,
+    Codec,
+    decode_batch,
+    encode_batch,
+    parse_header,
+)
+
+TIMES = st.integers(-(2**40), 2**60)
+TXIDS = st.integers(NO_TXID + 1, TXID_MAX)
+ROWS = st.lists(
+    st.tuples(
+        st.binary(max_size=20),
+        st.none() | st.binary(max_size=5),
+        st.none() | TXIDS,
+        TIMES,
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(rows=ROWS, codec=st.sampled_from(Codec), base=st.integers(0, 2**62), with_keys=st.booleans())
+def test_what_was_encoded_comes_back(
+    rows: list[tuple[bytes, bytes | None, int | None, int]],
+    codec: Codec,
+    base: int,
+    with_keys: bool,
+) -> None:
+    values, keys, txids, times = (list(column) for column in zip(*rows, strict=True))
+    payload = encode_batch(
+        values,
+        base_index=base,
+        base_timestamp_ms=1000,
+        timestamps_ms=times,
+        txids=txids,
+        keys=keys if with_keys else None,
+        previous_txid=7,
+        codec=codec,
+    )
+    batch = decode_batch(payload)
+    assert batch.value_list() == values
+    assert batch.timestamps_ms() == times
+    assert batch.txid_list() == txids
+    assert batch.key_list() == (keys if with_keys else None)
+    present = [txid for txid in txids if txid is not None]
+    assert batch.header.first_txid == (present[0] if present else NO_TXID)
+    assert batch.header.last_txid == (present[-1] if present else 7)
+    assert (batch.header.base_index, batch.header.end_index) == (base, base + len(rows))
+
+
+def test_a_batch_of_plain_values_has_no_optional_column() -> None:
+    batch = decode_batch(encode_batch([b"a", b""], base_index=0, base_timestamp_ms=5))
+    assert batch.header.flags == 0
+    assert batch.txids is None
+    assert batch.keys is None
+    assert batch.timestamps_ms() == [5, 5]
+    assert batch.value(0) == b"a"
+    assert batch.value(1) == b""
+
+
+def test_timestamps_that_all_equal_the_base_take_no_column() -> None:
+    one = encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=5, timestamps_ms=[5, 5])
+    assert one == encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=5)
+
+
+def test_an_absent_key_is_not_an_empty_key() -> None:
+    batch = decode_batch(
+        encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=0, keys=[None, b""])
+    )
+    assert batch.key_list() == [None, b""]
+
+
+def test_the_value_column_is_laid_out_as_arrows() -> None:
+    batch = decode_batch(encode_batch([b"ab", b"", b"c"], base_index=0, base_timestamp_ms=0))
+    assert bytes(batch.value_offsets) == struct.pack("<4i", 0, 2, 2, 3)
+    assert bytes(batch.values) == b"abc"
+
+
+def test_records_carry_their_place_and_can_be_skipped() -> None:
+    payload = encode_batch(
+        [b"a", b"b", b"c"],
+        base_index=0,
+        base_timestamp_ms=9,
+        txids=[None, 4, 5],
+        keys=[b"k", None, None],
+    )
+    records = list(decode_batch(payload).records(100, 2, 7, skip=1, take=1))
+    assert records == [Record(101, DLSN(2, 7, 1), 9, 4, None, b"b")]
+    assert isinstance(records[0].dlsn, DLSN)
+    assert len(list(decode_batch(payload).records(100, 2, 7))) == 3
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("optional", [False, True])
+def test_any_truncation_is_told(codec: Codec, optional: bool) -> None:
+    payload = encode_batch(
+        [b"aaa", b"bb"],
+        base_index=0,
+        base_timestamp_ms=1,
+        timestamps_ms=[1, 2] if optional else None,
+        txids=[1, None] if optional else None,
+        keys=[b"k", None] if optional else None,
+        codec=codec,
+    )
+    for size in range(len(payload)):
+        with pytest.raises(DamagedBatch):
+            decode_batch(payload[:size])
+    with pytest.raises(DamagedBatch):
+        decode_batch(payload + b"\0")
+
+
+@given(st.data())
+def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer(
+    data: st.DataObject,
+) -> None:
+    payload = bytearray(
+        encode_batch(
+            [b"aaa", b"bb", b""],
+            base_index=0,
+            base_timestamp_ms=1,
+            timestamps_ms=[1, 2, 3],
+            keys=[b"k", None, b"l"],
+            codec=data.draw(st.sampled_from(Codec)),
+        )
+    )
+    at = data.draw(st.integers(0, len(payload) - 1))
+    payload[at] ^= data.draw(st.integers(1, 255))
+    try:
+        batch = decode_batch(bytes(payload))
+    except DamagedBatch:
+        return
+    assert sum(map(len, batch.value_list())) == len(batch.values)
+    assert len(list(batch.records(0, 0, 0))) == batch.count
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "reason"),
+    [
+        (0, b"X", "begins with"),
+        (4, b"\x09", "format version 9"),
+        (5, b"\x07", "unknown codec 7"),
+        (6, b"\x80", "flags"),
+        (7, b"\x01", "begins with"),
+        (8, b"\0\0\0\0", "0 records"),
+        (32, b"\xff" * 8, "negative"),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(at: int, change: bytes, reason: str) -> None:
+    payload = bytearray(encode_batch([b"a"], base_index=0, base_timestamp_ms=0))
+    payload[at : at + len(change)] = change
+    with pytest.raises(DamagedBatch, match=reason):
+        parse_header(bytes(payload))
+
+
+def test_offsets_that_go_back_are_refused() -> None:
+    payload = bytearray(encode_batch([b"ab", b"cd"], base_index=0, base_timestamp_ms=0))
+    struct.pack_into("<3i", payload, HEADER_BYTES, 0, 5, 4)
+    with pytest.raises(DamagedBatch, match="value offsets"):
+        decode_batch(bytes(payload))
+
+
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
+def test_a_body_size_that_is_a_lie_costs_no_memory(codec: Codec) -> None:
+    payload = bytearray(encode_batch([b"a" * 99], base_index=0, base_timestamp_ms=0, codec=codec))
+    struct.pack_into("<I", payload, 12, 2**31 - 1)
+    with pytest.raises(DamagedBatch):
+        decode_batch(bytes(payload))
+
+
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
+def test_compression_makes_text_smaller(codec: Codec) -> None:
+    values = [b'{"carrier": "UA", "flight": 1545}'] * 100
+    plain = encode_batch(values, base_index=0, base_timestamp_ms=0)
+    packed = encode_batch(values, base_index=0, base_timestamp_ms=0, codec=codec)
+    assert len(packed) < len(plain) / 4
+    assert decode_batch(packed).value_list() == values
+
+
+def test_the_format_is_what_it_was() -> None:
+    """Bytes written by version 1 stay readable; change the version to change them."""
+    payload = encode_batch(
+        [b"ab", b"c"],
+        base_index=3,
+        base_timestamp_ms=1000,
+        timestamps_ms=[1000, 1001],
+        txids=[5, None],
+        keys=[None, b"k"],
+    )
+    assert payload.hex() == (
+        "444c524201001d0002000000490000004900000003000000010000000000000003000000"
+        "00000000e80300000000000005000000000000000500000000000000"
+        "00000000020000000300000000000000"
+        "0000000001000000"
+        "05000000000000000000000000000080"
+        "00000000000000000100000000000000"
+        "0200000000000000"
+        "6162630000000000"
+        "6b"
+    )
