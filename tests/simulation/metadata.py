@@ -75,7 +75,8 @@ class SimMetadata:
         if self._network.loses(self.host, client):
             self._scheduler.after(WATCH_RETRY_S, partial(self._tell, client, changed))
         else:
-            self._scheduler.after(self._network.delay_s(), partial(client.arrive, changed))
+            delay_s = self._network.delay_s(self.host, client)
+            self._scheduler.after(delay_s, partial(client.arrive, changed))
 
     # Ledgers.
 

@@ -27,6 +27,8 @@ class Weather:
     slow: float = 0.0
     """Share of messages that take up to *slow_max_s*."""
     slow_max_s: float = 1.0
+    slow_link: float = 0.0
+    """Share of the ways from one host to another that are slow for all messages."""
     loss: float = 0.0
     duplicate: float = 0.0
 
@@ -39,6 +41,7 @@ class Network:
         self.scheduler = scheduler
         self.weather = CALM
         self._cut: dict[tuple[str, str], None] = {}
+        self._slow_links: dict[tuple[str, str], bool] = {}
         self._connections = 0
 
     def new_connection(self) -> int:
@@ -58,9 +61,15 @@ class Network:
         self._cut.clear()
         self.weather = CALM
 
-    def delay_s(self) -> float:
-        """Draw how long one message takes."""
+    def delay_s(self, source: Host, target: Host) -> float:
+        """Draw how long one message takes on this way."""
         weather, random = self.weather, self.scheduler.random
+        if weather.slow_link:
+            way = source.name, target.name
+            if way not in self._slow_links:
+                self._slow_links[way] = self.scheduler.chance(weather.slow_link)
+            if self._slow_links[way]:
+                return random.uniform(weather.delay_max_s, weather.slow_max_s)
         if self.scheduler.chance(weather.slow):
             return random.uniform(weather.delay_max_s, weather.slow_max_s)
         return random.uniform(weather.delay_min_s, weather.delay_max_s)
@@ -81,8 +90,8 @@ class Network:
             return
         if self.scheduler.chance(self.weather.duplicate):
             self.scheduler.mark("message_duplicated")
-            self.scheduler.after(self.delay_s(), partial(target.arrive, deliver))
-        self.scheduler.after(self.delay_s(), partial(target.arrive, deliver))
+            self.scheduler.after(self.delay_s(source, target), partial(target.arrive, deliver))
+        self.scheduler.after(self.delay_s(source, target), partial(target.arrive, deliver))
 
     def request(
         self,
@@ -100,7 +109,7 @@ class Network:
         call = _Call(source, on_done)
         call.timer = source.after(timeout_s, partial(call.finish, None))
         if not target.up:
-            source.after(self.delay_s(), partial(call.finish, None))
+            source.after(self.delay_s(target, source), partial(call.finish, None))
             return
 
         def reply(answer: Answer) -> None:
@@ -155,7 +164,7 @@ class Stream(Generic[Answer]):
         connection.slots.append(slot)
         slot.timer = self._source.after(self._timeout_s, partial(self._break, connection))
         if not self._target.up:
-            self._source.after(network.delay_s(), partial(self._break, connection))
+            self._source.after(self._back_s(), partial(self._break, connection))
             return
         if connection.stalled or network.loses(self._source, self._target):
             connection.stalled = True  # nothing later gets through either; the time-out ends it
@@ -165,19 +174,25 @@ class Stream(Generic[Answer]):
             scheduler.mark("add_repeated_late")
             earlier = network.new_connection()
             late = partial(self._target.arrive, partial(handle, earlier, _ignore))
-            scheduler.after(network.delay_s() * 4, late)
-        connection.arrives_at = max(connection.arrives_at, scheduler.now + network.delay_s())
+            scheduler.after(self._there_s() * 4, late)
+        connection.arrives_at = max(connection.arrives_at, scheduler.now + self._there_s())
         reply = partial(self._answer, connection, slot)
         scheduler.after(
             connection.arrives_at - scheduler.now,
             partial(self._arrive, connection, partial(handle, connection.number, reply)),
         )
 
+    def _there_s(self) -> float:
+        return self._network.delay_s(self._source, self._target)
+
+    def _back_s(self) -> float:
+        return self._network.delay_s(self._target, self._source)
+
     def _arrive(self, connection: "_Connection[Answer]", deliver: Action) -> None:
         if self._target.up and self._target.life == connection.target_life:
             self._target.arrive(deliver)
         else:  # the process it was opened to is gone: the connection is reset
-            self._source.after(self._network.delay_s(), partial(self._break, connection))
+            self._source.after(self._back_s(), partial(self._break, connection))
 
     def _answer(
         self, connection: "_Connection[Answer]", slot: "_Slot[Answer]", answer: Answer
@@ -187,7 +202,7 @@ class Stream(Generic[Answer]):
         if connection.deaf or network.loses(self._target, self._source):
             connection.deaf = True
             return
-        connection.answered_at = max(connection.answered_at, scheduler.now + network.delay_s())
+        connection.answered_at = max(connection.answered_at, scheduler.now + self._back_s())
         heard = partial(self._source.arrive, partial(self._hear, connection, slot, answer))
         scheduler.after(connection.answered_at - scheduler.now, heard)
 

@@ -1,0 +1,105 @@
+"""Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`.
+
+Prints what was covered; for a seed that breaks something its step, the broken invariant, its
+last events and the command that shows it again. The exit status is 1 then.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import get_context
+from os import cpu_count
+
+from tests.simulation.workload import Outcome, Simulation, SimulationError
+
+
+def run_seed(seed: int) -> Outcome | SimulationError:
+    """Run one seed; return its failure as a value, for it may come from another process."""
+    try:
+        return Simulation(seed).run()
+    except SimulationError as error:
+        return error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    if options.trace:
+        return _show(options.seeds[0])
+    began = time.monotonic()
+    marks: Counter[str] = Counter()
+    worlds: Counter[str] = Counter()
+    failures = []
+    steps = 0
+    seeds = options.seeds
+    for count, outcome in enumerate(_outcomes(seeds, options.jobs), 1):
+        if isinstance(outcome, SimulationError):
+            failures.append(outcome)
+            print(outcome, flush=True)
+            if len(failures) >= options.failures_max:
+                break
+            continue
+        steps += outcome.steps
+        marks.update(outcome.marks)
+        worlds.update(outcome.marks.keys())
+        if len(seeds) == 1:
+            print(f"trace {outcome.trace}")
+        elif sys.stderr.isatty():
+            print(f"\r{count}/{len(seeds)}", end="", file=sys.stderr, flush=True)
+    took_s = time.monotonic() - began
+    for thing, times in sorted(marks.items()):
+        print(f"  {thing:34} {times:9} times, in {worlds[thing]:6} seeds")
+    print(
+        f"{len(seeds)} seeds, {len(failures)} broken, {steps} steps, {took_s:.1f} s, "
+        f"{len(seeds) / took_s:.0f} seeds/s"
+    )
+    return 1 if failures else 0
+
+
+def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome | SimulationError]:
+    if jobs == 1 or len(seeds) == 1:
+        yield from map(run_seed, seeds)
+        return
+    with get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(run_seed, seeds, chunksize=8)
+
+
+def _show(seed: int) -> int:
+    """Print every event of one seed."""
+    simulation = Simulation(seed, keep_trace=True)
+    try:
+        simulation.run()
+    except SimulationError as error:
+        print(*simulation.scheduler.trace.tail, sep="\n")
+        print(f"seed {seed} broke at step {error.step}: {error.broken}")
+        return 1
+    print(*simulation.scheduler.trace.tail, sep="\n")
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=_one, dest="seeds", metavar="N")
+    which.add_argument("--seeds", type=_many, metavar="A:B", help="A included, B not")
+    parser.add_argument("--trace", action="store_true", help="print every event of the first seed")
+    parser.add_argument("--jobs", type=int, default=cpu_count() or 1)
+    parser.add_argument("--failures-max", type=int, default=5, help="stop after so many")
+    return parser.parse_args(arguments)
+
+
+def _one(text: str) -> range:
+    return range(int(text), int(text) + 1)
+
+
+def _many(text: str) -> range:
+    first, _, end = text.partition(":")
+    seeds = range(int(first), int(end))
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text} names no seed; say for example 0:100")
+    return seeds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

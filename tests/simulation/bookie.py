@@ -1,0 +1,307 @@
+"""A simulated bookie: the production request handling on the production storage engine.
+
+`bookie.core` and `bookie.storage` are driven as `bookie.service` drives them, one step at a
+time: a commit of the journal and a checkpoint are steps of their own, some time after what
+caused them, and a crash may come between any two. Here the bookie is also watched: each
+promise that leaves it is reported to the oracle, and after each restart it is asked whether
+it kept them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
+
+from bookie.core import AddSession, BookieCore, FromDisk, Need, Resume, UntilChanged, UntilDurable
+from bookie.errors import StorageFailed
+from bookie.storage import BookieStorage, StorageConfig
+from ledger.entry import access_key
+from ledger.errors import StorageError
+from ledger.ids import BookieId
+from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from tests.simulation.disk import PowerLost, SimDisk
+from tests.simulation.host import Host
+from tests.simulation.scheduler import Action
+from tests.simulation.writing import PASSWORD
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
+
+FSYNC_S: Final = (0.0005, 0.005)
+DISK_READ_S: Final = (0.0001, 0.002)
+CHECKPOINT_S: Final = (0.2, 3.0)
+READ_ALL_BYTES: Final = 1 << 30
+
+
+class SimBookie:
+    def __init__(self, cluster: "Cluster", name: BookieId, config: StorageConfig) -> None:
+        self.name = name
+        self.host = Host(cluster.scheduler, name)
+        self.host.guard = self._guard
+        self.on_promise: Callable[[SimBookie], None] | None = None
+        """Told of each durable add or fence that is promised; the faults listen."""
+        self.on_down: Callable[[SimBookie], None] | None = None
+        """Told when it went down by itself, and must be restarted by somebody."""
+        self.disk = SimDisk(cluster.scheduler.random)
+        self.storage: BookieStorage
+        self.core: BookieCore
+        self._sessions: dict[int, _Session] = {}
+        self._committing = False
+        self._until_durable: deque[tuple[int, Action]] = deque()
+        self._until_changed: dict[int, list[Action]] = {}
+        self._cluster = cluster
+        self._config = config
+        self._open()
+
+    def crash(self) -> None:
+        """Lose power: memory is gone, of the disk what was not synced may be."""
+        self.host.crash()
+        self.disk.crash()
+        self._cluster.scheduler.mark("bookie_crashed")
+
+    def restart(self) -> None:
+        """Start again on the same disk; whatever was promised must be there."""
+        self.host.start()
+        try:
+            self._open()
+        except PowerLost:
+            self._cluster.scheduler.mark("bookie_crashed_at_start")
+            self._went_down("loses power while it starts")
+            return
+        except (OSError, StorageFailed) as error:
+            self._cluster.scheduler.mark("bookie_could_not_start")
+            self._went_down(f"cannot start: {type(error).__name__}")
+            return
+        self._check_promises()
+        self._cluster.scheduler.mark("bookie_restarted")
+
+    def _guard(self, action: Action) -> None:
+        """Run *action*; a lost power or a failed disk is the end of this life."""
+        try:
+            action()
+        except PowerLost:
+            self._cluster.scheduler.mark("bookie_crashed_at_work")
+            self._went_down("loses power at work")
+        except StorageFailed as error:
+            self._cluster.scheduler.mark("bookie_stopped_by_its_disk")
+            self._went_down(f"stops: {type(error).__name__}")
+
+    def _went_down(self, what: str) -> None:
+        self._cluster.scheduler.note(self.name, what)
+        self.crash()
+        if self.on_down is not None:
+            self.on_down(self)
+
+    def _open(self) -> None:
+        entropy = self._cluster.scheduler.random.randbytes
+        self.storage = BookieStorage.open(self.disk, self._config, entropy=entropy)
+        self.core = BookieCore(self.storage)
+        self._sessions.clear()
+        self._committing = False
+        self._until_durable.clear()
+        self._until_changed.clear()
+        self._cluster.metadata.register(self.host)
+        self._later(CHECKPOINT_S, self._checkpoint)
+
+    # Requests, as they arrive.
+
+    def add(self, run: AddRun, connection: int, reply: Callable[[Status], None]) -> None:
+        """Take *run* as the next batch of *connection*."""
+        session = self._sessions.get(connection)
+        if session is None:
+            session = self._sessions[connection] = _Session(self.core.session())
+        fenced = self.name in self._cluster.oracle.ledger(run.ledger_id).fenced
+        session.batches += 1
+        session.replies.append(partial(self._answer_add, run, fenced, reply))
+        session.state.offer(session.batches, (run,))
+        self.after_work()
+
+    def read(self, query: ReadQuery, reply: Callable[[ReadAnswer], None]) -> None:
+        answer = partial(self._answer_read, query.ledger_id, query.fence, reply)
+        failed = ReadAnswer(Status.IO_ERROR)
+        _Request(self, self.core.read(query), answer, failed, query.wait_ms / 1000).resume(None)
+
+    def read_lac(self, query: LacQuery, reply: Callable[[LacAnswer], None]) -> None:
+        answer = partial(self._answer_read, query.ledger_id, query.fence, reply)
+        failed = LacAnswer(Status.IO_ERROR)
+        _Request(self, self.core.read_lac(query), answer, failed, 0.0).resume(None)
+
+    # Promises, as they leave.
+
+    def _answer_add(
+        self, run: AddRun, fenced: bool, reply: Callable[[Status], None], status: Status
+    ) -> None:
+        scheduler, oracle = self._cluster.scheduler, self._cluster.oracle
+        if status is Status.OK and not run.explicit_lac:
+            oracle.stored(self.name, run.ledger_id, run.entries)
+            self._promised()
+            if fenced and not run.recovery:
+                oracle.ledger(run.ledger_id).broken_fences.append(
+                    f"{self.name} took a normal add of {list(run.entries)} after it "
+                    "answered that it is fenced"
+                )
+        if not run.explicit_lac:
+            scheduler.note(
+                self.name,
+                f"answers {status.name} to {'recovery ' if run.recovery else ''}add "
+                f"{run.entries[0]}..{run.entries[-1]} of {run.ledger_id}",
+            )
+        scheduler.mark(f"add_{status.name.lower()}")
+        reply(status)
+
+    def _answer_read(
+        self, ledger_id: int, fence: bool, reply: Callable[[Answer], None], answer: Answer
+    ) -> None:
+        if fence and answer.fenced:
+            history = self._cluster.oracle.ledger(ledger_id)
+            if self.name not in history.fenced:
+                self._cluster.scheduler.note(self.name, f"promises that {ledger_id} is fenced")
+                self._cluster.scheduler.mark("fenced")
+                history.fenced[self.name] = None
+                self._promised()
+        reply(answer)
+
+    def _promised(self) -> None:
+        if self.on_promise is not None:
+            self.on_promise(self)
+
+    def _check_promises(self) -> None:
+        """Compare what the storage has now with what this bookie has ever promised."""
+        key = access_key(PASSWORD)
+        for ledger_id, history in self._cluster.oracle.ledgers.items():
+            self._cluster.oracle.changed[ledger_id] = None
+            if self.name in history.fenced and not self.storage.lac(ledger_id, key).fenced:
+                history.broken_fences.append(f"{self.name} forgot its fence in a restart")
+            promised = [entry for entry, held in history.copies.items() if self.name in held]
+            if not promised:
+                continue
+            query = ReadQuery(ledger_id, key, min(promised), max(promised), READ_ALL_BYTES)
+            answer = self.storage.read(query)
+            found = {entry: bytes(frame) for entry, frame in answer.each()}
+            for entry in promised:
+                if found.get(entry) != history.sent[entry]:
+                    fate = "other bytes of" if entry in found else "lost"
+                    history.broken_promises.append(
+                        f"{self.name} had promised entry {entry}, after a restart it has "
+                        f"{fate} it ({answer.status.name})"
+                    )
+
+    # Work between requests.
+
+    def until_durable(self, ticket: int, resume: Action) -> None:
+        if ticket <= self.core.durable:
+            resume()
+        else:
+            self._until_durable.append((ticket, resume))
+
+    def until_changed(self, ledger_id: int, resume: Action) -> None:
+        self._until_changed.setdefault(ledger_id, []).append(resume)
+
+    def from_disk(self, read: Action) -> None:
+        self._later(DISK_READ_S, read)
+
+    def after_work(self) -> None:
+        """Do what a request or a step of one has made possible."""
+        if self.storage.has_pending() and not self._committing:
+            self._committing = True
+            self._later(FSYNC_S, self._commit)
+        for session in self._sessions.values():
+            session.answer()
+        for ledger_id in self.core.take_changed():
+            for resume in self._until_changed.pop(ledger_id, ()):
+                self.host.after(0.0, resume)
+
+    def _commit(self) -> None:
+        self._committing = False
+        self.core.committed(self.storage.commit())
+        self._cluster.scheduler.mark("journal_committed")
+        durable = self.core.durable
+        waiting, self._until_durable = self._until_durable, deque()
+        for ticket, resume in waiting:
+            self.until_durable(ticket, resume)
+        assert all(ticket > durable for ticket, _ in self._until_durable)
+        self.after_work()
+
+    def _checkpoint(self) -> None:
+        self.storage.checkpoint()
+        self._cluster.scheduler.mark("checkpoint")
+        self._later(CHECKPOINT_S, self._checkpoint)
+
+    def _later(self, range_s: tuple[float, float], action: Action) -> None:
+        self.host.after(self._cluster.scheduler.random.uniform(*range_s), action)
+
+
+class _Session:
+    """One client's connection: what `bookie.service` keeps per stream of adds."""
+
+    def __init__(self, state: AddSession) -> None:
+        self.state = state
+        self.batches = 0
+        self.replies: deque[Callable[[Status], None]] = deque()
+
+    def answer(self) -> None:
+        for ack in self.state.acks():
+            for _ in range(ack.first, ack.last + 1):
+                self.replies.popleft()(ack.statuses[0] if ack.statuses else Status.OK)
+
+
+class _Request(Generic[Answer]):
+    """One read under way: its steps, resumed when what they wait for has happened."""
+
+    def __init__(
+        self,
+        bookie: SimBookie,
+        steps: Generator[Need, Resume, Answer],
+        answer: Callable[[Answer], None],
+        failed: Answer,
+        wait_s: float,
+    ) -> None:
+        self._bookie: SimBookie = bookie
+        self._steps: Generator[Need, Resume, Answer] = steps
+        self._answer: Callable[[Answer], None] = answer
+        self._failed: Answer = failed
+        self._wait_until = bookie.host.scheduler.now + wait_s
+        self._waits = 0
+
+    def resume(self, outcome: Resume) -> None:
+        """Take the next step; a disk that cannot read is an error, as in `bookie.service`."""
+        self._waits += 1
+        try:
+            need = self._steps.send(outcome)
+        except StopIteration as stop:
+            self._answer(stop.value)
+        except (StorageError, OSError):
+            self._bookie.host.scheduler.mark("read_failed_by_disk")
+            self._answer(self._failed)
+        else:
+            self._wait_for(need)
+        self._bookie.after_work()
+
+    def _wait_for(self, need: Need) -> None:
+        match need:
+            case UntilDurable(ticket):
+                self._bookie.until_durable(ticket, partial(self.resume, None))
+            case UntilChanged(ledger_id):
+                wait = self._waits
+                left_s = max(0.0, self._wait_until - self._bookie.host.scheduler.now)
+                self._bookie.until_changed(ledger_id, partial(self._wake, wait, outcome=True))
+                self._bookie.host.after(left_s, partial(self._wake, wait, outcome=False))
+            case FromDisk(query):
+                self._bookie.from_disk(partial(self._read_disk, query))
+            case _:
+                assert_never(need)
+
+    def _read_disk(self, query: ReadQuery) -> None:
+        try:
+            answer = self._bookie.storage.read(query)
+        except (StorageError, OSError):
+            self._bookie.host.scheduler.mark("read_failed_by_disk")
+            answer = ReadAnswer(Status.IO_ERROR)
+        self.resume(answer)
+
+    def _wake(self, wait: int, *, outcome: bool) -> None:
+        """Resume the wait number *wait*, unless it is over."""
+        if wait == self._waits:
+            self.resume(outcome)

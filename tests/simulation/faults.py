@@ -1,0 +1,155 @@
+"""What goes wrong, and how it ends: crashes, pauses, partitions, storms.
+
+Each fault picks its victim when it strikes and ends some time later, at the latest in `heal`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.simulation.bookie import SimBookie
+from tests.simulation.cluster import Cluster
+from tests.simulation.host import Host
+from tests.simulation.profile import Profile
+from tests.simulation.scheduler import Action
+
+
+class Faults:
+    def __init__(self, cluster: Cluster, profile: Profile) -> None:
+        self._cluster = cluster
+        self._scheduler = cluster.scheduler
+        self._random = cluster.scheduler.random
+        self._profile = profile
+        self._healed = False
+
+    def begin(self) -> None:
+        """Set the weather and schedule the faults of the profile."""
+        self._cluster.network.weather = self._profile.weather
+        for bookie in self._cluster.bookies.values():
+            bookie.on_promise = self._promised
+            bookie.on_down = self._restart_soon
+        kinds: list[Callable[[], None]] = []
+        if self._profile.crashes:
+            kinds += [self._crash_bookie, self._crash_at_work, self._crash_at_work, self._crash_all]
+        if self._profile.disk_errors:
+            kinds += [self._fail_sync, self._fail_read, self._fail_read]
+        if self._profile.pauses:
+            kinds += [self._pause_bookie, self._pause_metadata]
+        if self._profile.partitions:
+            kinds += [self._isolate, self._cut_one_way, self._cut_one_way]
+        if not kinds:
+            return
+        for _ in range(self._profile.faults):
+            at_s = self._random.uniform(0.0, self._profile.faults_s)
+            self._scheduler.after(at_s, partial(self._strike, self._random.choice(kinds)))
+
+    def heal(self) -> None:
+        """End everything that is wrong, for good."""
+        self._healed = True
+        self._scheduler.note("world", "heals")
+        self._cluster.network.heal()
+        for bookie in self._cluster.bookies.values():
+            bookie.disk.crash_at = None
+            if not bookie.host.up:
+                bookie.restart()
+        for host in self._cluster.hosts:
+            if host.paused:
+                host.resume()
+
+    def _strike(self, fault: Action) -> None:
+        if not self._healed:
+            fault()
+
+    def _later(self, at_most_s: float, action: Action) -> None:
+        self._scheduler.after(self._random.uniform(0.01, at_most_s), partial(self._strike, action))
+
+    def _promised(self, bookie: SimBookie) -> None:
+        if not self._healed and self._scheduler.chance(self._profile.crash_after_promise):
+            life = bookie.host.life
+            self._scheduler.after(
+                self._random.uniform(0.0, 0.003), partial(self._crash_life, bookie, life)
+            )
+
+    def _crash_life(self, bookie: SimBookie, life: int) -> None:
+        if not self._healed and bookie.host.up and bookie.host.life == life:
+            bookie.crash()
+            self._restart_soon(bookie)
+
+    def _restart_soon(self, bookie: SimBookie) -> None:
+        """Also after healing: who went down by itself comes back."""
+        self._scheduler.after(self._random.uniform(0.01, 1.0), partial(_restart, bookie))
+
+    def _crash_bookie(self) -> None:
+        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        if bookie.host.up:
+            bookie.crash()
+            self._later(4.0, partial(_restart, bookie))
+
+    def _crash_at_work(self) -> None:
+        """The power fails in the middle of what the bookie writes next."""
+        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        if bookie.host.up:
+            bookie.disk.crash_at = bookie.disk.operations + self._random.randrange(1, 12)
+
+    def _fail_sync(self) -> None:
+        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        bookie.disk.fail("sync")
+
+    def _fail_read(self) -> None:
+        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        if bookie.host.up:
+            bookie.disk.fail("read")
+
+    def _crash_all(self) -> None:
+        """The power fails for all bookies at once."""
+        for bookie in self._cluster.bookies.values():
+            if bookie.host.up:
+                bookie.crash()
+                self._later(1.0, partial(_restart, bookie))
+
+    def _pause_bookie(self) -> None:
+        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        self._pause(bookie.host, 6.0)
+
+    def _pause_metadata(self) -> None:
+        self._pause(self._cluster.metadata.host, 3.0)
+        self._scheduler.mark("metadata_outage")
+
+    def _pause(self, host: Host, at_most_s: float) -> None:
+        if host.up and not host.paused:
+            host.pause()
+            self._scheduler.mark("host_paused")
+            self._later(at_most_s, partial(_resume, host))
+
+    def _isolate(self) -> None:
+        victim = self._random.choice(self._cluster.hosts)
+        self._scheduler.note("network", f"isolates {victim.name}")
+        self._scheduler.mark("host_isolated")
+        pairs = [
+            pair
+            for host in self._cluster.hosts
+            if host is not victim
+            for pair in ((host.name, victim.name), (victim.name, host.name))
+        ]
+        self._cut(pairs)
+
+    def _cut_one_way(self) -> None:
+        source, target = self._random.sample(self._cluster.hosts, 2)
+        self._scheduler.note("network", f"loses what {source.name} sends to {target.name}")
+        self._scheduler.mark("one_way_partition")
+        self._cut([(source.name, target.name)])
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            self._cluster.network.cut(source, target)
+            mend = partial(self._cluster.network.mend, source, target)
+            self._later(5.0, mend)
+
+
+def _restart(bookie: SimBookie) -> None:
+    if not bookie.host.up:
+        bookie.restart()
+
+
+def _resume(host: Host) -> None:
+    if host.paused:
+        host.resume()

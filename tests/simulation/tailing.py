@@ -1,0 +1,159 @@
+"""A client that tails a ledger from its first entry with no recovery, disturbing nobody.
+
+One machine of `ledger.protocol.reading` per read; the loop around it stands where the reader
+handle stands in production.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never
+
+from ledger.entry import access_key
+from ledger.ids import NO_ENTRY, LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.protocol import reading as protocol
+from ledger.protocol.answers import verified
+from ledger.requests import ReadAnswer, ReadQuery
+from tests.simulation.client import Client
+from tests.simulation.writing import PASSWORD
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+WAIT_S: Final = 2.0
+PAUSE_S: Final = 0.2
+
+
+class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
+    def __init__(self, cluster: "Cluster", name: str, ledger_id: LedgerId) -> None:
+        super().__init__(cluster, name, ledger_id)
+        self.next_entry = 0
+        self.lost = 0
+        """Reads that failed because no replica answered with the entry."""
+        self._last_add_confirmed: int = NO_ENTRY
+        self._metadata: LedgerMetadata | None = None
+        self._version = -1
+        self._reading: protocol.Reading | None = None
+        self._frames: dict[int, bytes] = {}
+
+    def begin(self) -> None:
+        """Read the metadata, as long as it takes, then the entries."""
+        self.read_metadata(read=self._opened, failed=self.begin)
+
+    def _opened(self, metadata: LedgerMetadata | None, version: int) -> None:
+        if self._newest(metadata, version) is None:
+            self.done = True
+            return
+        self.cluster.metadata.watch_ledger(self.host, self.ledger_id, self._changed)
+        self._changed()  # what changed before the watch began
+        self._next_read()
+
+    def _changed(self) -> None:
+        """Read the metadata and tell the read under way, as `LedgerReader` does."""
+        if not self.done:
+            self.read_metadata(read=self._refreshed, failed=self._change_missed)
+
+    def _change_missed(self) -> None:
+        """Try again: nobody tells of this change a second time."""
+        self.host.after(PAUSE_S, self._changed)
+
+    def _refreshed(self, metadata: LedgerMetadata | None, version: int) -> None:
+        self.feed(protocol.MetadataRead(self._newest(metadata, version)))
+
+    def _newest(self, metadata: LedgerMetadata | None, version: int) -> LedgerMetadata | None:
+        """Return what is known by now: two reads may be answered in the other order."""
+        if metadata is not None and version > self._version:
+            self._metadata, self._version = metadata, version
+        return metadata and self._metadata
+
+    def _next_read(self) -> None:
+        assert self._metadata is not None
+        end = self._metadata.last_entry
+        if end is not None and self.next_entry > end:
+            self.note(f"has read all up to {end}")
+            self.mark("reader_reached_end")
+            self.done = True
+            return
+        self._frames.clear()
+        random = self.cluster.scheduler.random
+        self._reading = protocol.Reading(
+            self._metadata,
+            first=self.next_entry,
+            last=self.next_entry + random.randrange(16),
+            last_add_confirmed=self._last_add_confirmed,
+            give_up_at=self.host.clock() + WAIT_S,
+        )
+        self.run(self._reading, protocol.TimePassed())
+        self.feed(protocol.ReadStarted())
+
+    def execute(self, effect: protocol.ReadingEffect) -> None:
+        match effect:
+            case protocol.SendRead():
+                query = ReadQuery(
+                    self.ledger_id,
+                    access_key(PASSWORD),
+                    effect.first,
+                    effect.last,
+                    self.bytes_max(),
+                    wait_ms=effect.wait_ms,
+                )
+                reading = self._reading
+                self.read(effect.bookie, query, lambda answer: self._read(reading, effect, answer))
+            case protocol.ReadMetadata():
+                reading = self._reading
+                self.read_metadata(
+                    read=lambda metadata, _: self._tell(reading, protocol.MetadataRead(metadata)),
+                    failed=lambda: self._tell(reading, protocol.MetadataFailed()),
+                )
+            case protocol.Deliver():
+                self._deliver(effect.first, effect.last)
+            case protocol.FailRead():
+                self.note(f"cannot read {self.next_entry}: {effect.failure.value}")
+                if effect.failure is protocol.Failure.DELETED:
+                    self.done = True
+                    return
+                self.mark("read_found_no_replica")
+                self.lost += 1
+                self._after_read(PAUSE_S)
+            case _:
+                assert_never(effect)
+
+    def _tell(self, reading: protocol.Reading | None, event: protocol.ReadingEvent) -> None:
+        """Feed *event* unless it answers a read that is over."""
+        if reading is self._reading:
+            self.feed(event)
+
+    def _read(
+        self, reading: protocol.Reading | None, asked: protocol.SendRead, answer: ReadAnswer
+    ) -> None:
+        if reading is not self._reading:
+            return
+        found = verified(answer, self.ledger_id, None)
+        for entry, frame in found.frames.items():
+            self._frames[entry] = bytes(frame)
+        self.cluster.oracle.saw_lac(self.ledger_id, found.last_add_confirmed, who=self.name)
+        if asked.wait_ms and found.frames:
+            self.mark("long_poll_woke_up")
+        self.feed(
+            protocol.EntriesRead(
+                asked.index,
+                asked.attempt,
+                answer.status,
+                tuple(found.frames),
+                found.last_add_confirmed,
+                answer.fenced,
+            )
+        )
+
+    def _deliver(self, first: int, last: int) -> None:
+        for entry in range(first, last + 1):
+            self.cluster.oracle.read(self.ledger_id, entry, self._frames[entry], who=self.name)
+        if last >= first:
+            self.note(f"reads {first}..{last}")
+            self.next_entry = last + 1
+        self._after_read(0.0)
+
+    def _after_read(self, delay_s: float) -> None:
+        """Go on with what this read learned, not within its step."""
+        assert self._reading is not None
+        self._last_add_confirmed = self._reading.last_add_confirmed
+        self.host.after(delay_s, partial(self._next_read))

@@ -1,0 +1,274 @@
+"""The cluster scenario: append, crash, recover, tail; then faults stop and all must finish.
+
+One writer appends; bookies crash and restart, the network misbehaves, the metadata store is
+slow or away; the writer crashes, or sleeps and wakes as a zombie; recoverers race with it and
+with each other, and some die half way; readers tail all the while without recovery. Safety is
+checked after every step, liveness once nothing is wrong any more.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ledger.entry import access_key
+from ledger.ids import LedgerId
+from ledger.metadata import LedgerState
+from ledger.requests import ReadQuery
+from tests.simulation.bookie import READ_ALL_BYTES
+from tests.simulation.check import InvariantError, check
+from tests.simulation.cluster import Cluster
+from tests.simulation.faults import Faults
+from tests.simulation.profile import Profile, draw
+from tests.simulation.recovering import RecoveringClient
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.writing import PASSWORD, WritingClient
+
+HEALED_S_MAX: Final = 180.0
+"""Simulated time within which everything must finish once nothing is wrong any more."""
+STEPS_MAX: Final = 200_000
+STARTS_MAX: Final = 50
+RECOVERIES_AFTER_HEALING_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one seed did."""
+
+    seed: int
+    steps: int
+    seconds: float
+    """Simulated time."""
+    trace: str
+    """Hash of all events."""
+    marks: dict[str, int]
+
+
+class SimulationError(AssertionError):
+    """A seed that broke something, with all that is needed to see it again."""
+
+    def __init__(self, seed: int, step: int, broken: str, tail: list[str]) -> None:
+        super().__init__(seed, step, broken, tail)
+        self.seed, self.step, self.broken, self.tail = seed, step, broken, tail
+
+    def __str__(self) -> str:
+        events = "\n".join(f"    {line}" for line in self.tail[-50:])
+        return (
+            f"seed {self.seed} broke at step {self.step}: {self.broken}\n"
+            f"  the last events:\n{events}\n"
+            f"  reproduce: make sim SEED={self.seed}"
+        )
+
+
+class Simulation:
+    def __init__(
+        self, seed: int, *, profile: Profile | None = None, keep_trace: bool = False
+    ) -> None:
+        self.scheduler = Scheduler(seed, keep_trace=keep_trace)
+        self._random = self.scheduler.random
+        self.profile = profile or draw(self._random)
+        self.cluster = Cluster(
+            self.scheduler,
+            bookies=self.profile.bookies,
+            quorum=self.profile.quorum,
+            storage=self.profile.storage,
+        )
+        self._faults = Faults(self.cluster, self.profile)
+        self._healed = False
+        self._recovering = False
+        self._recoveries_after_healing = 0
+
+    def run(self) -> Outcome:
+        """Run to the end. Raises `SimulationError`."""
+        try:
+            self._run()
+        except SimulationError:
+            raise
+        except Exception as error:  # whatever broke is what this program looks for
+            kind = "" if isinstance(error, InvariantError) else f"{type(error).__name__}: "
+            raise self._error(f"{kind}{error}") from error
+        return Outcome(
+            self.scheduler.seed,
+            self.scheduler.steps,
+            self.scheduler.now,
+            self.scheduler.trace.digest(),
+            dict(self.scheduler.trace.marks),
+        )
+
+    def _run(self) -> None:
+        self.scheduler.note("world", f"{self.profile}")
+        writer = self.cluster.writer()
+        self._begin(writer)
+        self._faults.begin()
+        self._step_until(self.profile.faults_s)
+        self._faults.heal()
+        self._healed = True
+        self._supervise(writer)
+        limit_s = self.scheduler.now + HEALED_S_MAX
+        while not self._finished():
+            if not self._step() or self.scheduler.now > limit_s:
+                raise self._error(f"not finished after healing: {self._unfinished()}")
+        self._check_disks()
+
+    # The scenario.
+
+    def _begin(self, writer: WritingClient) -> None:
+        profile, after = self.profile, self.scheduler.after
+        self._tick(writer)
+        for _ in range(profile.readers):
+            at_s = self._random.uniform(0.0, profile.faults_s)
+            after(at_s, partial(self.cluster.reader, writer.ledger_id))
+        fate_s = self._random.uniform(0.0, 3.0)
+        if profile.writer_fate == "crashes":
+            after(fate_s, partial(self._crash_writer, writer))
+        elif profile.writer_fate == "is paused":
+            after(fate_s, writer.host.pause)
+            self.scheduler.mark("writer_paused")
+            after(fate_s + self._random.uniform(0.1, profile.faults_s), partial(_wake, writer))
+
+    def _tick(self, writer: WritingClient) -> None:
+        """Append some entries, then again a little later; at the end close or leave it open."""
+        if writer.done or writer.close_requested:
+            return
+        left = self.profile.entries - (writer.machine.last_add_pushed + 1)
+        if left == 0:
+            if self.profile.writer_closes:
+                writer.close()
+            return
+        if writer.can_append:
+            count = min(left, self._random.choice((1, 1, 1, 2, 3, 8)))
+            first = writer.machine.last_add_pushed + 1
+            size = self._random.choice((0, 10, 10, 100, 1000))
+            writer.append([f"{first + i}:".encode().ljust(size, b".") for i in range(count)])
+        if (
+            not self._recovering
+            and writer.machine.last_add_pushed >= self.profile.recovery_begins_at
+        ):
+            self._begin_recoveries(writer.ledger_id)
+        pause_s = self._random.choice((0.0, 0.0, 0.001, 0.01, 0.1, 0.3))
+        writer.host.after(pause_s, partial(self._tick, writer))
+
+    def _begin_recoveries(self, ledger_id: LedgerId) -> None:
+        self._recovering = True
+        at_s = 0.0
+        for _ in range(self.profile.recoverers):
+            at_s += self._random.choice((0.0, 0.001, 0.01, 0.1, 1.0)) * self._random.random()
+            self.scheduler.after(at_s, partial(self._recover, ledger_id))
+
+    def _crash_writer(self, writer: WritingClient) -> None:
+        if not writer.done:
+            writer.host.crash()
+            writer.done = True
+            self.scheduler.mark("writer_crashed")
+
+    def _recover(self, ledger_id: LedgerId) -> None:
+        if sum(not recoverer.done for recoverer in self.cluster.recoverers) > 0:
+            self.scheduler.mark("recoveries_raced")
+        recoverer = self.cluster.recoverer(ledger_id)
+        if self.scheduler.chance(0.3) and not self._healed:
+            self.scheduler.after(
+                self._random.uniform(0.0, 0.5), partial(self._crash_recoverer, recoverer)
+            )
+
+    def _crash_recoverer(self, recoverer: RecoveringClient) -> None:
+        if not recoverer.done:
+            recoverer.host.crash()
+            recoverer.done = True
+            self.scheduler.mark("recoverer_crashed")
+
+    # The end.
+
+    def _supervise(self, writer: WritingClient) -> None:
+        """From healing on: recover the ledger if nobody does and its writer is over."""
+        if self._is_closed(writer.ledger_id):
+            return
+        over = writer.done or (
+            not self.profile.writer_closes
+            and writer.machine.last_add_pushed + 1 == self.profile.entries
+            and _pending(writer) == 0
+        )
+        if over and all(recoverer.done for recoverer in self.cluster.recoverers):
+            self._recoveries_after_healing += 1
+            if self._recoveries_after_healing > RECOVERIES_AFTER_HEALING_MAX:
+                raise self._error("recovery fails although nothing is wrong any more")
+            self._recover(writer.ledger_id)
+        self.scheduler.after(1.0, partial(self._supervise, writer))
+
+    def _is_closed(self, ledger_id: LedgerId) -> bool:
+        return self.cluster.oracle.ledgers[ledger_id].recorded.state is LedgerState.CLOSED
+
+    def _finished(self) -> bool:
+        return not self._unfinished()
+
+    def _unfinished(self) -> list[str]:
+        """Return what is still under way."""
+        cluster = self.cluster
+        busy = [client.name for client in cluster.recoverers if not client.done]
+        busy += [client.name for client in cluster.readers if not client.done]
+        busy += [
+            client.name for client in cluster.writers if not client.done and _pending(client) > 0
+        ]
+        busy += [
+            f"ledger {client.ledger_id}"
+            for client in cluster.writers
+            if not self._is_closed(client.ledger_id)
+        ]
+        return busy
+
+    def _check_disks(self) -> None:
+        """The power fails once more; then every disk is asked for what it must hold."""
+        for bookie in self.cluster.bookies.values():
+            if bookie.host.up:
+                bookie.crash()
+        for bookie in self.cluster.bookies.values():
+            for _ in range(STARTS_MAX):  # an error that was ordered may still be waiting
+                if not bookie.host.up:
+                    bookie.restart()
+            assert bookie.host.up, f"{bookie.name} does not start"
+        check(self.cluster.oracle)
+        for ledger_id, history in self.cluster.oracle.ledgers.items():
+            metadata = history.recorded
+            end = metadata.last_entry
+            assert end is not None
+            query = ReadQuery(ledger_id, access_key(PASSWORD), 0, max(end, 0), READ_ALL_BYTES)
+            held = {
+                name: {entry: bytes(frame) for entry, frame in bookie.storage.read(query).each()}
+                for name, bookie in self.cluster.bookies.items()
+            }
+            for entry in range(end + 1):
+                bookies = metadata.fragment_of(entry).bookies
+                copies = sum(held[name].get(entry) == history.sent[entry] for name in bookies)
+                if copies < metadata.quorum.ack:
+                    raise self._error(
+                        f"at the end entry {entry} of ledger {ledger_id} is on {copies} disks "
+                        f"of {', '.join(bookies)}"
+                    )
+
+    # Steps.
+
+    def _step_until(self, time_s: float) -> None:
+        while True:
+            at_s = self.scheduler.next_time()
+            if at_s is None or at_s > time_s:
+                return
+            self._step()
+
+    def _step(self) -> bool:
+        stepped = self.scheduler.step()
+        check(self.cluster.oracle)
+        if self.scheduler.steps > STEPS_MAX:
+            raise self._error(f"more than {STEPS_MAX} steps: {self._unfinished()}")
+        return stepped
+
+    def _error(self, broken: str) -> SimulationError:
+        return SimulationError(
+            self.scheduler.seed, self.scheduler.steps, broken, list(self.scheduler.trace.tail)
+        )
+
+
+def _pending(writer: WritingClient) -> int:
+    return writer.machine.last_add_pushed - writer.machine.last_add_confirmed
+
+
+def _wake(writer: WritingClient) -> None:
+    if writer.host.paused:
+        writer.host.resume()

@@ -1,0 +1,160 @@
+"""A client that writes a ledger through the production machine `ledger.protocol.writer`."""
+
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+from ledger.entry import access_key, encode_frame, encode_lac
+from ledger.ids import LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.protocol import writer as protocol
+from ledger.quorum import holds
+from ledger.requests import AddRun, Status
+from tests.simulation.client import Client
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+PASSWORD = b"simulated"
+PENDING_MAX = 64
+"""Entries in flight; the workload holds back beyond this."""
+
+
+class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
+    def __init__(
+        self, cluster: "Cluster", name: str, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> None:
+        super().__init__(cluster, name, ledger_id)
+        self.machine = protocol.Writer(ledger_id, metadata, 0)
+        self.failure: protocol.Failure | None = None
+        self.close_requested = False
+        self._frames: dict[int, bytes] = {}
+        self._frame_bytes = 0
+        self.run(self.machine, protocol.TimePassed())
+
+    @property
+    def can_append(self) -> bool:
+        pending = self.machine.last_add_pushed - self.machine.last_add_confirmed
+        return not self.done and not self.close_requested and pending < PENDING_MAX
+
+    def append(self, payloads: list[bytes]) -> None:
+        """Add *payloads* as the next entries, as one batch."""
+        length = self.machine.length
+        first = self.machine.last_add_pushed + 1
+        frames = []
+        for offset, payload in enumerate(payloads):
+            length += len(payload)
+            frames.append(
+                encode_frame(
+                    ledger_id=self.ledger_id,
+                    entry_id=first + offset,
+                    last_add_confirmed=self.machine.last_add_confirmed,
+                    length=length,
+                    payload=payload,
+                )
+            )
+        self._frames.update(enumerate(frames, first))
+        self.cluster.oracle.appended(self.ledger_id, frames)
+        self.feed(protocol.AppendRequested(len(payloads), sum(map(len, payloads))))
+
+    def close(self) -> None:
+        self.close_requested = True
+        self.note("closes")
+        self.feed(protocol.CloseRequested())
+
+    def execute(self, effect: protocol.WriterEffect) -> None:
+        match effect:
+            case protocol.SendAdds():
+                self._send_adds(effect)
+            case protocol.PublishLac():
+                self._publish_lac(effect)
+            case protocol.ConfirmAdds():
+                self._confirm(effect.last)
+            case protocol.ChooseReplacements():
+                self.mark("ensemble_change_wanted")
+                chosen = self.replacements(effect.indexes, effect.exclude)
+                self.note(f"replaces {effect.indexes} by {chosen}")
+                self.feed(protocol.ReplacementsChosen(chosen))
+            case protocol.WriteMetadata():
+                self.write_metadata(
+                    effect.metadata,
+                    effect.version,
+                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
+                    read=lambda metadata, version: self.feed(
+                        protocol.MetadataRead(metadata, version)
+                    ),
+                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                )
+            case protocol.ReadMetadata():
+                self.read_metadata(
+                    read=lambda metadata, version: self.feed(
+                        protocol.MetadataRead(metadata, version)
+                    ),
+                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                )
+            case protocol.FailWriter():
+                self.note(f"fails: {effect.failure.value}")
+                self.mark(f"writer_failed_{effect.failure.name.lower()}")
+                self.failure, self.done = effect.failure, True
+            case protocol.FinishClose():
+                self.note("closed the ledger")
+                self.mark("writer_closed")
+                self.done = True
+                self.cluster.oracle.concluded(self.ledger_id, effect.metadata, who=self.name)
+            case _:
+                assert_never(effect)
+
+    def _send_adds(self, effect: protocol.SendAdds) -> None:
+        quorum = self.machine.metadata.quorum
+        entries = [
+            entry
+            for entry in range(effect.first, effect.last + 1)
+            if holds(effect.index, entry, quorum)
+        ]
+        assert entries, f"{effect} names no entry that this bookie holds"
+        frames = [self._frames[entry] for entry in entries]
+        run = AddRun(
+            ledger_id=self.ledger_id,
+            key=access_key(PASSWORD),
+            entries=entries,
+            lengths=[len(frame) for frame in frames],
+            frames=b"".join(frames),
+        )
+        self.add(effect.bookie, run, partial(self._answered, effect))
+
+    def _answered(self, sent: protocol.SendAdds, status: Status) -> None:
+        if status is Status.OK:
+            self.feed(protocol.AddsStored(sent.index, sent.generation, sent.first, sent.last))
+            return
+        self.note(f"hears {status.name} from {sent.bookie}")
+        if status is Status.UNREACHABLE:
+            self.quarantine(sent.bookie)
+        self.feed(protocol.AddsRefused(sent.index, sent.generation, sent.first, sent.last, status))
+
+    def _publish_lac(self, effect: protocol.PublishLac) -> None:
+        frame = encode_lac(
+            ledger_id=self.ledger_id,
+            last_add_confirmed=effect.last_add_confirmed,
+            length=effect.length,
+        )
+        run = AddRun(
+            ledger_id=self.ledger_id,
+            key=access_key(PASSWORD),
+            entries=[-1],
+            lengths=[len(frame)],
+            frames=frame,
+            explicit_lac=True,
+        )
+        self.mark("explicit_lac")
+        for bookie in effect.bookies:
+            self.add(bookie, run, _ignore)
+
+    def _confirm(self, last: int) -> None:
+        first = self.cluster.oracle.ledger(self.ledger_id).acknowledged + 1
+        self.note(f"acknowledges {first}..{last}")
+        self.cluster.oracle.acknowledged(self.ledger_id, last, who=self.name)
+        for entry in range(first, last + 1):
+            del self._frames[entry]
+
+
+def _ignore(_status: Status) -> None:
+    """An explicit LAC is a hint."""
