@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -123,9 +123,9 @@ async def _append(
     log = await Log.open(name, uri=uri, create=create)
     try:
         with _progress(file) as advance:
-            async for line in _lines(name, source, advance):
-                await appended.push(log, line)
-            await appended.settle()
+            async for lines in _lines(name, source, advance):
+                await appended.push(log, lines)
+            await appended.settle(0)
     except BaseException:
         with suppress(LogError):  # it says the same as what is on its way
             await log.close()
@@ -154,23 +154,23 @@ class _Appended:
         self.count = 0
         self.last: RecordId | None = None
 
-    async def push(self, log: "Log", line: bytes) -> None:
-        """Send *line*, waiting for older ones as long as too many are on their way."""
-        while len(self._pending) >= _PENDING_MAX:
-            await self._settle_one()
-        while True:
+    async def push(self, log: "Log", lines: Iterable[bytes]) -> None:
+        """Send *lines*, waiting for older ones as long as too many are on their way."""
+        for line in lines:
+            if len(self._pending) >= _PENDING_MAX:
+                await self.settle(_PENDING_MAX // 2)
             try:
-                self._pending.append(log.append_async(line))
-                return
+                future = log.append_async(line)
             except TooManyPending:
-                if not self._pending:
-                    raise
-                await self._settle_one()
+                await self.settle(0)
+                future = log.append_async(line)
+            self._pending.append(future)
 
-    async def settle(self) -> None:
-        """Wait for all; raises what the first failed with."""
-        while self._pending:
-            await self._settle_one()
+    async def settle(self, left: int) -> None:
+        """Wait until *left* are on their way; raises what the first failed with."""
+        while len(self._pending) > left:
+            self._count(await self._pending[0])
+            self._pending.popleft()
 
     def say_what_was_done(self) -> None:
         for future in self._pending:
@@ -179,10 +179,6 @@ class _Appended:
         at = f", the last at offset {self.last.offset}" if self.last else ""
         typer.echo(f"dlog: {self.count} records were appended{at}", err=True)
 
-    async def _settle_one(self) -> None:
-        self._count(await self._pending[0])
-        self._pending.popleft()
-
     def _count(self, record: "RecordId") -> None:
         self.last = record
         self.count += 1
@@ -190,8 +186,8 @@ class _Appended:
 
 async def _lines(
     name: str, source: int, advance: Callable[[int, int], None]
-) -> AsyncIterator[bytes]:
-    """Yield the lines of file descriptor *source* as they come, without their ends.
+) -> AsyncIterator[list[bytes]]:
+    """Yield the lines of file descriptor *source*, as many as have come, without their ends.
 
     A thread reads it, and is left behind when nobody waits for it any more: a read of a
     terminal or pipe cannot be interrupted. So the descriptor is never closed here."""
@@ -218,12 +214,11 @@ async def _lines(
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > RECORD_BYTES_LIMIT:
             raise RecordTooLarge(name, len(rest), RECORD_BYTES_LIMIT)
-        for line in lines:
-            yield line
+        yield lines
         advance(len(chunk), len(lines))
         room.release()
     if rest:
-        yield rest
+        yield [rest]
 
 
 @contextmanager

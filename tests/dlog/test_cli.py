@@ -1,9 +1,11 @@
 """The command line without a cluster: usage, errors, exit codes, how things are shown."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 import typer
 from typer.testing import CliRunner, Result
 
@@ -16,11 +18,12 @@ from ledger.errors import NoSuchLedger
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    yield tmp_path
+    structlog.reset_defaults()  # a command lets it write to the stderr of its time
 
 
 def dlog(*arguments: str) -> Result:
