@@ -39,25 +39,40 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
 
 
+def _print_version(asked: bool) -> None:
+    if not asked:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        typer.echo(version("dlog"))
+    except PackageNotFoundError:
+        typer.echo("unknown: run from its source, not installed")
+    raise typer.Exit
+
+
 @app.callback()
 def _options(
     *,
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    if version:
-        from importlib.metadata import version as version_of
-
-        typer.echo(version_of("dlog"))
-        raise typer.Exit
+    """Take the options that come before a command."""
 
 
 def main() -> None:
     """Run ``dlog``."""
-    app()
+    app(prog_name="dlog")
 
 
 def bookie_main() -> None:
     """Run ``bookie``: the same as ``dlog bookie start``."""
-    typer.run(bookie.start)
+    alone = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    )
+    alone.command(epilog=bookie.START_EPILOG)(bookie.start)
+    alone(prog_name="bookie")

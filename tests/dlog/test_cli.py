@@ -9,7 +9,7 @@ import structlog
 import typer
 from typer.testing import CliRunner, Result
 
-from dlog.cli.app import app
+from dlog.cli.app import app, bookie_main
 from dlog.cli.output import json_bytes, shown_bytes, shown_time
 from dlog.cli.records import parse_start
 from dlog.cli.running import run
@@ -109,6 +109,24 @@ def test_a_misspelt_variable_stops_every_command(monkeypatch: pytest.MonkeyPatch
     result = dlog("log", "list")
     assert result.exit_code == 1
     assert "DLOG_URL is unknown" in result.stderr
+
+
+def test_the_program_bookie_is_bookie_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bookie", "--help"])
+    with pytest.raises(SystemExit) as caught:
+        bookie_main()
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Usage: bookie" in shown
+    assert "--die-with-parent" in shown
+
+
+def test_the_version_is_printed() -> None:
+    result = dlog("--version")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
 
 
 def test_up_refuses_a_directory_that_is_a_file(tmp_path: Path) -> None:

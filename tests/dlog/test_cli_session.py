@@ -411,3 +411,22 @@ def test_up_tells_people_what_to_export_and_ends_all_at_ctrl_c(tmp_path: Path) -
     finally:
         up.kill()
         up.communicate()
+
+
+def test_up_tells_of_a_bookie_that_ends_and_goes_on(tmp_path: Path) -> None:
+    up = Shell("file:///nowhere", tmp_path).start("up", "--bookies", "2", "--json")
+    try:
+        assert up.stdout is not None
+        assert up.stderr is not None
+        pids = [bookie["pid"] for bookie in json.loads(up.stdout.readline())["bookies"]]
+        os.kill(pids[0], signal.SIGKILL)
+        assert b"bookie-0 ended with exit code -9" in up.stderr.readline()
+        assert up.poll() is None
+        assert alive(pids[1])
+        up.send_signal(signal.SIGTERM)
+        up.communicate(timeout=TIMEOUT_S)
+        assert up.returncode == 0
+        assert not alive(pids[1])
+    finally:
+        up.kill()
+        up.communicate()
