@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from ledger.errors import DamagedMetadata, NamespaceMismatch, NodeExists, NoSuchNode
-from ledger.manager.layout import DEFAULT_LAYOUT, LAYOUTS
+from ledger.manager.layout import DEFAULT_LAYOUT, LAYOUTS, LEDGERS
 from ledger.metastore.port import MetadataStore
 from ledger.wire import metadata_pb2 as pb
 
@@ -38,6 +38,11 @@ async def open_namespace(store: MetadataStore, *, layout: str | None = None) -> 
     new_instance = pb.InstanceNode(version=FORMAT_VERSION, instance=uuid.uuid4().hex)
     stored_layout = pb.LayoutNode()
     _parse(stored_layout, LAYOUT, await _get_or_create(store, LAYOUT, new_layout))
+    if await store.exists(INSTANCE) is None:
+        # Before the instance: in a namespace that has one, a missing root is damage, and
+        # not "no ledgers", which would let every bookie delete all it has.
+        with contextlib.suppress(NodeExists):
+            await store.create(LEDGERS)
     stored_instance = pb.InstanceNode()
     _parse(stored_instance, INSTANCE, await _get_or_create(store, INSTANCE, new_instance))
     for version in (stored_layout.version, stored_instance.version):

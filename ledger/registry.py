@@ -4,19 +4,19 @@ A registration is an ephemeral node: a hint for placement, never a proof of life
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from ledger.errors import (
     DamagedMetadata,
-    MetadataUnavailable,
+    MetadataError,
     NodeExists,
     NoSuchNode,
     NotEnoughBookies,
 )
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, Watch
 from ledger.wire import metadata_pb2 as pb
 
 AVAILABLE: Final = "/bookies/available"
@@ -62,6 +62,8 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
         except NodeExists:
             await unregister(store, registration)
         else:
+            # What is announced now is the other way round from before, if there was a before.
+            await unregister(store, replace(registration, read_only=not registration.read_only))
             return
     raise NodeExists(registration.path)
 
@@ -87,8 +89,17 @@ class BookieDirectory:
 
     async def start(self) -> None:
         """Read the list once, then keep it fresh. Raises `MetadataUnavailable`."""
-        await self._refresh()
-        self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
+        # Watched before it is read: what changes in between is read again.
+        watches = [self._store.watch(path) for path in (AVAILABLE, READ_ONLY, COOKIES)]
+        started = False
+        try:
+            await self._refresh()
+            started = True
+        finally:
+            if not started:
+                for watch in watches:
+                    watch.close()
+        self._task = asyncio.get_running_loop().create_task(self._keep_fresh(watches))
 
     async def close(self) -> None:
         if self._task is not None:
@@ -116,20 +127,19 @@ class BookieDirectory:
             raise NotEnoughBookies(count, sorted(self._registered)) from None
         return self.available()
 
-    async def _keep_fresh(self) -> None:
-        watches = [self._store.watch(path) for path in (AVAILABLE, READ_ONLY)]
-        pending = {asyncio.ensure_future(watch.changed()): watch for watch in watches}
+    async def _keep_fresh(self, watches: list[Watch]) -> None:
+        changes = {watch: asyncio.ensure_future(watch.changed()) for watch in watches}
         try:
             while True:
-                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    watch = pending.pop(task)
-                    task.result()
-                    pending[asyncio.ensure_future(watch.changed())] = watch
+                await asyncio.wait(changes.values(), return_when=asyncio.FIRST_COMPLETED)
+                for watch, change in changes.items():
+                    if change.done():
+                        change.result()
+                        changes[watch] = asyncio.ensure_future(watch.changed())
                 await self._refresh_until_done()
         finally:
-            for task in pending:
-                task.cancel()
+            for change in changes.values():
+                change.cancel()
             for watch in watches:
                 watch.close()
 
@@ -137,7 +147,7 @@ class BookieDirectory:
         while True:
             try:
                 await self._refresh()
-            except (MetadataUnavailable, DamagedMetadata):
+            except (MetadataError, DamagedMetadata):
                 await asyncio.sleep(REFRESH_RETRY_S)  # the last list stays; it is only a hint
             else:
                 return

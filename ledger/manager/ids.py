@@ -1,13 +1,22 @@
 """New ledger ids: unique in the namespace and never given out twice (rule 6).
 
 A crash may waste ids; it can never repeat one, because the counter moves in the metadata
-store before an id is used.
+store before an id is used. A counter that is not there is only made if no ledger is there.
 """
+
+import contextlib
 
 from google.protobuf.message import DecodeError
 
-from ledger.errors import BadVersion, DamagedMetadata, NodeExists, NoSuchNode
+from ledger.errors import (
+    BadVersion,
+    DamagedMetadata,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+)
 from ledger.ids import LedgerId
+from ledger.manager.layout import LEDGERS
 from ledger.metastore.port import MetadataStore
 from ledger.wire import metadata_pb2 as pb
 
@@ -41,10 +50,7 @@ class BlockIds:
                 start = _decode(node.value)
                 await self._store.set(ID_BLOCK_PATH, _encode(start + BLOCK_SIZE), node.version)
             except NoSuchNode:
-                try:
-                    await self._store.create(ID_BLOCK_PATH, _encode(0))
-                except NodeExists:
-                    continue
+                await _make_counter(self._store)
             except BadVersion:
                 continue
             else:
@@ -57,11 +63,32 @@ class SequentialIds:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._counter_seen = False
 
     async def take(self) -> LedgerId:
+        if not self._counter_seen:
+            if await self._store.exists(ID_BLOCK_PATH) is None:
+                await _make_counter(self._store)
+            self._counter_seen = True
         path = await self._store.create(SEQUENCE_PATH, ephemeral=True, sequential=True)
-        await self._store.delete(path)
-        return LedgerId(int(path[-10:]))
+        with contextlib.suppress(MetadataUnavailable, NoSuchNode):  # else it goes with the session
+            await self._store.delete(path)
+        number = int(path.removeprefix(SEQUENCE_PATH))
+        if number < 0:  # ZooKeeper counts in 32 bits, and goes round
+            raise DamagedMetadata(ID_BLOCK_PATH, "all ids of this layout were used")
+        return LedgerId(number)
+
+
+async def _make_counter(store: MetadataStore) -> None:
+    try:
+        made_before = bool(await store.children(LEDGERS))
+    except NoSuchNode:
+        made_before = False
+    if made_before:
+        reason = "it is missing, but there are ledgers: ids could be given out twice"
+        raise DamagedMetadata(ID_BLOCK_PATH, reason)
+    with contextlib.suppress(NodeExists):
+        await store.create(ID_BLOCK_PATH, _encode(0))
 
 
 def _encode(next_id: int) -> bytes:

@@ -2,7 +2,13 @@
 
 from collections.abc import AsyncIterator
 
-from ledger.errors import MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
+from ledger.errors import (
+    DamagedMetadata,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchLedger,
+    NoSuchNode,
+)
 from ledger.ids import LedgerId
 from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import LAYOUTS, LEDGERS
@@ -69,7 +75,9 @@ class LedgerStore:
     async def list(self) -> AsyncIterator[LedgerId]:
         """Yield all ids, ascending. Complete, or an error is raised: never a silent part.
 
-        Sees every ledger whose creation ended before the call (rule 68)."""
+        Sees every ledger whose creation ended before the call (rule 68). Who deletes what is
+        not listed must take the whole list first. Raises `DamagedMetadata` if the tree is not
+        one of this layout, or is not there at all."""
         await self._store.sync(LEDGERS)
         async for names in self._walk((), LEDGERS):
             yield self._layout.ledger_id(names)
@@ -87,11 +95,12 @@ class LedgerStore:
         level = len(above)
         try:
             children = await self._store.children(path)
-        except NoSuchNode:
-            return  # no ledger was ever made below it
+        except NoSuchNode as error:
+            # Inner nodes are never removed, and the root is made with the namespace.
+            raise DamagedMetadata(path, "it is missing") from error
         for name in children:
             if not self._layout.is_name(name, level):
-                continue
+                raise DamagedMetadata(f"{path}/{name}", f"not of the layout {self._layout.name}")
             names = (*above, name)
             if level == self._layout.depth - 1:
                 yield names
