@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, assert_never
 
-import structlog
-
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.segments import find_place
@@ -23,6 +21,7 @@ from dlog.protocol.seek import Index
 from dlog.recordbatch import RecordBatch, decode_batch
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
+from ledger.log_events import get_logger
 
 READ_BYTES_MAX: Final = 1024 * 1024
 WAIT_S: Final = 2.0
@@ -30,7 +29,7 @@ WAIT_S: Final = 2.0
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Chunk(NamedTuple):

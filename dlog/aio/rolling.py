@@ -1,10 +1,8 @@
 """Executes `protocol.roll` for one writer: creates, lists, switches, closes, seals."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol, assert_never
-
-import structlog
 
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import LedgerAppender, Ledgers
@@ -14,9 +12,12 @@ from dlog.position import NO_TXID
 from dlog.protocol import roll as protocol
 from dlog.protocol.edits import add_segment, seal_segment
 from ledger.errors import BadVersion, LedgerFenced, LogError
+from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop
 
-_log = structlog.get_logger(__name__)
+Step = protocol.CreateLedger | protocol.ListSegment | protocol.CloseLedger | protocol.SealSegment
+
+_log = get_logger(__name__)
 
 
 class Switchable(Protocol):
@@ -63,6 +64,7 @@ class Roller:
         """Last txid of the log when the previous ledger was switched from."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._error: LogError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def unsealed(self) -> tuple[LedgerAppender | None, LedgerAppender | None]:
@@ -88,6 +90,8 @@ class Roller:
         """Roll no more: the writer ended with *error*."""
         self._error = error
         self._run.stop()
+        for task in list(self._tasks):
+            task.cancel()
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(error)
@@ -95,10 +99,6 @@ class Roller:
 
     def _execute(self, effect: protocol.RollEffect) -> None:
         match effect:
-            case protocol.CreateLedger():
-                self._run.spawn(self._guarded(self._create(effect)))
-            case protocol.ListSegment():
-                self._run.spawn(self._guarded(self._list(effect)))
             case protocol.HoldAdds():
                 self._writer.hold(lambda: self._run.post(protocol.AddsConfirmed()))
             case protocol.Switch():
@@ -107,29 +107,37 @@ class Roller:
                 self._previous_txid = NO_TXID if txid is None else txid
                 self._previous = self._writer.switch(self._next, effect.segment)
                 self._next = None
-            case protocol.CloseLedger():
-                self._run.spawn(self._guarded(self._close(effect)))
-            case protocol.SealSegment():
-                self._run.spawn(self._guarded(self._seal(effect)))
             case protocol.Rolled():
                 self._rolled(effect.segment)
             case _:
-                assert_never(effect)
+                task = asyncio.get_running_loop().create_task(self._perform(effect))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: Awaitable[protocol.RollEvent]) -> protocol.RollEvent:
-        """Return the event that *work* ends with; `StepFailed` for what may be repeated."""
+    async def _perform(self, effect: Step) -> None:
+        """Do what takes time; post the event it ends with, `StepFailed` for what may pass."""
         try:
-            return await work
+            self._run.post(await self._outcome(effect))
         except LogError as error:
-            postponed = error.retryable or isinstance(error, LedgerFenced | BadVersion)
-            _log.warning(
-                "roll_postponed" if postponed else "roll_failed",
-                log=self._node.log,
-                error=str(error),
-            )
-            if not postponed:
+            if error.retryable or isinstance(error, LedgerFenced | BadVersion):
+                _log.warning("roll_postponed", log=self._node.log, error=str(error))
+                self._run.post(protocol.StepFailed())
+            else:
+                _log.warning("roll_failed", log=self._node.log, error=str(error))
                 self._writer.lose(error)
-            return protocol.StepFailed()
+
+    async def _outcome(self, effect: Step) -> protocol.RollEvent:
+        match effect:
+            case protocol.CreateLedger():
+                return await self._create(effect)
+            case protocol.ListSegment():
+                return await self._list(effect)
+            case protocol.CloseLedger():
+                return await self._close(effect)
+            case protocol.SealSegment():
+                return await self._seal(effect)
+            case _:
+                assert_never(effect)
 
     async def _create(self, effect: protocol.CreateLedger) -> protocol.RollEvent:
         self._next = await self._ledgers.create(

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-import structlog
-
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.opening import OpenedLog
 from dlog.aio.port import LedgerAppender, Ledgers
@@ -40,6 +38,7 @@ from dlog.protocol.packer import Group, Packer
 from dlog.recordbatch import encode_batch
 from ledger.errors import LedgerFenced, LogError, NoSuchLedger, TooManyPending
 from ledger.ids import EntryId
+from ledger.log_events import get_logger
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of unconfirmed records beyond which `append_async` refuses."""
@@ -48,7 +47,7 @@ PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
 
 _TAKEN_OVER = (LedgerFenced, LostOwnership, NoSuchLog, NoSuchLedger, LogSealed)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Ticket(Protocol):

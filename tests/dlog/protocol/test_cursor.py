@@ -38,8 +38,8 @@ TWO = ONE.with_sealed(1, sealed(10)).with_segment(2, LedgerId(12), 0)
 THREE = TWO.with_sealed(2, sealed(5)).with_segment(3, LedgerId(13), 0)
 
 
-def entered(manifest: Manifest, start: int, **options: int) -> tuple[Cursor, CursorEffect]:
-    cursor = Cursor("log", start, **options)
+def entered(manifest: Manifest, start: int, stop: int | None = None) -> tuple[Cursor, CursorEffect]:
+    cursor = Cursor("log", start, stop=stop)
     (effect,) = cursor.step(ManifestSeen(manifest))
     return cursor, effect
 

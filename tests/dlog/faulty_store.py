@@ -1,0 +1,83 @@
+"""A metadata store whose next writes go wrong, in the two ways that look the same."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from ledger.errors import MetadataUnavailable
+from ledger.metastore.port import ANY_VERSION, MetadataStore, Op, Session, Versioned, Watch
+
+Fault = Literal["lost request", "lost reply"]
+
+
+class FaultyStore:
+    """Passes everything on; `set` and `create` fail as `faults` says, one fault per call."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.faults: deque[Fault | None] = deque()
+        self.down = False
+
+    @property
+    def uri(self) -> str:
+        return self._store.uri
+
+    @property
+    def session(self) -> Session:
+        return self._store.session
+
+    async def get(self, path: str) -> Versioned:
+        self._check()
+        return await self._store.get(path)
+
+    async def exists(self, path: str) -> int | None:
+        self._check()
+        return await self._store.exists(path)
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        fault = self._fault()
+        if fault != "lost request":
+            made = await self._store.create(path, value, ephemeral=ephemeral, sequential=sequential)
+            if fault is None:
+                return made
+        raise MetadataUnavailable(self.uri, "create", 0.1)
+
+    async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
+        fault = self._fault()
+        if fault != "lost request":
+            written = await self._store.set(path, value, version)
+            if fault is None:
+                return written
+        raise MetadataUnavailable(self.uri, "set", 0.1)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._check()
+        await self._store.delete(path, version)
+
+    async def children(self, path: str) -> list[str]:
+        self._check()
+        return await self._store.children(path)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        self._check()
+        await self._store.multi(ops)
+
+    async def sync(self, path: str = "/") -> None:
+        self._check()
+        await self._store.sync(path)
+
+    def watch(self, path: str) -> Watch:
+        return self._store.watch(path)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _fault(self) -> Fault | None:
+        self._check()
+        return self.faults.popleft() if self.faults else None
+
+    def _check(self) -> None:
+        if self.down:
+            raise MetadataUnavailable(self.uri, "call", 0.1)

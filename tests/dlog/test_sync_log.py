@@ -1,0 +1,207 @@
+"""The synchronous facade, on ledgers in memory that live on its loop thread."""
+
+import os
+import threading
+from concurrent.futures import Future
+from itertools import chain
+
+import pytest
+
+import dlog
+from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
+from dlog import log as log_module
+from dlog.aio.port import Ledgers
+from dlog.errors import UsedAfterFork
+from dlog.loop_thread import LoopThread
+from dlog.position import DLSN
+from dlog.settings import LogSettings
+from ledger.metastore.memory import MemoryStore
+from tests.dlog.fake_ledgers import FakeCluster
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """A cluster that every `Log.open` and `Log.tail` connects to, on the facade's own loop."""
+    cluster = FakeCluster()
+    name = f"sync-{id(cluster)}"
+
+    async def connect(_: str | None) -> Ledgers:
+        return cluster.client(MemoryStore(f"memory://{name}", name))
+
+    monkeypatch.setattr("dlog.aio.log.connect", connect)
+    return cluster
+
+
+def test_a_log_is_written_and_read_without_asyncio(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        assert log.append(b"a", key=b"k", txid=3, timestamp_ms=5) == RecordId(0, DLSN(1, 0, 0))
+        assert (log.last_offset, log.last_txid, log.epoch, log.name) == (0, 3, 1, "log")
+        log.roll()
+        log.append(b"b")
+    with Log.tail("log", follow=False) as reader:
+        assert next(reader) == Record(0, DLSN(1, 0, 0), 5, 3, b"k", b"a")
+        assert reader.position == 1
+        assert [record.value for record in reader] == [b"b"]
+        assert reader.at_end
+
+
+def test_futures_resolve_in_order(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        futures = [log.append_async(b"%d" % i) for i in range(1000)]
+        log.flush()
+        assert all(future.done() for future in futures)
+        assert [future.result().offset for future in futures] == list(range(1000))
+
+
+def test_appends_from_many_threads_are_each_kept_once_and_in_each_threads_order(
+    cluster: FakeCluster,
+) -> None:
+    offsets: dict[int, list[int]] = {}
+
+    def work(log: Log, number: int) -> None:
+        futures = [log.append_async(b"%d" % number) for _ in range(500)]
+        offsets[number] = [future.result().offset for future in futures]
+
+    with Log.open("log") as log:
+        threads = [threading.Thread(target=work, args=(log, i)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all(got == sorted(got) for got in offsets.values())
+    assert sorted(chain.from_iterable(offsets.values())) == list(range(4000))
+    with Log.tail("log", follow=False) as reader:
+        for record in reader:
+            assert record.offset in offsets[int(record.value)]
+
+
+def test_refusals_come_through_the_future_and_type_errors_at_once(cluster: FakeCluster) -> None:
+    with Log.open("log", settings=LogSettings(record_bytes_max=5)) as log:
+        assert isinstance(log.append_async(b"123456").exception(), RecordTooLarge)
+        log.append(b"a", txid=5)
+        with pytest.raises(TxidOutOfOrder):
+            log.append(b"b", txid=4)
+        with pytest.raises(TypeError):
+            log.append_async("text")  # type: ignore[arg-type]
+
+
+def test_a_calling_thread_waits_while_too_much_is_queued(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", 100)
+    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", 100)
+    cluster.hold()
+    log = Log.open("log")
+    done: list[Future[RecordId]] = []
+    started = threading.Event()
+
+    def work() -> None:
+        started.set()
+        done.extend(log.append_async(b"x" * 50) for _ in range(10))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    thread.join(0.05)  # it cannot end: six appends fill both bounds
+    assert thread.is_alive()
+    LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+    thread.join()
+    log.close()
+    assert [future.result().offset for future in done] == list(range(10))
+
+
+def test_an_append_cannot_be_taken_back(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        future = log.append_async(b"a")
+        assert not future.cancel()
+        assert future.result().offset == 0
+
+
+def test_append_after_close_is_refused(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    log.close()
+    log.close()
+    with pytest.raises(LogClosed):
+        log.append(b"a")
+
+
+def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
+    old = Log.open("log")
+    with Log.open("log") as new:
+        with pytest.raises(dlog.LogError):
+            old.append(b"zombie")
+        with pytest.raises(LostOwnership):
+            old.append(b"later")
+        assert old.is_lost
+        assert new.append(b"a").offset == 0
+    with pytest.raises(LostOwnership):
+        old.close()
+
+
+def fail_within(old: Log) -> None:
+    with old:
+        Log.open("log").close()
+        raise KeyError
+
+
+def test_the_error_in_a_with_block_is_not_hidden_by_closing(cluster: FakeCluster) -> None:
+    with pytest.raises(KeyError):
+        fail_within(Log.open("log"))
+
+
+def test_a_batch_with_a_time_limit_may_be_empty(cluster: FakeCluster) -> None:
+    with Log.open("log") as log, Log.tail("log") as reader:
+        assert reader.read_batch(timeout_s=0.01) == []
+        log.append(b"a")
+        assert [record.value for record in reader.read_batch()] == [b"a"]
+
+
+def test_chunks_are_read_without_asyncio(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(3):
+            log.append(b"%d" % i)
+        with Log.tail("log", stop=3) as reader:
+            assert [chunk.begin for chunk in reader.read_batches()] == [0, 1, 2]
+
+
+def test_truncation(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        log.append(b"a")
+        log.append(b"b")
+        log.truncate(before=1)
+        with Log.tail("log", follow=False) as reader:
+            assert [record.offset for record in reader] == [1]
+
+
+def test_a_handle_from_before_a_fork_is_refused_and_a_new_one_works(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    log.append(b"a")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # no pytest in here: report and leave
+        verdict = b"nothing"
+        try:
+            try:
+                log.append(b"b")
+            except UsedAfterFork:
+                thread = LoopThread.get()
+                verdict = b"refused" if thread.pid == os.getpid() else b"old thread"
+        finally:
+            os.write(writing, verdict)
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"refused"
+    os.close(reading)
+    os.close(writing)
+    log.close()
+
+
+def test_calling_it_on_its_own_loop_is_an_error_not_a_deadlock(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+
+    async def inside() -> None:
+        log.flush()
+
+    with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
+        LoopThread.get().run(inside())
+    log.close()
