@@ -35,7 +35,9 @@ class Worker:
                 future.set_result(result)
 
         self._calls.put(work)
-        return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
+        # Not wait_for: before Python 3.12 that swallows a cancellation that comes with the result.
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.wrap_future(future)
 
     def stop(self) -> None:
         """End the thread when the calls before this one are done. Does not wait."""
