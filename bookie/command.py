@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from bookie.config import BookieConfig
 from bookie.process import run_bookie
+from ledger import log_events
 from ledger.errors import LogError
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.die_with_parent:
         die_with_parent()
-    log_to_stderr()
+    log_events.configure()
     try:
         config = BookieConfig(
             uri=options.uri,
@@ -56,18 +55,6 @@ async def run_until_signal(config: BookieConfig) -> None:
     await asyncio.wait([running])
     if not running.cancelled():
         running.result()
-
-
-def log_to_stderr() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=False),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def die_with_parent() -> None:

@@ -9,8 +9,6 @@ serving: no safety rests on it.
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from bookie.config import BookieConfig
 from bookie.cookie import identify, read_cookie
 from bookie.disk import Disk, RealDisk
@@ -20,11 +18,12 @@ from bookie.server import BookieServer, is_free
 from bookie.service import BookieService
 from bookie.storage import BookieStorage
 from ledger.cluster import open_namespace
+from ledger.log_events import get_logger
 from ledger.metastore import MetadataStore, open_store
 from ledger.registry import BookieRegistration
 from ledger.requests import InfoAnswer
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def run_bookie(

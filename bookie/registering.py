@@ -9,9 +9,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-import structlog
-
 from ledger.errors import MetadataError
+from ledger.log_events import get_logger
 from ledger.metastore import MetadataStore
 from ledger.registry import BookieRegistration, register, unregister
 
@@ -19,7 +18,7 @@ _RETRY_S_MIN: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
 _CLOSE_S_MAX: Final = 2.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Registrar:

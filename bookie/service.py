@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-import structlog
-
 from bookie.core import (
     Ack,
     BookieCore,
@@ -28,6 +26,7 @@ from bookie.core import (
     UntilDurable,
 )
 from ledger.errors import BadMessage, StorageError
+from ledger.log_events import get_logger
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 
 _WAIT_MS_MAX: Final = 60_000
@@ -35,7 +34,7 @@ _STREAM_BATCHES_MAX: Final = 1024
 """A stream with more unanswered batches is not read from until some are answered."""
 
 _Answer = TypeVar("_Answer")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

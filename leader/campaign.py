@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final, assert_never
 
-import structlog
-
 from leader.election import (
     Absent,
     Candidacy,
@@ -34,12 +32,13 @@ from leader.term import LEASE_S, Term
 from leader.withdrawal import delete_node, withdraw
 from ledger.clock import now_ms
 from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
 
 RECHECK_S: Final = 10.0
 """A follower looks at its predecessor this often even if its watch says nothing."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 async def campaign(

@@ -17,12 +17,11 @@ from contextlib import closing
 from types import TracebackType
 from typing import Final, Self
 
-import structlog
-
 from leader.election import Candidacy, Elected, leaders_path, standing
 from leader.retry import first_of
 from leader.withdrawal import withdraw
 from ledger.errors import LogError, MetadataUnavailable, NoSuchNode
+from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session, Watch
 
 LEASE_S: Final = 5.0
@@ -30,7 +29,7 @@ LEASE_S: Final = 5.0
 
 PROOFS_PER_LEASE: Final = 4
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Term:

@@ -8,17 +8,16 @@ until it is done or the session, and with it every node it made, has ended.
 import asyncio
 from typing import Final
 
-import structlog
-
 from leader.election import candidacies, leaders_path, node_prefix
 from leader.retry import Backoff
 from ledger.errors import HandleClosed, LogError, MetadataUnavailable, NoSuchNode
+from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
 
 WITHDRAW_S: Final = 1.0
 """How long a caller waits for a withdrawal before it goes on without."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _unfinished: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
 

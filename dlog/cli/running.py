@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Coroutine
 from typing import Final, TypeVar
 
-import structlog
 import typer
 
+from ledger import log_events
 from ledger.errors import LogError
 
 FAILED: Final = 1
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 def run(command: Coroutine[object, object, T]) -> T:
     """Return what *command* returns; leave with one sentence and an exit code if it fails."""
-    _log_to_stderr()
+    log_events.configure(logging.DEBUG if debugging() else logging.ERROR)
     try:
         return asyncio.run(command)
     except LogError as error:
@@ -60,15 +60,6 @@ def failed(sentence: str) -> typer.Exit:
 
 def debugging() -> bool:
     return os.environ.get("DLOG_DEBUG", "") not in ("", "0")
-
-
-def _log_to_stderr() -> None:
-    level = logging.DEBUG if debugging() else logging.ERROR
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING if debugging() else logging.ERROR)
 
 
 def _forget_stdout() -> None:

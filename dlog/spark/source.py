@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import structlog
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -36,10 +35,11 @@ from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import EARLIEST, LATEST, SourceOptions
 from dlog.spark.plan import LogRange, LogTail, advance, check_continues, plan_partitions
 from ledger.errors import LogError
+from ledger.log_events import get_logger
 
 Offset = dict[str, object]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here

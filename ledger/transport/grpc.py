@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import grpc
-import structlog
 
 from ledger.errors import BadMessage
 from ledger.ids import BookieId
+from ledger.log_events import get_logger
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from ledger.transport.channel import open_channel
 from ledger.transport.messages import (
@@ -36,7 +36,7 @@ _BACKOFF_S_MIN: Final = 0.05
 _BACKOFF_S_MAX: Final = 1.0
 
 _Reply = TypeVar("_Reply")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class GrpcTransport:
