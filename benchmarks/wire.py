@@ -1,10 +1,12 @@
 """How many entries a second one client gets onto three bookie processes.
 
-The client is the real transport, the servers are the real gRPC edge and request core. Only the
-storage is a stand-in: it appends what comes to a file and does fdatasync once per group. The
-baseline sends the same bytes over bare sockets to the same stand-in.
+Client and servers are the real ones as far as the kind of server says:
 
-    python -m benchmarks.wire [--megabytes 200] [--directory DIR]
+    bookie   gRPC edge and storage engine of a bookie, and its checkpoints
+    grpc     gRPC edge, and a storage that appends what comes to a file, fdatasync per group
+    sockets  bare sockets, and the same storage
+
+    python -m benchmarks.wire [--megabytes 100] [--directory DIR]
 """
 
 import argparse
@@ -18,16 +20,21 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
+from bookie.core import Storage
+from bookie.disk import RealDisk
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
-from ledger.entry import encode_frame
+from bookie.storage import BookieStorage, StorageConfig
+from ledger.entry import HEADER_BYTES, encode_frame
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, ReadAnswer, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 
 BOOKIES = 3
 PENDING_RUNS_MAX = 64
+Client = Callable[[list[int], list[AddRun]], Awaitable[None]]
 _LENGTH = struct.Struct("<I")
 
 
@@ -80,11 +87,11 @@ class AppendingStorage:
         os.close(self._file)
 
 
-async def serve_grpc(path: Path) -> None:
-    info = InfoAnswer(path.name, "start 1", "instance 1", read_only=False)
+async def serve_grpc(storage: Storage, name: str) -> None:
+    info = InfoAnswer(name, "start 1", "instance 1", read_only=False)
     server = BookieServer()
     port = server.bind("127.0.0.1", 0)
-    await server.start(BookieService(AppendingStorage(path), info, ServiceConfig()))
+    await server.start(BookieService(storage, info, ServiceConfig()))
     print(port, flush=True)
     await asyncio.Event().wait()
 
@@ -132,27 +139,42 @@ async def serve_sockets(path: Path) -> None:
     await asyncio.Event().wait()
 
 
-def runs_of(entry_bytes: int, run_bytes: int) -> AddRun:
+def runs_of(entry_bytes: int, run_bytes: int, total_bytes: int) -> list[AddRun]:
+    """Return *total_bytes* of entries of one ledger, as runs of *run_bytes*."""
     count = max(1, run_bytes // entry_bytes)
-    frame = encode_frame(
-        ledger_id=1, entry_id=0, last_add_confirmed=-1, length=0, payload=bytes(entry_bytes - 48)
-    )
-    return AddRun(1, b"k" * 16, range(count), [entry_bytes] * count, frame * count)
+    payload = bytes(entry_bytes - HEADER_BYTES)
+    runs = []
+    for first in range(0, total_bytes // entry_bytes, count):
+        frames = [
+            encode_frame(
+                ledger_id=1,
+                entry_id=entry_id,
+                last_add_confirmed=first - 1,
+                length=(entry_id + 1) * len(payload),
+                payload=payload,
+            )
+            for entry_id in range(first, first + count)
+        ]
+        entries = range(first, first + count)
+        runs.append(AddRun(1, b"k" * 16, entries, [entry_bytes] * count, b"".join(frames)))
+    return runs
 
 
-async def client_grpc(ports: list[int], run: AddRun, runs: int) -> None:
+async def client_grpc(ports: list[int], runs: list[AddRun]) -> None:
     names = [BookieId(str(number)) for number in range(BOOKIES)]
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
-    transport = GrpcTransport(addresses.get, timeout_s=60)
+    transport = GrpcTransport(addresses.get, timeout_s=20)
+    failed: list[Status] = []
 
     async def write_to(bookie: BookieId) -> None:
         free = asyncio.Semaphore(PENDING_RUNS_MAX)
 
         def on_done(status: Status) -> None:
-            assert status is Status.OK
+            if status is not Status.OK:
+                failed.append(status)
             free.release()
 
-        for _ in range(runs):
+        for run in runs:
             await free.acquire()
             transport.add(bookie, run, on_done)
         for _ in range(PENDING_RUNS_MAX):
@@ -160,16 +182,18 @@ async def client_grpc(ports: list[int], run: AddRun, runs: int) -> None:
 
     await asyncio.gather(*[write_to(name) for name in names])
     await transport.close()
+    if failed:
+        raise SystemExit(f"{len(failed)} runs failed, the first with {failed[0].name}")
 
 
-async def client_sockets(ports: list[int], run: AddRun, runs: int) -> None:
+async def client_sockets(ports: list[int], runs: list[AddRun]) -> None:
     async def write_to(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        message = _LENGTH.pack(len(run.frames)) + run.frames
         sent = acked = 0
-        while acked < runs:
-            while sent < runs and sent - acked < PENDING_RUNS_MAX:
-                writer.write(message)
+        while acked < len(runs):
+            while sent < len(runs) and sent - acked < PENDING_RUNS_MAX:
+                frames = runs[sent].frames
+                writer.write(_LENGTH.pack(len(frames)) + frames)
                 await writer.drain()
                 sent += 1
             (ticket,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
@@ -179,15 +203,20 @@ async def client_sockets(ports: list[int], run: AddRun, runs: int) -> None:
     await asyncio.gather(*[write_to(port) for port in ports])
 
 
+CLIENTS: Final[dict[str, Client]] = {
+    "bookie": client_grpc,
+    "grpc": client_grpc,
+    "sockets": client_sockets,
+}
+
+
 def measure(
     kind: str,
-    client: Callable[[list[int], AddRun, int], Awaitable[None]],
-    run: AddRun,
-    megabytes: int,
+    client: Client,
+    runs: list[AddRun],
     directory: Path,
 ) -> float:
     """Return entries per second; each entry goes to all three bookies."""
-    runs = max(1, megabytes * 1_000_000 // len(run.frames))
     servers: list[subprocess.Popen[bytes]] = []
     ports: list[int] = []
     with tempfile.TemporaryDirectory(dir=directory) as files:
@@ -200,8 +229,8 @@ def measure(
                 assert server.stdout is not None
                 ports.append(int(server.stdout.readline()))
             started = time.perf_counter()
-            asyncio.run(_awaited(client(ports, run, runs)))
-            return runs * len(run.entries) / (time.perf_counter() - started)
+            asyncio.run(_awaited(client(ports, runs)))
+            return sum(len(run.entries) for run in runs) / (time.perf_counter() - started)
         finally:
             for server in servers:
                 server.kill()
@@ -212,22 +241,32 @@ async def _awaited(work: Awaitable[None]) -> None:
     await work
 
 
+def serve(kind: str, path: Path) -> None:
+    match kind:
+        case "bookie":
+            storage = BookieStorage.open(RealDisk(path), StorageConfig())
+            asyncio.run(serve_grpc(storage, path.name))
+        case "grpc":
+            asyncio.run(serve_grpc(AppendingStorage(path), path.name))
+        case _:
+            asyncio.run(serve_sockets(path))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--serve", choices=["grpc", "sockets"], help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=["bookie", "grpc", "sockets"], help=argparse.SUPPRESS)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     arguments = parser.parse_args()
     if arguments.serve:
-        serve = serve_grpc if arguments.serve == "grpc" else serve_sockets
-        asyncio.run(serve(arguments.directory))
+        serve(arguments.serve, arguments.directory)
         return
     print(f"{'wire':8} {'entry':>7} {'run':>8} {'entries/s':>11} {'MB/s':>7}")
     for entry_bytes in (100, 1024):
         for run_kib in (4, 64, 512):
-            run = runs_of(entry_bytes, run_kib * 1024)
-            for kind, client in (("grpc", client_grpc), ("sockets", client_sockets)):
-                rate = measure(kind, client, run, arguments.megabytes, arguments.directory)
+            runs = runs_of(entry_bytes, run_kib * 1024, arguments.megabytes * 1_000_000)
+            for kind, client in CLIENTS.items():
+                rate = measure(kind, client, runs, arguments.directory)
                 print(
                     f"{kind:8} {entry_bytes:5} B {run_kib:4} KiB {rate:11,.0f} "
                     f"{rate * entry_bytes / 1e6:7.1f}",

@@ -114,7 +114,7 @@ class GrpcTransport:
         self._closed = True
         for link in self._links.values():
             if link.session is not None:
-                link.session.end()
+                link.session.end("the transport was closed")
             if link.channel is not None:
                 self._close_later(link.channel.close())
                 link.channel = None
@@ -128,21 +128,23 @@ class GrpcTransport:
         address = self._resolve(bookie)
         if link.session is not None and link.session.address != address:
             _log.info("bookie_moved", bookie=bookie, was=link.session.address, now=address)
-            link.session.end()
+            link.session.end("the bookie moved")
             link.retry_at = now
         if link.session is None and address is not None and now >= link.retry_at:
             link.session = AddSession(bookie, address, self._limits, self._ended(bookie, link))
         return link.session
 
-    def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[AddSession, bool], None]:
-        def ended(session: AddSession, connected: bool) -> None:  # noqa: FBT001
+    def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[AddSession, bool, str], None]:
+        def ended(session: AddSession, connected: bool, reason: str) -> None:  # noqa: FBT001
             link.session = None
             link.failures = 1 if connected else link.failures + 1
             backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2 ** min(link.failures - 1, 10))
             link.retry_at = asyncio.get_running_loop().time() + backoff_s
             self._close_later(session.gone())
             if not self._closed and link.failures == 1:
-                _log.info("bookie_session_ended", bookie=bookie, address=session.address)
+                _log.info(
+                    "bookie_session_ended", bookie=bookie, address=session.address, reason=reason
+                )
 
         return ended
 

@@ -36,14 +36,15 @@ class SessionLimits:
 
 
 class AddSession:
-    """See the module's docstring. *on_end* is called once, with whether it ever connected."""
+    """See the module's docstring. *on_end* is called once: whether it ever connected, and why
+    it ended."""
 
     def __init__(
         self,
         bookie: BookieId,
         address: str,
         limits: SessionLimits,
-        on_end: Callable[["AddSession", bool], None],
+        on_end: Callable[["AddSession", bool, str], None],
     ) -> None:
         self.address = address
         self.ended = False
@@ -70,7 +71,7 @@ class AddSession:
         if self._watchdog is None:
             self._watch(now)
 
-    def end(self) -> None:
+    def end(self, reason: str) -> None:
         """Answer everything open with UNREACHABLE and let the connection go; idempotent."""
         if self.ended:
             return
@@ -84,7 +85,7 @@ class AddSession:
             self._call.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
-        self._on_end(self, self._connected)
+        self._on_end(self, self._connected, reason)
 
     async def gone(self) -> None:
         """Wait until the connection of an ended session is freed."""
@@ -96,6 +97,7 @@ class AddSession:
         channel = open_channel(self.address, connect_timeout_s=self._limits.connect_timeout_s)
         call = self._call = BookieStub(channel).add(metadata=((BOOKIE_KEY, self._bookie.encode()),))
         sending: asyncio.Task[None] | None = None
+        reason = "unexpected"
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 self._connecting = self._loop.create_task(call.wait_for_connection())
@@ -103,10 +105,11 @@ class AddSession:
             self._connected = True
             sending = self._loop.create_task(self._send(call))
             await self._receive(call)
-        except (*_BROKEN, TimeoutError, BadMessage):
-            pass  # whatever it was, the answer is the same: end, below
+            reason = "the bookie ended it"
+        except (*_BROKEN, TimeoutError, BadMessage) as error:
+            reason = _told(error)
         finally:
-            self.end()
+            self.end(reason)
             # The library is told first and left to finish what it had begun: operations that
             # outlive their event loop are reported to whichever loop runs next.
             if sending is not None:
@@ -131,7 +134,7 @@ class AddSession:
                     self._loop.call_soon(on_done, status)
                 self._wake.set()
             else:
-                raise BadMessage("AddAck", "the bookie ended the stream")
+                return
 
     def _watch(self, now: float) -> None:
         """End the session if its oldest run is overdue, else look again when it would be."""
@@ -139,6 +142,12 @@ class AddSession:
         if oldest is None:
             self._watchdog = None
         elif now >= (due := oldest + self._limits.timeout_s):
-            self.end()
+            self.end(f"no answer within {self._limits.timeout_s:g} s")
         else:
             self._watchdog = self._loop.call_at(due, lambda: self._watch(self._loop.time()))
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__
