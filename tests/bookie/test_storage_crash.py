@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -132,3 +133,47 @@ def test_crashes_one_after_the_other_at_random_operations_break_no_promise() -> 
         promises.open()
         promises.check()
         works_on(promises)
+
+
+def test_what_a_killed_process_had_only_written_is_synced_before_it_is_believed() -> None:
+    """Killed between write and sync; each operation of the recovery loses power in turn."""
+    for operation in range(1, 60):
+        promises = Promises(SimDisk(operation))
+        promises.open()
+        promises.add(1, 0, 1, 2)
+        promises.disk.crash_at = promises.disk.operations + 2  # the journal's sync
+        with pytest.raises(PowerLost):
+            promises.commit()
+        promises.disk.kill()
+        promises.disk.crash_at = promises.disk.operations + operation
+        with suppress(PowerLost):
+            promises.open()
+        promises.disk.crash(Loss.LOST)
+        promises.open()
+        works_on(promises)
+
+
+def test_a_commit_in_the_middle_of_a_checkpoint_stays_behind_the_mark() -> None:
+    """The mark is taken before the memtable: what is added and committed later is kept."""
+
+    class Interrupting(SimDisk):
+        def step(self, operation: str, path: str, *, counts: bool = True) -> None:
+            super().step(operation, path, counts=counts)
+            if operation == "create" and path.startswith("entrylog") and not added:
+                added.append(path)
+                promises.add(1, 3, 4)
+                promises.fence(2)
+                promises.commit()
+
+    added: list[str] = []
+    promises = Promises(Interrupting(1))
+    promises.open()
+    promises.add(1, 0, 1, 2)
+    promises.commit()
+    promises.storage.checkpoint()
+    assert added
+    promises.check()
+    promises.disk.crash(Loss.LOST)
+    promises.open()
+    assert sorted(promises.stored[1]) == [0, 1, 2, 3, 4]
+    promises.check()

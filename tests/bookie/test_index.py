@@ -1,0 +1,204 @@
+"""Index files: pages, header, cache, and every kind of damage to them."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.errors import IndexDamaged
+from bookie.frames import Checked, check_frames
+from bookie.index import format as fmt
+from bookie.index import redo
+from bookie.index.format import LedgerHeader
+from bookie.index.ledger_index import LedgerIndex, Location
+from bookie.pieces import Piece, whole
+from tests.bookie.promises import KEY, run_of
+from tests.simulation.disk import Loss, PowerLost, SimDisk
+
+
+def new_index(disk: SimDisk, *, cache_bytes: int = 1 << 20) -> LedgerIndex:
+    disk.make_directory(fmt.DIRECTORY)
+    disk.sync_directory("")
+    return LedgerIndex(disk, cache_bytes=cache_bytes, files_max=2)
+
+
+def piece_of(ledger_id: int, *entries: int) -> Piece:
+    run = run_of(ledger_id, *entries)
+    checked = check_frames(ledger_id, run.entries, run.lengths, run.frames)
+    assert isinstance(checked, Checked)
+    return whole(checked)
+
+
+def put(index: LedgerIndex, header: LedgerHeader, offset: int, *entries: int) -> LedgerHeader:
+    return index.put(header, [piece_of(header.ledger_id, *entries)], [(1, offset)])
+
+
+def locations(index: LedgerIndex, header: LedgerHeader) -> list[Location]:
+    return [
+        location
+        for page in header.pages(0, fmt.ENTRY_ID_MAX)
+        for location in index.page_locations(header, page)
+    ]
+
+
+def ids(index: LedgerIndex, header: LedgerHeader) -> list[int]:
+    return [location.entry_id for location in locations(index, header)]
+
+
+def test_a_header_comes_back_as_it_was() -> None:
+    header = LedgerHeader(7, KEY, True, b"p" * 112, 12345, ((0, 3), (9, 9)))
+    data = fmt.encode_header(header)
+    assert len(data) == fmt.PAGE_BYTES
+    assert fmt.decode_header(data, 7, "x") == header
+    largest = LedgerHeader(2**62, b"k" * 64, True, b"p" * 112, 1, ((1, 2),) * fmt.EXTENTS_MAX)
+    assert fmt.decode_header(fmt.encode_header(largest), 2**62, "x") == largest
+
+
+def test_what_was_flushed_is_found_after_a_crash() -> None:
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(300, KEY, True), 64, 0, 1, 126, 127, 1000)
+    assert header.last_entry == 1000
+    index.flush()
+    disk.crash(Loss.LOST)
+    again = new_index(disk)
+    assert again.recover() == [300]
+    assert again.load(300) == header
+    piece = piece_of(300, 0, 1, 126, 127, 1000)
+    found = locations(again, header)
+    assert [location.entry_id for location in found] == [0, 1, 126, 127, 1000]
+    assert [location.length for location in found] == list(piece.lengths)
+    assert [location.offset - 64 for location in found] == list(piece.run.starts[:-1])
+
+
+def test_a_later_place_of_an_entry_replaces_an_earlier_one() -> None:
+    index = new_index(SimDisk(0))
+    header = put(index, LedgerHeader(1, KEY), 64, 5, 6)
+    index.flush()
+    header = index.put(header, [piece_of(1, 6)], [(2, 99)])
+    assert [tuple(place)[:3] for place in locations(index, header)] == [(5, 1, 64), (6, 2, 99)]
+
+
+def test_the_cache_stays_within_its_bounds_and_dirty_pages_are_not_lost() -> None:
+    """A hundred ledgers of three pages through a cache of four pages."""
+    disk = SimDisk(0)
+    index = new_index(disk, cache_bytes=4 * 2400)
+    headers = [LedgerHeader(ledger_id, KEY) for ledger_id in range(100)]
+    headers = [put(index, header, 64, 0, 200, 300) for header in headers]
+    index.flush()
+    assert all(ids(index, header) == [0, 200, 300] for header in headers)
+    assert len(index._cache) <= 4
+    assert len(index._files._open) <= 2
+
+
+def test_too_many_stretches_of_pages_are_joined_by_empty_pages() -> None:
+    """A header names at most so many; a scattered ledger gets its smallest gaps filled."""
+    index = new_index(SimDisk(0))
+    header = LedgerHeader(1, KEY)
+    entries = [127 * 2 * n for n in range(fmt.EXTENTS_MAX + 20)]
+    for entry in entries:
+        header = put(index, header, 64, entry)
+    index.flush()
+    assert len(header.extents) <= fmt.EXTENTS_MAX
+    assert ids(index, header) == entries
+
+
+@given(st.lists(st.integers(0, 30), max_size=30))
+def test_extents_name_exactly_the_pages_that_were_added(pages: list[int]) -> None:
+    extents: fmt.Extents = ()
+    for page in pages:
+        extents = fmt.with_page(extents, page)
+    header = LedgerHeader(1, KEY, extents=extents)
+    assert [page for page in range(40) if header.has_page(page)] == sorted(set(pages))
+    assert list(header.pages(0, 127 * 40)) == sorted(set(pages))
+    assert all(a[1] + 1 < b[0] for a, b in pairwise(extents))
+
+
+def test_every_damaged_byte_of_an_index_file_is_told_and_never_a_no() -> None:
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(1, KEY, True), 64, 0, 1, 200)
+    index.flush()
+    path = fmt.path_of(1)
+    content = disk.content(path)
+    assert len(content) == 3 * fmt.PAGE_BYTES
+    for at in range(0, len(content), 7):
+        for damage in ("flipped", "cut", "zeroed"):
+            damaged = disk.copy()
+            if damage == "cut":
+                damaged.cut(path, at)
+            elif damage == "zeroed":
+                damaged.damage(path, at - at % 512, bytes(512))
+            else:
+                damaged.damage(path, at, bytes([content[at] ^ 0x10]))
+            if damaged.content(path) == content:
+                continue
+            again = new_index(damaged)  # without the redo, which would heal it
+            try:
+                assert again.load(1) == header
+                found = locations(again, header)
+            except IndexDamaged:
+                continue
+            pytest.fail(f"{damage} at {at} went unnoticed: {found}")
+
+
+def test_a_page_of_another_ledger_or_place_is_damage() -> None:
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(1, KEY), 64, 0, 200)
+    other = put(index, LedgerHeader(257, KEY), 64, 0)
+    index.flush()
+    first = disk.content(fmt.path_of(1))[fmt.PAGE_BYTES : 2 * fmt.PAGE_BYTES]
+    disk.damage(fmt.path_of(1), 2 * fmt.PAGE_BYTES, first)
+    disk.damage(fmt.path_of(257), fmt.PAGE_BYTES, first)
+    again = new_index(disk)
+    for broken in (header, other):
+        with pytest.raises(IndexDamaged):
+            locations(again, broken)
+
+
+def test_a_page_that_cannot_be_read_is_told_as_damage() -> None:
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(1, KEY), 64, 0)
+    index.flush()
+    again = new_index(disk)
+    disk.fail("read", "index/")
+    with pytest.raises(IndexDamaged, match="Input/output error"):
+        locations(again, header)
+
+
+def test_a_flush_that_a_crash_tears_is_finished_or_never_was() -> None:
+    """The page has an entry that is there for long; no crash in the next flush may take it."""
+    for seed in range(40):
+        disk = SimDisk(seed)
+        index = new_index(disk)
+        header = put(index, LedgerHeader(1, KEY), 64, 0, 1)
+        index.flush()
+        put(index, header, 5000, 2, 3)
+        disk.crash_at = disk.operations + 1 + seed % 4  # write and sync, there and in place
+        with pytest.raises(PowerLost):
+            index.flush()
+        disk.crash(Loss.TORN)
+        again = new_index(disk)
+        again.recover()
+        assert ids(again, again.load(1)) in ([0, 1], [0, 1, 2, 3])
+
+
+def test_a_damaged_redo_file_is_not_applied() -> None:
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(1, KEY), 64, 0)
+    index.flush()
+    lot = random.Random(0)
+    content = disk.content(redo.PATH)
+    for at in [*range(28), *(lot.randrange(len(content)) for _ in range(100))]:
+        damaged = disk.copy()
+        damaged.damage(redo.PATH, at, bytes([content[at] ^ 1]))
+        assert list(redo.read(damaged)) == []
+        cut = disk.copy()
+        cut.cut(redo.PATH, at)
+        assert list(redo.read(cut)) == []
+        assert ids(new_index(damaged), header) == [0]

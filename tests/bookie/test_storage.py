@@ -1,0 +1,436 @@
+"""What a storage answers: adds, fences, reads, LACs, limits, errors."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie.disk import RealDisk
+from bookie.errors import JournalMissing, StorageFailed
+from bookie.storage import BookieStorage, StorageConfig
+from ledger.entry import encode_lac, parse_header, verify_frame
+from ledger.errors import HandleClosed
+from ledger.requests import AddRun, LacAnswer, ReadQuery, Status
+from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, entries_of, frame_of, run_of
+from tests.simulation.disk import Loss, SimDisk
+
+
+def new_storage(disk: SimDisk | None = None, config: StorageConfig = SMALL) -> BookieStorage:
+    return BookieStorage.open(disk or SimDisk(0), config)
+
+
+def query(
+    ledger_id: int, first: int, last: int = EVERYTHING, bytes_max: int = 1 << 20
+) -> ReadQuery:
+    return ReadQuery(ledger_id, KEY, first, last, bytes_max)
+
+
+def explicit_lac(ledger_id: int, lac: int, key: bytes = KEY) -> AddRun:
+    frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=lac)
+    return AddRun(ledger_id, key, (-1,), (len(frame),), frame, explicit_lac=True)
+
+
+def lac_of(answer: LacAnswer) -> int:
+    return parse_header(answer.lac_proof).last_add_confirmed
+
+
+def test_entries_are_read_from_memory_and_from_disk_alike() -> None:
+    storage = new_storage()
+    assert storage.add(run_of(1, *range(0, 300, 3)))[0] is Status.OK
+    for _ in range(2):
+        answer = storage.read(query(1, 4, 200))
+        assert list(answer.entries) == list(range(6, 200, 3))
+        assert answer.considered == 200
+        for entry_id, frame in answer.each():
+            verify_frame(frame, 1, entry_id)
+        assert storage.read(query(1, 4, 5)).entries == storage.read(query(1, 400)).entries
+        storage.checkpoint()
+
+
+def test_an_answer_holds_at_least_one_entry_and_not_more_than_asked_for() -> None:
+    storage = new_storage()
+    storage.add(run_of(1, 0, 1, 2, 3))
+    two = len(frame_of(1, 0)) + len(frame_of(1, 1))
+    for _ in range(2):
+        assert list(storage.read(query(1, 0, bytes_max=1)).entries) == [0]
+        assert storage.read(query(1, 0, bytes_max=1)).considered == 0
+        assert list(storage.read(query(1, 0, bytes_max=two)).entries) == [0, 1]
+        assert storage.read(query(1, 2, bytes_max=0)).considered == 2
+        storage.checkpoint()
+
+
+def test_memory_and_disk_are_merged_entry_by_entry() -> None:
+    """A repair fills holes below what is on disk already."""
+    storage = new_storage()
+    storage.add(run_of(1, 0, 2, 4, 6, 300))
+    storage.checkpoint()
+    storage.add(run_of(1, 1, 3, 301))
+    for first in range(3):
+        assert list(storage.read(query(1, first)).entries) == [
+            e for e in (0, 1, 2, 3, 4, 6, 300, 301) if e >= first
+        ]
+    assert list(entries_of(storage, 1)) == [0, 1, 2, 3, 4, 6, 300, 301]
+
+
+def test_reads_of_what_is_not_there_say_so() -> None:
+    storage = new_storage()
+    assert storage.read(query(1, 0)).status is Status.NO_SUCH_LEDGER
+    assert storage.lac(1, KEY) == LacAnswer(Status.NO_SUCH_LEDGER)
+    storage.add(run_of(1, 5))
+    answer = storage.read(query(1, 0, 3))
+    assert (answer.status, list(answer.entries), answer.considered) == (Status.OK, [], 3)
+    assert storage.read(query(1, 3, 2)).status is Status.BAD_REQUEST
+    assert storage.read(query(1, -1, 2)).status is Status.BAD_REQUEST
+
+
+def test_recent_entries_are_answered_without_the_disk() -> None:
+    storage = new_storage()
+    storage.add(run_of(1, 0, 1))
+    answer = storage.read_recent(query(1, 0))
+    assert answer == storage.read(query(1, 0))
+    storage.checkpoint()
+    assert storage.read_recent(query(1, 1)) is None
+    assert storage.read_recent(query(1, 2)) == storage.read(query(1, 2))
+    absent = storage.read_recent(query(9, 0))
+    assert absent is not None
+    assert absent.status is Status.NO_SUCH_LEDGER
+
+
+def test_a_ledger_that_was_not_used_for_long_needs_the_disk() -> None:
+    storage = new_storage()
+    for ledger_id in range(10):
+        storage.add(run_of(ledger_id, 0))
+    storage.checkpoint()
+    assert storage.read_recent(query(0, 5)) is None
+    assert storage.read(query(0, 0)).status is Status.OK
+    assert storage.ledger_ids() == list(range(10))
+    assert len(storage._ledgers) <= SMALL.ledgers_in_memory_max
+
+
+def test_the_same_add_again_is_fine_and_other_bytes_are_a_conflict() -> None:
+    storage = new_storage()
+    for _ in range(2):
+        status, ticket = storage.add(run_of(1, 0, 1, 2))
+        assert status is Status.OK
+        assert storage.commit() >= ticket
+        assert storage.add(run_of(1, 1, salt=1)) == (Status.CONFLICT, 0)
+        assert storage.add(run_of(1, 2, 3, salt=1)) == (Status.CONFLICT, 0)
+        assert list(entries_of(storage, 1)) == [0, 1, 2]
+        storage.checkpoint()  # from here on they are on disk
+    assert storage.add(run_of(1, 1, 2, 3))[0] is Status.OK
+    assert list(entries_of(storage, 1)) == [0, 1, 2, 3]
+
+
+def test_a_repeated_add_waits_for_the_first() -> None:
+    storage = new_storage()
+    _, first = storage.add(run_of(1, 0))
+    _, second = storage.add(run_of(1, 0))
+    assert second >= first
+    assert storage.commit() >= second
+    assert not storage.has_pending()
+
+
+def test_an_add_is_checked_before_it_is_taken() -> None:
+    storage = new_storage()
+    run = run_of(1, 0, 1)
+    frames = bytearray(run.frames)
+    frames[60] ^= 1
+    assert storage.add(replace(run, frames=bytes(frames))) == (Status.DAMAGED, 0)
+    assert storage.add(replace(run, ledger_id=2)) == (Status.DAMAGED, 0)
+    assert storage.add(replace(run, entries=(1, 2))) == (Status.DAMAGED, 0)
+    assert storage.add(replace(run, lengths=(1, 2))) == (Status.BAD_REQUEST, 0)
+    assert storage.add(AddRun(1, KEY, (), (), b"")) == (Status.BAD_REQUEST, 0)
+    assert storage.add(replace(run, key=b"k" * 65)) == (Status.BAD_REQUEST, 0)
+    assert storage.add(run_of(1, 10**12)) == (Status.BAD_REQUEST, 0)
+    assert storage.add(explicit_lac(1, 3)) == (Status.BAD_REQUEST, 0)
+    assert storage.ledger_ids() == []
+    assert not storage.has_pending()
+
+
+def test_the_first_key_is_the_ledgers_key_in_this_life_and_the_next() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0))
+    storage.fence(2, KEY)
+    storage.commit()
+    for _ in range(2):
+        for ledger_id in (1, 2):
+            wrong = replace(run_of(ledger_id, 1, recovery=True), key=b"wrong")
+            assert storage.add(wrong) == (Status.WRONG_KEY, 0)
+            assert storage.fence(ledger_id, b"wrong") == (Status.WRONG_KEY, 0)
+            assert storage.set_lac(explicit_lac(ledger_id, 1, b"wrong")) is Status.WRONG_KEY
+            assert storage.lac(ledger_id, b"wrong").status is Status.WRONG_KEY
+            assert storage.read(ReadQuery(ledger_id, b"", 0, 1)).status is Status.WRONG_KEY
+        disk.crash(Loss.LOST)
+        storage = new_storage(disk)
+
+
+def test_a_fence_refuses_normal_adds_and_lets_recovery_pass() -> None:
+    storage = new_storage()
+    storage.add(run_of(1, 0))
+    storage.fence(1, KEY)
+    assert storage.add(run_of(1, 1)) == (Status.FENCED, 0)
+    assert storage.add(run_of(1, 0)) == (Status.FENCED, 0)
+    assert storage.set_lac(explicit_lac(1, 0)) is Status.FENCED
+    assert storage.add(run_of(1, 1, recovery=True))[0] is Status.OK
+    assert storage.read(query(1, 0)).fenced
+    assert storage.lac(1, KEY).fenced
+
+
+def test_a_second_fence_waits_for_the_first() -> None:
+    storage = new_storage()
+    status, ticket = storage.fence(1, KEY)
+    assert (status, storage.fence(1, KEY)) == (Status.OK, (Status.OK, ticket))
+    storage.add(run_of(1, 0, recovery=True))
+    assert storage.fence(1, KEY) == (Status.OK, ticket)
+    assert storage.commit() > ticket
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_fence_outlives_crashes_checkpoints_and_eviction(checkpoint: bool) -> None:
+    """Also that of a ledger that nothing was ever added to (rule 35)."""
+    promises = Promises(SimDisk(0))
+    promises.open()
+    promises.add(1, 0)
+    promises.commit()
+    for ledger_id in (1, 2):
+        promises.fence(ledger_id)
+    promises.commit()
+    if checkpoint:
+        promises.storage.checkpoint()
+    for ledger_id in range(10, 20):
+        promises.add(ledger_id, 0)
+    promises.commit()
+    if checkpoint:
+        promises.storage.checkpoint()
+        promises.check()
+    promises.disk.crash(Loss.LOST)
+    promises.open()
+    assert sorted(promises.fenced) == [1, 2]
+    promises.check()
+
+
+def test_the_highest_lac_is_proven_from_entries_or_an_explicit_one() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0, 1, 2))
+    assert lac_of(storage.lac(1, KEY)) == 1
+    assert storage.set_lac(explicit_lac(1, 2)) is Status.OK
+    assert storage.set_lac(explicit_lac(1, 0)) is Status.OK
+    storage.add(run_of(1, 3))
+    assert lac_of(storage.lac(1, KEY)) == 2
+    assert parse_header(storage.read(query(1, 0)).lac_proof).last_add_confirmed == 2
+    assert storage.set_lac(explicit_lac(1, 3)) is Status.OK
+    assert storage.lac(1, KEY).last_entry == 3
+    storage.commit()
+    storage.checkpoint()
+    disk.crash(Loss.LOST)
+    storage = new_storage(disk)
+    assert lac_of(storage.lac(1, KEY)) == 3
+    assert storage.lac(1, KEY).last_entry == 3
+
+
+def test_an_explicit_lac_that_was_never_flushed_leaves_that_of_the_last_entry() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0, 1, 2))
+    storage.commit()
+    storage.set_lac(explicit_lac(1, 2))
+    disk.crash(Loss.LOST)
+    assert lac_of(new_storage(disk).lac(1, KEY)) == 1
+
+
+def test_an_explicit_lac_of_an_unknown_ledger_is_kept_and_a_damaged_one_is_not() -> None:
+    storage = new_storage()
+    assert storage.set_lac(explicit_lac(1, 7)) is Status.OK
+    assert lac_of(storage.lac(1, KEY)) == 7
+    run = explicit_lac(2, 7)
+    assert storage.set_lac(replace(run, frames=bytes(run.frames[:-1]) + b"x")) is Status.DAMAGED
+    assert storage.ledger_ids() == [1]
+
+
+def test_a_full_memtable_refuses_adds_and_keeps_a_share_for_recovery() -> None:
+    storage = new_storage(config=replace(SMALL, memtable_bytes_max=3000))
+    taken = 0
+    while (outcome := storage.add(run_of(1, taken)))[0] is Status.OK:
+        taken += 1
+    assert outcome == (Status.TOO_MANY_REQUESTS, 0)
+    assert storage.add(run_of(1, taken, recovery=True))[0] is Status.OK
+    assert storage.fence(2, KEY)[0] is Status.OK
+    storage.checkpoint()
+    assert storage.add(run_of(1, taken + 1))[0] is Status.OK
+    assert len(entries_of(storage, 1)) == taken + 2
+
+
+def test_a_replay_larger_than_the_memtable_is_flushed_on_the_way() -> None:
+    disk = SimDisk(0)
+    promises = Promises(disk)
+    promises.open()
+    for turn in range(40):
+        promises.add(turn % 3, turn * 10, turn * 10 + 1)
+        promises.commit()
+    disk.crash(Loss.LOST)
+    promises.config = replace(SMALL, memtable_bytes_max=2000)
+    promises.open()
+    promises.check()
+    assert len(disk.list("journal")) == 2  # the new file, and the mark
+
+
+def test_a_checkpoint_lets_old_journals_go_and_an_idle_one_does_nothing() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    for entry in range(60):
+        storage.add(run_of(1, entry))
+        storage.commit()
+    assert len(disk.list("journal")) > 4
+    storage.checkpoint()
+    assert len(disk.list("journal")) == 2
+    before = disk.operations
+    storage.checkpoint()
+    assert disk.operations == before
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_after_a_failed_commit_every_call_raises(operation: str) -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0))
+    disk.fail(operation, "journal/")
+    with pytest.raises(StorageFailed, match="Nothing more is acknowledged"):
+        storage.commit()
+    for call in (
+        storage.commit,
+        storage.checkpoint,
+        lambda: storage.add(run_of(1, 1)),
+        lambda: storage.fence(1, KEY),
+        lambda: storage.read(query(1, 0)),
+        lambda: storage.lac(1, KEY),
+    ):
+        with pytest.raises(StorageFailed):
+            call()
+
+
+def test_after_any_failed_step_of_a_checkpoint_a_restart_has_everything() -> None:
+    for operation in ("create", "write", "sync", "rename", "sync_directory", "make_directory"):
+        for path in ("entrylog", "index", "journal"):
+            promises = Promises(SimDisk(0))
+            promises.open()
+            promises.add(1, *range(20))
+            promises.fence(2)
+            promises.commit()
+            promises.disk.fail(operation, path)
+            try:
+                promises.storage.checkpoint()
+            except StorageFailed:
+                with pytest.raises(StorageFailed):
+                    promises.storage.commit()
+            promises.disk.crash(Loss.LOST)
+            promises.disk._failing.clear()
+            promises.open()
+            promises.check()
+
+
+def test_a_full_disk_ends_the_storage_and_loses_nothing() -> None:
+    def fill_up() -> None:
+        for entry in range(1000):
+            assert promises.add(1, entry) is Status.OK
+            promises.commit()
+
+    promises = Promises(
+        SimDisk(0, capacity_bytes=20_000), replace(SMALL, memtable_bytes_max=1 << 20)
+    )
+    promises.open()
+    with pytest.raises(StorageFailed, match="No space left"):
+        fill_up()
+    promises.disk.crash(Loss.LOST)
+    with pytest.raises(StorageFailed, match="No space left"):
+        promises.open()
+    promises.disk.crash(Loss.LOST)
+    promises.disk.capacity_bytes = None
+    promises.open()
+    promises.check()
+
+
+def test_a_closed_storage_says_so_and_its_directory_is_free() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0))
+    storage.commit()
+    storage.close()
+    storage.close()
+    with pytest.raises(HandleClosed):
+        storage.add(run_of(1, 1))
+    disk.lock_as_another()
+    assert list(entries_of(new_storage(disk), 1)) == [0]
+
+
+def test_entries_without_a_journal_are_refused() -> None:
+    """An emptied journal directory is no new bookie."""
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0))
+    storage.commit()
+    storage.checkpoint()
+    storage.close()
+    for name in disk.list("journal"):
+        disk.remove(f"journal/{name}")
+    with pytest.raises(JournalMissing, match="there is no journal"):
+        new_storage(disk)
+    disk.lock_as_another()  # and the lock is free again
+
+
+@pytest.mark.parametrize("ledgers", [1, 5])
+def test_adds_commits_checkpoints_and_reads_run_beside_each_other(
+    tmp_path_factory: pytest.TempPathFactory, ledgers: int
+) -> None:
+    """Readers see each entry from the moment its add was taken, without a gap."""
+    disk = RealDisk(tmp_path_factory.mktemp("bookie"))
+    config = replace(SMALL, memtable_bytes_max=1 << 20, index_cache_bytes=20_000)
+    storage = BookieStorage.open(disk, config)
+    added = [0] * ledgers
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def repeat(call: Callable[[], object]) -> None:
+        try:
+            while not stop.is_set():
+                call()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    def read() -> None:
+        for ledger_id in range(ledgers):
+            last = added[ledger_id] - 1
+            if last < 0:
+                continue
+            for first in (0, last // 2, max(0, last - 20)):
+                answer = storage.read(query(ledger_id, first, last, bytes_max=3000))
+                assert answer.status is Status.OK
+                assert list(answer.entries) == list(range(first, answer.considered + 1))
+                assert answer.entries
+
+    threads = [
+        threading.Thread(target=repeat, args=(call,), daemon=True)
+        for call in (storage.commit, storage.checkpoint, read, read)
+    ]
+    for thread in threads:
+        thread.start()
+    for turn in range(150):
+        for ledger_id in range(ledgers):
+            first = turn * 8
+            status, _ = storage.add(run_of(ledger_id, *range(first, first + 8)))
+            assert status is Status.OK
+            added[ledger_id] = first + 8
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert not errors
+    storage.commit()
+    storage.close()
+    storage = BookieStorage.open(disk, config)
+    for ledger_id in range(ledgers):
+        assert list(entries_of(storage, ledger_id)) == list(range(150 * 8))
+    storage.close()
