@@ -62,7 +62,7 @@ check: $(STAMP)
 drift: $(STAMP)
 	@fresh=$$(mktemp -d) || exit 1; \
 	trap 'rm -rf "$$fresh"' EXIT; \
-	$(PROTOC) --python_out="$$fresh" --mypy_out="quiet:$$fresh" --grpc_python_out="$$fresh" $(PROTOS) || exit 1; \
+	$(PROTOC) --python_out="$$fresh" --mypy_out="quiet:$$fresh" $(PROTOS) || exit 1; \
 	stale=0; \
 	for file in $$(cd "$$fresh" && find . -type f); do \
 	    cmp -s "$$fresh/$$file" "$$file" || { echo "make: $$file is stale; run make proto" >&2; stale=1; }; \
@@ -80,7 +80,7 @@ demo: $(STAMP)
 	@exec $(PY) -m examples.flights $(if $(filter 1,$(ZK)),--zookeeper)
 
 proto: $(STAMP)
-	$(PROTOC) --python_out=. --mypy_out=quiet:. --grpc_python_out=. $(PROTOS)
+	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))

@@ -163,15 +163,15 @@ class BookieDirectory:
                 except NoSuchNode:
                     continue  # gone since it was listed
                 registered[bookie] = found
-        await self._remember_cookies()
+        await self._remember_cookies(registered)
         self._registered = registered
         self._addresses.update({name: r.address for name, r in registered.items()})
         self._changed.set()
 
-    async def _remember_cookies(self) -> None:
+    async def _remember_cookies(self, registered: Mapping[str, BookieRegistration]) -> None:
         """Learn addresses of bookies that are not registered now, from their cookies."""
         for bookie in await _children(self._store, COOKIES):
-            if bookie in self._addresses:
+            if bookie in registered:
                 continue
             try:
                 value = (await self._store.get(f"{COOKIES}/{bookie}")).value
