@@ -220,18 +220,23 @@ class Log:
 
     def _drain(self) -> None:
         queue, writer = self._queue, self._writer
-        drained = 0
+        drained = taken = 0
         while queue and writer.has_room:
             ticket, payload, key, txid, timestamp_ms, expected_offset = queue.popleft()
+            taken += 1
             drained += len(payload)
             writer.submit(ticket, payload, key, txid, timestamp_ms, expected_offset)
         with self._lock:
             self._queued_bytes -= drained
             if self._queued_bytes < QUEUED_BYTES_MAX:
                 self._room.notify_all()
-            self._draining = bool(queue)
+            self._draining = bool(taken or queue)
+        # Look again before sleeping: woken for each record, the two threads would take turns
+        # of one record each. While the loop looks, the other thread has the interpreter.
         if queue:
             writer.when_room(self._drain)
+        elif taken:
+            self._thread.loop.call_soon(self._drain)
 
 
 class Reader:

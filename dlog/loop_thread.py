@@ -56,8 +56,16 @@ class LoopThread:
 
     def _stop(self) -> None:
         if self.pid == os.getpid():
-            self.loop.call_soon_threadsafe(self.loop.stop)
+            asyncio.run_coroutine_threadsafe(self._wind_up(), self.loop)
             self._thread.join(_EXIT_S)
+
+    async def _wind_up(self) -> None:
+        """Cancel what handles that were not closed left behind, then stop."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        self.loop.stop()
 
 
 def _after_fork() -> None:

@@ -4,7 +4,10 @@ A record has one *offset* (dense, for programs) and one *DLSN* (where it physica
 by DLSN is order by offset). Named tuples: a reader makes millions of them.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Final, Literal, NamedTuple, Self
 
 NO_OFFSET: Final = -1
@@ -49,6 +52,25 @@ class Record(NamedTuple):
     txid: int | None
     key: bytes | None
     value: bytes
+
+
+# The generated constructors of named tuples are Python calls; these are four times as fast.
+_new_dlsn: Callable[[tuple[int, int, int]], DLSN] = partial(tuple.__new__, DLSN)
+_new_record_id: Callable[[tuple[int, DLSN]], RecordId] = partial(tuple.__new__, RecordId)
+new_record: Callable[[tuple[int, DLSN, int, int | None, bytes | None, bytes]], Record] = partial(
+    tuple.__new__, Record
+)
+
+
+def entry_dlsns(segment: int, entry: int, count: int) -> Iterator[DLSN]:
+    """Return the places of an entry's *count* records, in order."""
+    return map(_new_dlsn, zip(repeat(segment), repeat(entry), range(count), strict=False))
+
+
+def entry_record_ids(offset: int, segment: int, entry: int, count: int) -> Iterator[RecordId]:
+    """Return the ids of an entry's *count* records, of which the first has *offset*."""
+    offsets = range(offset, offset + count)
+    return map(_new_record_id, zip(offsets, entry_dlsns(segment, entry, count), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,9 @@ whole, so whoever follows them stays inside the buffer.
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from functools import partial
 from itertools import accumulate, islice, pairwise, repeat
 from operator import sub
 from typing import Final
@@ -38,7 +37,7 @@ import lz4.block
 import zstandard
 
 from dlog.errors import DamagedBatch
-from dlog.position import DLSN, NO_TXID, Record
+from dlog.position import NO_TXID, Record, entry_dlsns, new_record
 
 VERSION: Final = 1
 MAGIC: Final = b"DLRB"
@@ -156,21 +155,14 @@ class RecordBatch:
         txids: Iterable[int | None] = self.txid_list() or repeat(None)
         columns = zip(
             range(first_offset, first_offset + self.count),
-            map(_new_dlsn, zip(repeat(segment), repeat(entry), range(self.count), strict=False)),
+            entry_dlsns(segment, entry, self.count),
             self.timestamps_ms(),
             txids,
             keys,
             self.value_list(),
             strict=False,
         )
-        return map(_new_record, islice(columns, skip, end))
-
-
-# The generated constructors of named tuples are Python calls; these are four times as fast.
-_new_dlsn: Callable[[tuple[int, int, int]], DLSN] = partial(tuple.__new__, DLSN)
-_new_record: Callable[[tuple[int, DLSN, int, int | None, bytes | None, bytes]], Record] = partial(
-    tuple.__new__, Record
-)
+        return map(new_record, islice(columns, skip, end))
 
 
 def encode_batch(

@@ -43,6 +43,7 @@ class Log:
         self._writer = writer
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
+        self._new_future = asyncio.get_running_loop().create_future
 
     @classmethod
     async def open(
@@ -178,7 +179,7 @@ class Log:
         `LostOwnership`, `AppendFailed` (all: certainly not appended), or
         `AppendOutcomeUnknown`. Raises `TooManyPending` at once, and `TypeError`."""
         columns = checked(payload, key, txid, timestamp_ms)
-        ticket: asyncio.Future[RecordId] = asyncio.get_running_loop().create_future()
+        ticket: asyncio.Future[RecordId] = self._new_future()
         self._writer.submit(ticket, *columns, expected_offset)
         return ticket
 

@@ -54,6 +54,7 @@ class Reader:
         self._room.set()
         self._reading = asyncio.get_running_loop().create_task(self._read_ahead())
         self._closing: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
 
     @property
     def position(self) -> int:
@@ -138,6 +139,8 @@ class Reader:
         if not self._chunks:
             if self._error is not None:
                 raise self._error
+            if not self._finished:
+                self._reading.result()  # raises what should not have happened
             self._chunk = None
             return False
         chunk = self._chunks.popleft()
@@ -153,23 +156,36 @@ class Reader:
 
     async def _read_ahead(self) -> None:
         try:
-            while chunks := await self._source.read():
-                for chunk in chunks:
-                    self._chunks.append(chunk)
-                    self._ahead_bytes += _size(chunk)
-                self._ready.set()
-                if self._ahead_bytes >= READ_AHEAD_BYTES:
-                    self._room.clear()
-                    await self._room.wait()
+            await self._fill()
             self._finished = True
         except LogError as error:
             self._error = error
         finally:
             self._ready.set()
+        await self._release()  # so that who reads to the end need not close
+
+    async def _fill(self) -> None:
+        while chunks := await self._source.read():
+            for chunk in chunks:
+                self._chunks.append(chunk)
+                self._ahead_bytes += _size(chunk)
+            self._ready.set()
+            if self._ahead_bytes >= READ_AHEAD_BYTES:
+                self._room.clear()
+                await self._room.wait()
 
     async def _close(self) -> None:
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
+        await self._release()
+
+    async def _release(self) -> None:
+        """Free what was opened, once, also if who asked for it is cancelled."""
+        if self._releasing is None:
+            self._releasing = asyncio.get_running_loop().create_task(self._free())
+        await asyncio.shield(self._releasing)
+
+    async def _free(self) -> None:
         await self._source.close()
         if self._owns_ledgers:
             await self._ledgers.close()

@@ -32,7 +32,7 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnexpectedOffset,
 )
-from dlog.position import DLSN, NO_TXID, TXID_MAX, RecordId
+from dlog.position import NO_TXID, TXID_MAX, RecordId, entry_record_ids
 from dlog.protocol.edits import seal_segment, trim
 from dlog.protocol.packer import Group, Packer
 from dlog.recordbatch import encode_batch
@@ -307,13 +307,13 @@ class LogWriter:
             self.lose(self._ledger.error or _failure(future))
             return
         assert self._packer.confirmed() is group, "entries are confirmed in order"
-        entry = future.result()
-        offset, segment = self._confirmed_offset, self._segment
-        self._confirmed_offset = offset + group.count
+        offset, count = self._confirmed_offset, group.count
+        self._confirmed_offset = offset + count
         self._confirmed_txid = last_txid
-        for slot, ticket in enumerate(group.tickets):
+        ids = entry_record_ids(offset, self._segment, future.result(), count)
+        for ticket, record_id in zip(group.tickets, ids, strict=True):
             if not ticket.done():
-                ticket.set_result(RecordId(offset + slot, DLSN(segment, entry, slot)))
+                ticket.set_result(record_id)
         self._pump()
         if self._on_confirmed is not None and not self._packer.in_flight:
             self._held()
