@@ -50,9 +50,9 @@ class RunningRole:
             async with asyncio.timeout(timeout_s), self._news:
                 await self._news.wait_for(lambda: event in self.latest or self._ended)
         except TimeoutError:
-            raise RoleFailed(self._explain(f"did not say {event!r} in {timeout_s:g} s")) from None
+            raise self.failed(f"did not say {event!r} in {timeout_s:g} s") from None
         if event not in self.latest:
-            raise RoleFailed(self._explain(f"ended before it said {event!r}"))
+            raise self.failed(f"ended before it said {event!r}")
         return self.latest[event]
 
     async def tell(self, word: str) -> None:
@@ -70,7 +70,7 @@ class RunningRole:
     def check(self) -> None:
         """Raise RoleFailed if the role has ended with an error."""
         if self.process.returncode not in (None, 0):
-            raise RoleFailed(self._explain(f"ended with status {self.process.returncode}"))
+            raise self.failed(f"ended with status {self.process.returncode}")
 
     async def stop(self) -> None:
         """Ask the role to end; kill it if it does not."""
@@ -100,10 +100,11 @@ class RunningRole:
             self._ended = True
             self._news.notify_all()
 
-    def _explain(self, what: str) -> str:
+    def failed(self, what: str) -> RoleFailed:
+        """Return the error that says *what* of this role, with the end of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n  ".join(lines[-_LOG_LINES_SHOWN:])
-        return f"{self.name} {what}; the end of {self.log}:\n  {tail}"
+        return RoleFailed(f"{self.name} {what}; the end of {self.log}:\n  {tail}")
 
 
 class Supervisor:

@@ -1,0 +1,68 @@
+"""The warm standby: tails the log and checks it, and takes it over once it is elected.
+
+Tailing never disturbs the leader. The tail goes on through the takeover and over the own
+appends, so that at the end this process has read the whole log as it grew.
+
+Call: python -m examples.flights.standby URI
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from dlog.aio import Log
+from examples.flights import LEASE_S, LOG, SESSION_TIMEOUT_S
+from examples.flights.appending import append_rest
+from examples.flights.compare import compare
+from examples.flights.roles import Role
+from examples.flights.source import flights
+from leader import campaign
+from ledger.metastore import open_store
+
+_WAIT_S: Final = 0.5
+_REPORT_EVERY_S: Final = 0.1
+
+
+class WarmState:
+    """What an application would keep: here, what was read, to be compared with the source."""
+
+    def __init__(self, role: Role, rows: Sequence[bytes]) -> None:
+        self._role, self._rows = role, rows
+        self._read: list[tuple[int | None, bytes]] = []
+
+    async def follow(self, uri: str) -> None:
+        """Read until the last row has come."""
+        reader = await Log.tail(LOG, uri=uri, start="start")
+        self._role.say("tailing")
+        reported = time.monotonic()
+        while not self._read or self._read[-1][0] != len(self._rows) - 1:
+            batch = await reader.read_batch(timeout_s=_WAIT_S)
+            self._read.extend((record.txid, bytes(record.value)) for record in batch)
+            if time.monotonic() - reported > _REPORT_EVERY_S:
+                reported = time.monotonic()
+                self._role.say("read", records=len(self._read))
+        self._role.say("read", records=len(self._read))
+        await reader.close()
+        exact = compare(self._rows, self._read).exact
+        self._role.say("followed", records=len(self._read), exact=exact)
+
+
+async def run(role: Role, uri: str) -> None:
+    rows = flights()
+    state = WarmState(role, rows)
+    store = await open_store(uri, session_timeout_s=SESSION_TIMEOUT_S)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(state.follow(uri))
+        term = await campaign(store, LOG, candidate="standby", lease_s=LEASE_S)
+        role.say("elected")
+        log = await Log.open(LOG, uri=uri, term=term)
+        role.say("leading", epoch=log.epoch, last_txid=log.last_txid)
+        await append_rest(role, log, rows)
+        await log.close()
+        await term.resign()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Role(), sys.argv[1]))

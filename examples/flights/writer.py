@@ -1,0 +1,31 @@
+"""The leader that will be killed: elects itself, opens the log, and appends until then.
+
+Call: python -m examples.flights.writer URI
+"""
+
+import asyncio
+import sys
+
+from dlog.aio import Log
+from examples.flights import LEASE_S, LOG, SESSION_TIMEOUT_S
+from examples.flights.appending import append_rest
+from examples.flights.roles import Role
+from examples.flights.source import flights
+from leader import campaign
+from ledger.metastore import open_store
+
+
+async def run(role: Role, uri: str) -> None:
+    rows = flights()
+    store = await open_store(uri, session_timeout_s=SESSION_TIMEOUT_S)
+    term = await campaign(store, LOG, candidate="writer", lease_s=LEASE_S)
+    log = await Log.open(LOG, uri=uri, term=term)
+    role.say("leading", epoch=log.epoch)
+    await role.hear_async()
+    await append_rest(role, log, rows)
+    await log.close()
+    await term.resign()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Role(), sys.argv[1]))
