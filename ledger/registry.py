@@ -4,6 +4,7 @@ A registration is an ephemeral node: a hint for placement, never a proof of life
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
