@@ -28,7 +28,7 @@ from dlog.wire import log_pb2 as pb
 from ledger.entry import Digest
 from ledger.errors import CallerError, DamagedMetadata
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
-from ledger.metastore.port import VALUE_BYTES_MAX
+from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
 FORMAT_VERSION: Final = 1

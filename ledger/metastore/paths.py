@@ -6,7 +6,7 @@ A path is absolute inside the namespace: ``/`` or ``/a/b``, no empty, ``.`` or `
 from collections.abc import Sequence
 
 from ledger.errors import InvalidPath, ValueTooLarge
-from ledger.metastore.port import VALUE_BYTES_MAX, CreateOp, Op, SetOp
+from ledger.metastore.ops import VALUE_BYTES_MAX, CreateOp, Op, SetOp
 
 ROOT = "/"
 

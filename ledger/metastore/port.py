@@ -13,53 +13,32 @@ answer; then the outcome of a write is unknown.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-ANY_VERSION: Final = -1
-"""Given as the expected version: do not compare."""
+from ledger.metastore.ops import (
+    ANY_VERSION,
+    VALUE_BYTES_MAX,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    Op,
+    SetOp,
+    Versioned,
+)
 
-VALUE_BYTES_MAX: Final = 1_000_000
-"""Largest value of a node; ZooKeeper's own limit is 1 MiB with its framing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Versioned:
-    """Value of a node and the version that a compare-and-swap must name."""
-
-    value: bytes
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOp:
-    """Requires that the node exists at *version* (`ANY_VERSION`: that it exists)."""
-
-    path: str
-    version: int = ANY_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class CreateOp:
-    path: str
-    value: bytes = b""
-    ephemeral: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetOp:
-    path: str
-    value: bytes
-    version: int = ANY_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteOp:
-    path: str
-    version: int = ANY_VERSION
-
-
-Op = CheckOp | CreateOp | SetOp | DeleteOp
+__all__ = [
+    "ANY_VERSION",
+    "VALUE_BYTES_MAX",
+    "CheckOp",
+    "CreateOp",
+    "DeleteOp",
+    "MetadataStore",
+    "Op",
+    "Session",
+    "SetOp",
+    "Versioned",
+    "Watch",
+]
 
 
 class Session:

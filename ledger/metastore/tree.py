@@ -20,6 +20,15 @@ from ledger.errors import (
     NodeNotEmpty,
     NoSuchNode,
 )
+from ledger.metastore.ops import (
+    ANY_VERSION,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    Op,
+    SetOp,
+    Versioned,
+)
 from ledger.metastore.paths import (
     ROOT,
     check_new,
@@ -29,15 +38,6 @@ from ledger.metastore.paths import (
     name_of,
     numbered,
     parent_of,
-)
-from ledger.metastore.port import (
-    ANY_VERSION,
-    CheckOp,
-    CreateOp,
-    DeleteOp,
-    Op,
-    SetOp,
-    Versioned,
 )
 
 
