@@ -44,7 +44,7 @@ class ZooKeeperKeeper:
         """Why the server does not let us in."""
         self._lease: Lease | None = None
         self._leased: Link | None = None
-        self._watches = WatchTable(on_first=self._arm_first)
+        self._watches = WatchTable(on_first=self._arm_first, on_last=self._disarm)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -164,6 +164,15 @@ class ZooKeeperKeeper:
     def _arm_first(self, path: str) -> None:
         if self.ready.is_set():
             self._spawn(self._arm(self.link, [path]))
+
+    def _disarm(self, path: str) -> None:
+        if self.ready.is_set() and not self._closed:
+            self._spawn(self._disarm_unless_wanted(self.link, path))
+
+    async def _disarm_unless_wanted(self, link: Link, path: str) -> None:
+        if path not in self._watches:  # still so
+            with contextlib.suppress(KazooException):
+                await link.call(link.unwatch(self.on_server(path)))
 
     async def _arm(self, link: Link, paths: Iterable[str]) -> None:
         for path in paths:

@@ -13,12 +13,14 @@ What it does not do, and is done here (found with kazoo 2.11):
 import asyncio
 import contextlib
 import logging
+import struct
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar, TypeVarTuple
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, write_string
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -30,6 +32,7 @@ _R = TypeVar("_R")
 CALLS_MAX: Final = 100
 CONNECTED: Final[str] = KazooState.CONNECTED
 LOST: Final[str] = KazooState.LOST
+_WATCHES_OF_ANY_KIND: Final = 3
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 _log: Final = logging.getLogger(__name__)
@@ -47,6 +50,22 @@ class AsyncResult(Protocol):
 
 AsyncCall = Callable[[KazooClient], AsyncResult]
 """Starts a call on the client and returns its result object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoveWatches:
+    """ZooKeeper's request 18, for all watches of one path, in the form of kazoo's requests."""
+
+    path: str
+    type: ClassVar[int] = 18
+
+    def serialize(self) -> bytes:
+        encoded: bytes = write_string(self.path)
+        return encoded + struct.pack("!i", _WATCHES_OF_ANY_KIND)
+
+    @classmethod
+    def deserialize(cls, _reply: bytes, _offset: int) -> bool:
+        return True
 
 
 class LinkEvents(Protocol):
@@ -110,6 +129,19 @@ class Link:
     def watch_children(self, path: str) -> AsyncCall:
         """Return the call that arms a watch of the list of children."""
         return lambda client: client.get_children_async(path, watch=self._watch_fired)
+
+    def unwatch(self, path: str) -> AsyncCall:
+        """Return the call that takes both watches back; else they stay until they fire."""
+
+        def start(client: KazooClient) -> AsyncResult:
+            # kazoo knows no such request; what it keeps by path would stay, too.
+            client._data_watchers.pop(path, None)  # noqa: SLF001
+            client._child_watchers.pop(path, None)  # noqa: SLF001
+            result: AsyncResult = client.handler.async_result()
+            client._call(_RemoveWatches(path), result)  # noqa: SLF001
+            return result
+
+        return start
 
     async def stop(self, *, timeout_s: float) -> None:
         """End the session; return when that is done, or after *timeout_s* in any case."""

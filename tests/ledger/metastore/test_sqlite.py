@@ -146,6 +146,26 @@ def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
     asyncio.run(scenario())
 
 
+def test_a_session_that_another_process_ended_is_told_and_replaced(
+    sqlite: Backend, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with sqlite.one() as store:
+            session = store.session
+            await store.create("/e", ephemeral=True)
+            database = Database(tmp_path / "namespace")
+            database.create(timeout_s=1.0)
+            connection = database.connect(timeout_s=1.0)
+            SqlTree(connection).end_session(session.session_id)
+            connection.close()
+            await asyncio.wait_for(session.lost.wait(), 1.0)
+            await until(lambda: renewed(store), within_s=5.0)
+            assert await store.exists("/e") is None
+            await store.create("/e", ephemeral=True)
+
+    asyncio.run(scenario())
+
+
 def test_closing_leaves_no_session_behind(sqlite: Backend, tmp_path: Path) -> None:
     asyncio.run(open_and_close(sqlite))
     assert list((tmp_path / "namespace" / "sessions").iterdir()) == []

@@ -146,6 +146,37 @@ def test_with_credentials_only_their_owner_may_touch_what_is_made(
     asyncio.run(scenario())
 
 
+def test_closed_watches_leave_nothing_on_the_server_or_in_the_client(
+    server: ManagedZooKeeper,
+) -> None:
+    def on_server() -> int:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as connection:
+            connection.sendall(b"wchs")
+            said = connection.makefile("rb").read().decode()
+        return int(said.partition("Total watches:")[2])
+
+    async def scenario() -> None:
+        async with Backend("zookeeper", server.uri("/ns")).one() as store:
+            assert isinstance(store, ZooKeeperStore)
+            await store.create("/there/child")
+            for path in ("/there", "/not-there", "/there/child"):
+                watch = store.watch(path)
+                await settled(watch)
+                assert on_server() > 0
+                watch.close()
+                await store.sync()
+                await until(lambda: asyncio.to_thread(lambda: on_server() == 0), within_s=5.0)
+            client = store._keeper.link._client
+            assert not client._data_watchers
+            assert not client._child_watchers
+            watch = store.watch("/there")  # and it can be watched again
+            await settled(watch)
+            await store.set("/there", b"x")
+            await asyncio.wait_for(watch.changed(), 5.0)
+
+    asyncio.run(scenario())
+
+
 def test_many_calls_at_once_are_all_answered(zookeeper: ManagedZooKeeper) -> None:
     async def scenario() -> None:
         async with Backend("zookeeper", fresh_uri(zookeeper)).one() as store:
