@@ -8,6 +8,7 @@ from typing import assert_never
 from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
+    BookieUnavailable,
     EntryLost,
     HandleClosed,
     LogError,
@@ -18,8 +19,9 @@ from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.machine_loop import MachineLoop, read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import reading as protocol
-from ledger.protocol.answers import verified
-from ledger.requests import ReadQuery, Status
+from ledger.protocol.answers import proven_lac, verified
+from ledger.quorum import all_covered
+from ledger.requests import LacQuery, ReadQuery, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,39 @@ class LedgerReader:
         finally:
             del self._reads[read]
             read.stop()
+
+    async def read_last_add_confirmed(self) -> EntryId:
+        """Ask the bookies for the last add confirmed; return the highest that is proven.
+
+        Waits until every write set is covered, so a bookie that lags behind the others does
+        not matter, or until all have answered. Raises `BookieUnavailable` if none did."""
+        if self.last_entry is not None:
+            return self.last_entry
+        bookies = self.metadata.last_fragment.bookies
+        query = LacQuery(self.ledger_id, self._credentials.key)
+        transport = self._environment.transport
+        asking = {
+            asyncio.ensure_future(transport.read_lac(bookie, query)): index
+            for index, bookie in enumerate(bookies)
+        }
+        waiting, heard = set(asking), dict[int, None]()
+        try:
+            while waiting and not (heard and all_covered(heard, self.metadata.quorum)):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    answer = task.result()
+                    if answer.status is Status.WRONG_KEY:
+                        raise WrongPassword(self.ledger_id)
+                    if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
+                        heard[asking[task]] = None
+                    mac = self._credentials.mac
+                    self._learn(None, proven_lac(answer.lac_proof, self.ledger_id, mac))
+        finally:
+            for task in waiting:
+                task.cancel()
+        if not heard:
+            raise BookieUnavailable(", ".join(bookies), "none of the ensemble answered")
+        return self.last_add_confirmed
 
     async def refresh(self) -> LedgerMetadata:
         """Read the metadata again. Raises `NoSuchLedger`, `MetadataUnavailable`."""

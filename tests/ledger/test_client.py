@@ -6,6 +6,7 @@ import pytest
 
 from ledger import Digest, LedgerState, Quorum
 from ledger.errors import (
+    BookieUnavailable,
     EntryLost,
     EntryTooLarge,
     HandleClosed,
@@ -77,6 +78,37 @@ def test_a_tail_sees_each_entry_soon_after_it_was_confirmed_without_a_later_one(
                 (entry,) = await waiting
                 assert (entry.entry_id, bytes(entry.payload)) == (i, payload)
             assert writer.error is None
+
+    asyncio.run(scenario())
+
+
+def test_the_last_add_confirmed_is_found_although_one_bookie_lags() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client()
+            writer = await client.create()
+            late = cluster.of(writer.metadata.last_fragment.bookies[0])
+            late.storage.gate.clear()
+            await writer.add(b"one")
+            reader = await client.open_no_recovery(writer.ledger_id)
+            while await reader.read_last_add_confirmed() < 0:
+                pass  # the explicit LAC is on its way
+            late.storage.gate.set()
+
+    asyncio.run(scenario())
+
+
+def test_without_any_bookie_the_last_add_confirmed_is_an_error() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client()
+            writer = await client.create()
+            reader = await client.open_no_recovery(writer.ledger_id)
+            for bookie in cluster.bookies:
+                await bookie.kill()
+            with pytest.raises(BookieUnavailable, match="none of the ensemble") as caught:
+                await reader.read_last_add_confirmed()
+            assert caught.value.retryable
 
     asyncio.run(scenario())
 
