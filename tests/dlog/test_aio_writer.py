@@ -21,6 +21,7 @@ from dlog.errors import (
     UnexpectedOffset,
 )
 from dlog.manifest import Manifest
+from dlog.namespace import log_tail
 from dlog.position import DLSN, RecordId
 from dlog.recordbatch import Codec, decode_batch
 from dlog.settings import LogSettings
@@ -30,12 +31,18 @@ from ledger.metadata import LedgerState
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
-from tests.dlog.faulty_store import FaultyStore
+from tests.dlog.faulty_store import Fault, FaultyStore
 
 
 async def manifest_of(client: FakeLedgers, log: str = "log") -> Manifest:
     manifest, _ = await ManifestNode(client.store, log).read()
     return manifest
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything happen that can happen now."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def listed_segments(client: FakeLedgers, count: int) -> None:
@@ -117,6 +124,17 @@ async def test_the_last_txid_survives_a_segment_without_records_or_txids() -> No
     async with await Log.open("log", client=client) as log:
         assert log.last_txid == 41
         await log.truncate(before=2)
+    async with await Log.open("log", client=client) as log:
+        assert (log.last_offset, log.last_txid) == (1, 41)
+
+
+@asynchronous
+async def test_a_crashed_writers_last_txid_is_found_although_later_records_have_none() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("log", client=client)
+    await log.append(b"a", txid=41)
+    await log.append(b"b")
+    await log.abandon()
     async with await Log.open("log", client=client) as log:
         assert (log.last_offset, log.last_txid) == (1, 41)
 
@@ -349,11 +367,11 @@ async def test_an_opener_that_loses_the_race_deletes_its_ledger_and_tries_again(
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
 @asynchronous
-async def test_a_takeover_whose_swap_got_no_answer_finds_out(fault: str) -> None:
+async def test_a_takeover_whose_swap_got_no_answer_finds_out(fault: Fault) -> None:
     cluster = FakeCluster()
     client, store = faulty(cluster)
     await (await Log.open("log", client=client)).close()
-    store.faults.append(fault)  # type: ignore[arg-type]
+    store.faults.append(fault)
     async with await Log.open("log", client=client) as log:
         assert log.epoch == 2
         await log.append(b"a")
@@ -363,9 +381,9 @@ async def test_a_takeover_whose_swap_got_no_answer_finds_out(fault: str) -> None
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
 @asynchronous
-async def test_a_creation_that_got_no_answer_finds_out(fault: str) -> None:
+async def test_a_creation_that_got_no_answer_finds_out(fault: Fault) -> None:
     client, store = faulty(FakeCluster())
-    store.faults.append(fault)  # type: ignore[arg-type]
+    store.faults.append(fault)
     async with await Log.open("log", client=client) as log:
         assert (await log.append(b"a")).offset == 0
 
@@ -485,11 +503,43 @@ async def test_nothing_goes_to_the_new_ledger_before_all_of_the_old_is_confirmed
         await listed.wait()
         await listed_segments(client, 2)
         late = log.append_async(b"c")
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns()
         old, new = cluster.ledgers[LedgerId(1)], cluster.ledgers[LedgerId(2)]
         assert len(old.entries) == 2
         assert new.entries == []
+        cluster.release()
+        assert (await late).dlsn == DLSN(2, 0, 0)
+        await rolling
+
+
+@asynchronous
+async def test_a_roll_switches_only_when_the_last_of_several_adds_is_confirmed() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"a")
+        go = asyncio.Event()
+
+        async def wait(*_: object) -> None:
+            await go.wait()
+
+        cluster.before("create", wait)
+        rolling = asyncio.create_task(log.roll())
+        await turns()
+        cluster.hold()
+        for _ in range(3):
+            log.append_async(b"b")
+            await turns()
+        go.set()
+        await listed_segments(client, 2)
+        old, new = cluster.ledgers[LedgerId(1)], cluster.ledgers[LedgerId(2)]
+        assert len(old.pending) == 3
+        late = log.append_async(b"c")
+        for confirmed in range(3):
+            await turns()
+            assert len(old.pending) == 3 - confirmed
+            assert new.entries == []
+            old.confirm(1)
         cluster.release()
         assert (await late).dlsn == DLSN(2, 0, 0)
         await rolling
@@ -516,12 +566,12 @@ async def test_trouble_with_the_store_postpones_a_roll_and_appends_go_on(
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
 @asynchronous
-async def test_a_roll_whose_swap_got_no_answer_lists_its_ledger_once(fault: str) -> None:
+async def test_a_roll_whose_swap_got_no_answer_lists_its_ledger_once(fault: Fault) -> None:
     cluster = FakeCluster()
     client, store = faulty(cluster)
     async with await Log.open("log", client=client) as log:
         await log.append(b"a")
-        store.faults.append(fault)  # type: ignore[arg-type]
+        store.faults.append(fault)
         await log.roll()
         await log.append(b"b")
         assert [s.number for s in (await manifest_of(client)).segments] == [1, 2]
@@ -543,6 +593,7 @@ async def test_a_takeover_during_a_roll_fences_both_ledgers() -> None:
     rolling = asyncio.create_task(old.roll())
     await closing.wait()  # segment 2 is listed and written, segment 1 is not closed yet
     assert (await old.append(b"b")).dlsn == DLSN(2, 0, 0)
+    assert (await log_tail(cluster.client(), "log")).next_offset == 1  # what can be read
     new = await Log.open("log", client=cluster.client())
     assert (new.last_offset, new.epoch) == (1, 3)
     go.set()

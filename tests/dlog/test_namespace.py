@@ -2,14 +2,23 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.manifests import ManifestNode
-from dlog.errors import InvalidName, InvalidPosition, LogExists, LostOwnership, NoSuchLog
+from dlog.errors import (
+    AppendOutcomeUnknown,
+    InvalidName,
+    InvalidPosition,
+    LogExists,
+    LostOwnership,
+    NoSuchLog,
+)
 from dlog.namespace import create_log, delete_log, list_logs, log_info, truncate_log
 from dlog.protocol.edits import drop_log
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable
+from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.dlog.faulty_store import Fault, FaultyStore
 
 
 @asynchronous
@@ -32,6 +41,14 @@ async def test_a_log_is_created_once() -> None:
     await create_log("a", client=client)
     with pytest.raises(LogExists):
         await create_log("a", client=client)
+
+
+@pytest.mark.parametrize("fault", ["lost request", "lost reply"])
+@asynchronous
+async def test_a_creation_that_got_no_answer_recognises_its_own_log(fault: Fault) -> None:
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    store.faults.append(fault)
+    await create_log("a", client=FakeCluster().client(store))
 
 
 @asynchronous
@@ -87,7 +104,7 @@ async def test_a_deleted_log_is_lost_to_its_writer_before_another_append_is_ackn
     await log.append(b"x")
     await delete_log("a", client=cluster.client())
     assert cluster.ledgers == {}
-    with pytest.raises((LostOwnership, Exception)):
+    with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
         await log.append(b"y")
     assert log.lost.is_set()
     await log.abandon()
