@@ -28,12 +28,10 @@ from dlog.wire import log_pb2 as pb
 from ledger.entry import Digest
 from ledger.errors import CallerError, DamagedMetadata
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
-from ledger.metastore.ops import MANIFEST_BYTES_MAX
+from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
 FORMAT_VERSION: Final = 1
-MANIFEST_BYTES_MAX: Final = 1_000_000
-"""As large as a node of the metadata store may be (a test compares it with the port's limit)."""
 OPEN_SEGMENTS_MAX: Final = 2
 """A takeover fences the last two, so no more may be without sealed data."""
 
@@ -238,8 +236,8 @@ class Manifest:
             last_timestamp_ms=_differences(s.last_timestamp_ms for s in seals),
         )
         value = node.SerializeToString(deterministic=True)
-        if len(value) > MANIFEST_BYTES_MAX:
-            raise ManifestTooLarge(log, len(value), MANIFEST_BYTES_MAX, len(segments))
+        if len(value) > VALUE_BYTES_MAX:
+            raise ManifestTooLarge(log, len(value), VALUE_BYTES_MAX, len(segments))
         return value
 
     @classmethod

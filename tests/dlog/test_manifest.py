@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import InvalidSettings, ManifestTooLarge
-from dlog.manifest import MANIFEST_BYTES_MAX, Manifest, Sealed, Segment
+from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
@@ -79,10 +79,6 @@ def test_ten_thousand_segments_fit() -> None:
     manifest = Manifest(incarnation="i", segments=tuple(segments), next_segment=10_001)
     assert len(manifest.encode("log")) < VALUE_BYTES_MAX / 2
     assert roundtrip(manifest) == manifest
-
-
-def test_the_limit_is_the_metadata_stores() -> None:
-    assert MANIFEST_BYTES_MAX == VALUE_BYTES_MAX
 
 
 def test_a_manifest_over_the_limit_says_so() -> None:
