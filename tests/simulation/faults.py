@@ -49,6 +49,7 @@ class Faults:
         self._cluster.network.heal()
         for bookie in self._cluster.bookies.values():
             bookie.disk.crash_at = None
+            bookie.disk._failing.clear()
             if not bookie.host.up:
                 bookie.restart()
         for host in self._cluster.hosts:
