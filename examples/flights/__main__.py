@@ -73,4 +73,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(parse(), Console(highlight=False))))
+    sys.exit(asyncio.run(main(parse(), Console(highlight=False, soft_wrap=True))))

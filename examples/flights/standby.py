@@ -35,12 +35,11 @@ class WarmState:
     async def follow(self, uri: str) -> None:
         """Read until the last row has come."""
         reader = await Log.tail(LOG, uri=uri, start="start")
-        self._role.say("tailing")
-        reported = time.monotonic()
+        reported = 0.0
         while not self._read or self._read[-1][0] != len(self._rows) - 1:
             batch = await reader.read_batch(timeout_s=_WAIT_S)
             self._read.extend((record.txid, bytes(record.value)) for record in batch)
-            if time.monotonic() - reported > _REPORT_EVERY_S:
+            if self._read and time.monotonic() - reported > _REPORT_EVERY_S:
                 reported = time.monotonic()
                 self._role.say("read", records=len(self._read))
         self._role.say("read", records=len(self._read))

@@ -1,5 +1,7 @@
 """The leader that will be killed: elects itself, opens the log, and appends until then.
 
+It appends one record, and the rest when told to: when standby and Spark have got that one.
+
 Call: python -m examples.flights.writer URI
 """
 
@@ -21,7 +23,8 @@ async def run(role: Role, uri: str) -> None:
     term = await campaign(store, LOG, candidate="writer", lease_s=LEASE_S)
     log = await Log.open(LOG, uri=uri, term=term)
     role.say("leading", epoch=log.epoch)
-    await role.hear_async()
+    await log.append(rows[0], txid=0)
+    await role.hear_async()  # once everybody has seen this one
     await append_rest(role, log, rows)
     await log.close()
     await term.resign()
