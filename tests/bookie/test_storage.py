@@ -8,6 +8,7 @@ import pytest
 
 from bookie.disk import RealDisk
 from bookie.errors import JournalMissing, StorageFailed
+from bookie.index.format import LedgerHeader
 from bookie.storage import BookieStorage, StorageConfig
 from ledger.entry import encode_lac, parse_header, verify_frame
 from ledger.errors import HandleClosed
@@ -209,6 +210,34 @@ def test_a_fence_outlives_crashes_checkpoints_and_eviction(checkpoint: bool) -> 
     promises.open()
     assert sorted(promises.fenced) == [1, 2]
     promises.check()
+
+
+def test_a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. an add reads the header of a ledger from disk; 2. the ledger is fenced, flushed and
+    forgotten again; 3. the add must not go by what it has read."""
+    storage = new_storage()
+    for ledger_id in range(1, 5):
+        storage.add(run_of(ledger_id, 0))
+    storage.checkpoint()
+    load = storage._index.load
+    met: list[int] = []
+
+    def load_slowly(ledger_id: int) -> LedgerHeader:
+        stored = load(ledger_id)
+        if not met:
+            met.append(ledger_id)
+            storage.fence(1, KEY)
+            for other in range(5, 9):
+                storage.add(run_of(other, 0))
+            storage.checkpoint()
+            assert storage._ledgers.get(1) is None
+        return stored
+
+    monkeypatch.setattr(storage._index, "load", load_slowly)
+    assert storage.add(run_of(1, 1)) == (Status.FENCED, 0)
+    assert met == [1]
 
 
 def test_the_highest_lac_is_proven_from_entries_or_an_explicit_one() -> None:
