@@ -15,7 +15,7 @@
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
     |  |- AppendFailed            not sent: the writer broke before; open the log again
-    |  |- TakeoverFailed          the log could not be opened for writing
+    |  |- TakeoverFailed          others who open the log were faster each time
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
@@ -132,12 +132,12 @@ class AppendFailed(RemoteError):
 class TakeoverFailed(RemoteError):
     retryable = True
 
-    def __init__(self, log: str, attempts: int, reason: str) -> None:
+    def __init__(self, log: str, attempts: int) -> None:
         super().__init__(
-            f"log {log!r} could not be opened for writing in {attempts} attempts: {reason}; "
-            "try again, with leader election if several processes want to write it"
+            f"log {log!r} could not be opened for writing: in each of {attempts} attempts another "
+            "process changed it first; elect a leader if several processes want to write it"
         )
-        self.log, self.attempts, self.reason = log, attempts, reason
+        self.log, self.attempts = log, attempts
 
 
 class NoSuchLog(RemoteError):

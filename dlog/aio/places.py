@@ -2,7 +2,7 @@
 
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
-from dlog.aio.segments import find_place, last_confirmed, opened
+from dlog.aio.segments import find_place, opened
 from dlog.aio.tails import tail_of
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Segment
@@ -70,7 +70,7 @@ async def _offset_of_txid(ledgers: Ledgers, log: str, manifest: Manifest, txid: 
             continue
         async with opened(ledgers, segment.ledger_id) as reader:
             found = await find_place(reader, ReachedTxid(txid))
-            if found.entry > await last_confirmed(reader):
+            if found.entry > reader.last_add_confirmed:
                 continue
             batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
         first_offset = await _first_offset(ledgers, manifest, segment)

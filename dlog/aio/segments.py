@@ -41,17 +41,9 @@ async def header_of(reader: LedgerTail, entry: int) -> BatchHeader:
     return parse_header((await reader.read(entry, entry))[0].payload)
 
 
-async def last_confirmed(reader: LedgerTail, known: int = NO_ENTRY) -> int:
-    """Return the last add confirmed, asking the bookies; *known* is one from before."""
-    if reader.last_entry is not None:
-        return reader.last_entry
-    await reader.read_some(known + 1, last=known + 1)
-    return max(reader.last_add_confirmed, known)
-
-
 async def find_place(reader: LedgerTail, wanted: Wanted) -> Found:
     """Return the first entry at or past *wanted*, or the place after the last confirmed."""
-    seek = Seek(wanted, await last_confirmed(reader))
+    seek = Seek(wanted, await reader.read_last_add_confirmed())
     while (entry := seek.probe()) is not None:
         seek.tell(entry, await header_of(reader, entry))
     return seek.found

@@ -12,7 +12,7 @@ from typing import Final
 
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.segments import header_of, last_confirmed
+from dlog.aio.segments import header_of
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest, Segment
 from dlog.position import NO_TXID
@@ -121,7 +121,7 @@ class TailTracker:
         if found is None:
             found = self._open[ledger_id] = _Open(await self._ledgers.open_no_recovery(ledger_id))
         closed = found.reader.closed
-        entry = await last_confirmed(found.reader, found.entry)
+        entry = await found.reader.read_last_add_confirmed()
         if entry > found.entry:
             found.header = await header_of(found.reader, entry)
             found.entry = entry

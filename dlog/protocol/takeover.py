@@ -238,7 +238,7 @@ class Takeover:
         self._verdict: LogError | None = None
         """Why to give up, once the own ledger is discarded; None: begin again."""
         self._reason: LogError | None = None
-        """The trouble that made the last attempt fail."""
+        """The trouble that made the last attempt fail; None: another writer was faster."""
 
     def step(self, event: TakeoverEvent) -> TakeoverEffect:
         """Apply *event*, return the one thing to do next."""
@@ -343,8 +343,9 @@ class Takeover:
                 return self._opened()
             self._ledger_id = None  # part of the log, and taken over already
             return self._give_up(LostOwnership(self.log))
-        if event.version != self._version:
-            return self._discard(None)  # the swap can never succeed any more
+        if event.version != self._version:  # the swap can never succeed any more
+            self._reason = None
+            return self._discard(None)
         # It has not arrived and still may: repeat it, one of both will win.
         if not self._again():
             return self._leave(self._reason or LostOwnership(self.log))
@@ -381,7 +382,7 @@ class Takeover:
     def _leave(self, error: LogError) -> TakeoverEffect:
         """Give up without deleting the ledger, which the manifest may list."""
         self._ledger_id = None
-        return self._give_up(TakeoverFailed(self.log, self._attempts, str(error)))
+        return self._give_up(error)
 
     def _step_down(self) -> TakeoverEffect:
         error = LostOwnership(self.log, "leadership was lost during the takeover")
@@ -405,8 +406,7 @@ class Takeover:
     def _begin_again(self) -> TakeoverEffect:
         self._recovering = ()
         if not self._again():
-            reason = str(self._reason) if self._reason else "other writers were faster each time"
-            return self._give_up(TakeoverFailed(self.log, self._attempts, reason))
+            return self._give_up(self._reason or TakeoverFailed(self.log, self._attempts))
         self._phase = Phase.CHECKING
         return CheckLeadership()
 

@@ -199,6 +199,11 @@ class FakeReader:
     def _end(self) -> int:
         return len(self._ledger.entries) - 1 if self.closed else self._ledger.last_add_confirmed
 
+    async def read_last_add_confirmed(self) -> EntryId:
+        await self._cluster.run_hook("lac", self.ledger_id)
+        self._cluster.ledger(self.ledger_id)
+        return EntryId(self._end)
+
     async def read(self, first: int, last: int) -> list[FakeEntry]:
         assert last <= self._end, "read beyond the last add confirmed"
         return [FakeEntry(EntryId(i), self._ledger.entries[i]) for i in range(first, last + 1)]

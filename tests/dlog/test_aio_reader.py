@@ -20,7 +20,7 @@ from dlog.errors import (
 from dlog.namespace import delete_log, log_tail, truncate_log
 from dlog.position import DLSN, Record, RecordId, Start, Stop, Txid
 from dlog.settings import LogSettings
-from ledger.errors import EntryLost, MetadataUnavailable
+from ledger.errors import BookieUnavailable, EntryLost, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.asynchronous import asynchronous
@@ -309,6 +309,19 @@ async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
     cluster.fail_next("read", *[EntryLost(1, 0, "no replica") for _ in range(1000)])
     with pytest.raises(EntryLost):
         await chunks(client, 0, 2, patience_s=0.01)
+    await log.close()
+
+
+@asynchronous
+async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client, 2)
+    cluster.fail_next("lac", *[BookieUnavailable("b1, b2, b3", "silent") for _ in range(9)])
+    with pytest.raises(BookieUnavailable):
+        await Log.tail("log", client=client, follow=False)
+    with pytest.raises(BookieUnavailable):
+        await log_tail(client, "log")
     await log.close()
 
 

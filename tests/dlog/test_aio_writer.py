@@ -16,7 +16,6 @@ from dlog.errors import (
     LostOwnership,
     NoSuchLog,
     RecordTooLarge,
-    TakeoverFailed,
     TxidOutOfOrder,
     UnexpectedOffset,
 )
@@ -417,7 +416,7 @@ async def test_too_few_bookies_make_open_fail_in_bounded_attempts(
     monkeypatch.setattr("dlog.protocol.takeover.BACKOFF_S", 0.0001)
     cluster = FakeCluster()
     cluster.fail_next("create", *[NotEnoughBookies(3, ["b1"]) for _ in range(100)])
-    with pytest.raises(TakeoverFailed, match="3 bookies are needed"):
+    with pytest.raises(NotEnoughBookies):
         await Log.open("log", client=cluster.client())
 
 
