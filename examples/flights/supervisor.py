@@ -22,7 +22,8 @@ Event = Mapping[str, object]
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LOG_LINES_SHOWN: Final = 25
-_STOP_TIMEOUT_S: Final = 5.0
+_GRACE_S: Final = 0.5
+_GRACE_OF_FIRST_S: Final = 8.0
 _SWEEPS_MAX: Final = 100
 _LINE_BYTES_MAX: Final = 1 << 20
 
@@ -72,12 +73,13 @@ class RunningRole:
         if self.process.returncode not in (None, 0):
             raise self.failed(f"ended with status {self.process.returncode}")
 
-    async def stop(self) -> None:
-        """Ask the role to end; kill it if it does not."""
+    async def stop(self, grace_s: float) -> None:
+        """Ask the role to end; kill it, and all of its group, if it does not."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), _STOP_TIMEOUT_S)
+            async with asyncio.timeout(grace_s):
+                await self.process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.process.wait()
@@ -144,9 +146,10 @@ class Supervisor:
         self._roles.remove(role)
 
     async def stop(self) -> None:
-        """End every role, the last started first."""
-        while self._roles:
-            await self._roles.pop().stop()
+        """End every role: all but the first at once, then that one, on which they all rest."""
+        await asyncio.gather(*(role.stop(_GRACE_S) for role in self._roles[1:]))
+        for role in self._roles[:1]:
+            await role.stop(_GRACE_OF_FIRST_S)
 
 
 @contextlib.asynccontextmanager
