@@ -33,16 +33,23 @@ class MachineLoop(Generic[E, F]):
     """One machine, its timer, and the tasks that its effects started."""
 
     def __init__(
-        self, machine: "Machine[E, F]", execute: Callable[[F], None], *, time_passed: E
+        self,
+        machine: Machine[E, F],
+        execute: Callable[[F], None],
+        *,
+        time_passed: E,
+        broken: Callable[[BaseException], None],
     ) -> None:
+        """*broken* is told what work that was spawned raised: the machine cannot go on."""
         self._machine = machine
         self._execute = execute
+        self._broken = broken
         self._time_passed = time_passed
         self._loop = asyncio.get_running_loop()
         self._events: deque[E] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[E]] = set()
         self._stopped = False
 
     def post(self, event: E) -> None:
@@ -63,13 +70,19 @@ class MachineLoop(Generic[E, F]):
 
     def spawn(self, work: Coroutine[Any, Any, E]) -> None:
         """Run *work* beside; post the event it returns."""
-
-        async def run() -> None:
-            self.post(await work)
-
-        task = self._loop.create_task(run())
+        task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[E]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.post(task.result())
+        elif not self._stopped:
+            self._broken(error)
 
     def stop(self) -> None:
         """Take no more events, forget the timer, cancel what is under way."""

@@ -107,7 +107,7 @@ class LedgerReader:
         """Ask the bookies for the last add confirmed; return the highest that is proven.
 
         Waits until every write set is covered, so a bookie that lags behind the others does
-        not matter, or until all have answered. Raises `BookieUnavailable` if none did."""
+        not matter. Raises `BookieUnavailable` if too few answer, `WrongPassword`."""
         if self.last_entry is not None:
             return self.last_entry
         bookies = self.metadata.last_fragment.bookies
@@ -119,7 +119,7 @@ class LedgerReader:
         }
         waiting, heard = set(asking), dict[int, None]()
         try:
-            while waiting and not (heard and all_covered(heard, self.metadata.quorum)):
+            while waiting and not all_covered(heard, self.metadata.quorum):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     answer = task.result()
@@ -132,8 +132,9 @@ class LedgerReader:
         finally:
             for task in waiting:
                 task.cancel()
-        if not heard:
-            raise BookieUnavailable(", ".join(bookies), "none of the ensemble answered")
+        if not all_covered(heard, self.metadata.quorum):
+            silent = [bookie for index, bookie in enumerate(bookies) if index not in heard]
+            raise BookieUnavailable(", ".join(silent), "no answer, and the others are too few")
         return self.last_add_confirmed
 
     async def refresh(self) -> LedgerMetadata:
@@ -209,7 +210,10 @@ class _Read:
             give_up_at=loop.time() + wait_s,
         )
         self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
-            self._machine, self._execute, time_passed=protocol.TimePassed()
+            self._machine,
+            self._execute,
+            time_passed=protocol.TimePassed(),
+            broken=self.fail,
         )
 
     async def finished(self) -> list[Entry]:
@@ -219,7 +223,7 @@ class _Read:
     def post(self, event: protocol.ReadingEvent) -> None:
         self._run.post(event)
 
-    def fail(self, error: LogError) -> None:
+    def fail(self, error: BaseException) -> None:
         if not self._result.done():
             self._result.set_exception(error)
 

@@ -58,6 +58,7 @@ class _Recovering:
             protocol.Recovery(self._ledger_id, metadata, version),
             self._execute,
             time_passed=protocol.TimePassed(),
+            broken=self._fail,
         )
 
     async def finished(self) -> LedgerMetadata:
@@ -108,8 +109,7 @@ class _Recovering:
                 if not self._result.done():
                     self._result.set_result(effect.metadata)
             case protocol.FailRecovery():
-                if not self._result.done():
-                    self._result.set_exception(self._error_of(effect.failure))
+                self._fail(self._error_of(effect.failure))
             case _:
                 assert_never(effect)
 
@@ -173,6 +173,10 @@ class _Recovering:
                 self._run.post(protocol.WriteBackRefused(*place, status))
 
         self._environment.transport.add(effect.bookie, run, answered)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._result.done():
+            self._result.set_exception(error)
 
     def _error_of(self, failure: protocol.Failure) -> LogError:
         match failure:

@@ -49,7 +49,10 @@ class LedgerWriter:
         self._machine = protocol.Writer(self.ledger_id, metadata, version)
         self._striped = metadata.quorum.ensemble > metadata.quorum.write
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
-            self._machine, self._execute, time_passed=protocol.TimePassed()
+            self._machine,
+            self._execute,
+            time_passed=protocol.TimePassed(),
+            broken=lambda error: self._fail(_as_log_error(self.ledger_id, error)),
         )
         self._loop = asyncio.get_running_loop()
         self._queued: list[bytes] = []
@@ -325,6 +328,10 @@ class _Done:
 
     def __call__(self, status: Status) -> None:
         self._writer.on_answer(self._index, self._generation, self._first, self._last, status)
+
+
+def _as_log_error(ledger_id: LedgerId, error: BaseException) -> LogError:
+    return error if isinstance(error, LogError) else WriterFailed(ledger_id, repr(error))
 
 
 def _ignore(_: Status) -> None:

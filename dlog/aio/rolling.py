@@ -7,6 +7,7 @@ from typing import Protocol, assert_never
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.segments import seal_of, stamp
+from dlog.errors import AppendFailed
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
 from dlog.protocol import roll as protocol
@@ -56,7 +57,10 @@ class Roller:
         loop = asyncio.get_running_loop()
         self._machine = protocol.Roll(manifest.settings, segment, now=loop.time())
         self._run: MachineLoop[protocol.RollEvent, protocol.RollEffect] = MachineLoop(
-            self._machine, self._execute, time_passed=protocol.TimePassed()
+            self._machine,
+            self._execute,
+            time_passed=protocol.TimePassed(),
+            broken=self._broken,
         )
         self._next: LedgerAppender | None = None
         self._previous: LedgerAppender | None = None
@@ -64,7 +68,6 @@ class Roller:
         """Last txid of the log when the previous ledger was switched from."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._error: LogError | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def unsealed(self) -> tuple[LedgerAppender | None, LedgerAppender | None]:
@@ -90,8 +93,6 @@ class Roller:
         """Roll no more: the writer ended with *error*."""
         self._error = error
         self._run.stop()
-        for task in list(self._tasks):
-            task.cancel()
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(error)
@@ -110,21 +111,23 @@ class Roller:
             case protocol.Rolled():
                 self._rolled(effect.segment)
             case _:
-                task = asyncio.get_running_loop().create_task(self._perform(effect))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._run.spawn(self._perform(effect))
 
-    async def _perform(self, effect: Step) -> None:
-        """Do what takes time; post the event it ends with, `StepFailed` for what may pass."""
+    async def _perform(self, effect: Step) -> protocol.RollEvent:
+        """Do what takes time; return the event it ends with, `StepFailed` for what may pass."""
         try:
-            self._run.post(await self._outcome(effect))
+            return await self._outcome(effect)
         except LogError as error:
             if error.retryable or isinstance(error, LedgerFenced | BadVersion):
                 _log.warning("roll_postponed", log=self._node.log, error=str(error))
-                self._run.post(protocol.StepFailed())
-            else:
-                _log.warning("roll_failed", log=self._node.log, error=str(error))
-                self._writer.lose(error)
+                return protocol.StepFailed()
+            raise
+
+    def _broken(self, error: BaseException) -> None:
+        """A step failed for good."""
+        _log.warning("roll_failed", log=self._node.log, error=str(error))
+        lost = error if isinstance(error, LogError) else AppendFailed(self._node.log, repr(error))
+        self._writer.lose(lost)
 
     async def _outcome(self, effect: Step) -> protocol.RollEvent:
         match effect:

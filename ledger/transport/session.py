@@ -23,7 +23,12 @@ from ledger.transport.stub import AddCall, BookieStub
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 from ledger.wire import bookie_pb2 as pb
 
-_BROKEN: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.CancelledError)
+_BROKEN: Final = (
+    grpc.aio.AioRpcError,
+    grpc.aio.UsageError,
+    asyncio.CancelledError,
+    asyncio.InvalidStateError,  # a write after the call has ended
+)
 """How the library tells that a call is over; the last one also if it was cancelled here."""
 
 
