@@ -25,6 +25,7 @@ from dlog.aio.chunks import Chunk
 from dlog.aio.log import Payload, checked
 from dlog.aio.port import Leadership
 from dlog.aio.writer import LogWriter
+from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import Record, RecordId, Start, Stop
@@ -33,13 +34,6 @@ from ledger.errors import LogError
 
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of appends that wait for the loop; beyond that the calling thread waits."""
-
-
-class AppendFuture(Future[RecordId]):
-    """The future of one append; an append cannot be taken back, so it cannot be cancelled."""
-
-    def cancel(self) -> bool:
-        return False
 
 
 _Queued = tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]

@@ -1,0 +1,93 @@
+"""A light future behaves like the one of the standard library."""
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from dlog.append_future import AppendFuture
+from dlog.errors import LogClosed
+from dlog.position import DLSN, RecordId
+
+ID = RecordId(7, DLSN(1, 2, 3))
+
+
+def resolved_from_another_thread(future: AppendFuture) -> threading.Thread:
+    thread = threading.Thread(target=future.set_result, args=(ID,))
+    thread.start()
+    return thread
+
+
+def test_a_result_set_before_is_returned_at_once() -> None:
+    future = AppendFuture()
+    assert not future.done()
+    future.set_result(ID)
+    assert future.done()
+    assert future.result(timeout=0) == ID
+    assert future.exception(timeout=0) is None
+
+
+def test_a_thread_that_waits_is_woken() -> None:
+    future = AppendFuture()
+    thread = resolved_from_another_thread(future)
+    assert future.result(timeout=20) == ID
+    thread.join()
+
+
+def test_an_error_is_raised_and_told() -> None:
+    future = AppendFuture()
+    future.set_exception(LogClosed("x"))
+    with pytest.raises(LogClosed):
+        future.result()
+    assert isinstance(future.exception(), LogClosed)
+
+
+def test_it_cannot_be_cancelled_nor_resolved_twice() -> None:
+    future = AppendFuture()
+    assert not future.cancel()
+    future.set_result(ID)
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        future.set_result(ID)
+
+
+def test_an_unresolved_one_times_out() -> None:
+    with pytest.raises(TimeoutError):
+        AppendFuture().result(timeout=0)
+
+
+def test_callbacks_added_before_and_after_are_called_once() -> None:
+    called: list[str] = []
+    future = AppendFuture()
+    future.add_done_callback(lambda _: called.append("before"))
+    future.set_result(ID)
+    future.add_done_callback(lambda _: called.append("after"))
+    assert called == ["before", "after"]
+
+
+def test_the_standard_library_can_wait_for_many() -> None:
+    futures = [AppendFuture() for _ in range(50)]
+    threads = [resolved_from_another_thread(future) for future in futures]
+    done, waiting = concurrent.futures.wait(futures, timeout=20)
+    assert (len(done), len(waiting)) == (50, 0)
+    for thread in threads:
+        thread.join()
+
+
+def test_asyncio_can_await_one() -> None:
+    async def scenario() -> None:
+        future = AppendFuture()
+        thread = resolved_from_another_thread(future)
+        async with asyncio.timeout(20):
+            assert await asyncio.wrap_future(future) == ID
+        thread.join()
+
+    asyncio.run(scenario())
+
+
+def test_waiting_and_resolving_at_the_same_moment_never_misses() -> None:
+    for _ in range(2000):
+        future = AppendFuture()
+        thread = resolved_from_another_thread(future)
+        assert future.result(timeout=20) == ID
+        thread.join()
