@@ -9,18 +9,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from os import cpu_count
 
-from tests.simulation.workload import Outcome, Simulation, SimulationError
-
-
-def run_seed(seed: int) -> Outcome | SimulationError:
-    """Run one seed; return its failure as a value, for it may come from another process."""
-    try:
-        return Simulation(seed).run()
-    except SimulationError as error:
-        return error
+from tests.simulation.workload import Outcome, Simulation, SimulationError, run_seed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,8 +54,11 @@ def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome | SimulationError]:
     if jobs == 1 or len(seeds) == 1:
         yield from map(run_seed, seeds)
         return
-    with get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run_seed, seeds, chunksize=8)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(run_seed, seeds, chunksize=8)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _show(seed: int) -> int:

@@ -15,8 +15,8 @@ from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
 from ledger.protocol.recovery import EntriesRead, Phase, Recovery, RecoveryEffect
 from ledger.requests import Status
-from tests.simulation.__main__ import main, run_seed
-from tests.simulation.workload import Outcome, Simulation, SimulationError
+from tests.simulation.__main__ import main
+from tests.simulation.workload import Outcome, Simulation, SimulationError, run_seed
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(80)
@@ -79,6 +79,18 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
         traces.append(done.stdout.splitlines()[0])
     assert traces[0].startswith("trace ")
     assert traces[0] == traces[1]
+
+
+def test_many_seeds_run_on_several_cores() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seeds", "0:20", "--jobs", "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "20 seeds, 0 broken" in done.stdout
 
 
 def test_seeds_differ() -> None:

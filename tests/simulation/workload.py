@@ -265,6 +265,14 @@ class Simulation:
         )
 
 
+def run_seed(seed: int) -> Outcome | SimulationError:
+    """Run one seed; return its failure as a value, for it may come from another process."""
+    try:
+        return Simulation(seed).run()
+    except SimulationError as error:
+        return error
+
+
 def _pending(writer: WritingClient) -> int:
     return writer.machine.last_add_pushed - writer.machine.last_add_confirmed
 
