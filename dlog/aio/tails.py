@@ -33,13 +33,16 @@ class LogTail:
     next_offset: int
     last_txid: int | None
     segments: tuple[Segment, ...]
+    newest_record_bytes: float = 1.0
+    """Average size of a record in the newest batch of an open segment, if there is one."""
 
     @property
     def record_bytes(self) -> float:
-        """Average size of a record in the sealed segments, at least 1; for planning."""
+        """Average size of a record, at least 1: an estimate, for planning."""
         sealed = [segment.sealed for segment in self.segments if segment.sealed]
         records = sum(each.records for each in sealed)
-        return max(1.0, sum(each.bytes for each in sealed) / records) if records else 1.0
+        sealed_bytes = sum(each.bytes for each in sealed) / records if records else 1.0
+        return max(sealed_bytes, self.newest_record_bytes)
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class TailTracker:
 
     async def _end_of(self, manifest: Manifest) -> LogTail:
         await self._forget_all_but(manifest)
-        end, last_txid = manifest.sealed_end, manifest.sealed_last_txid
+        end, last_txid, newest_bytes = manifest.sealed_end, manifest.sealed_last_txid, 1.0
         for segment in manifest.segments:
             if segment.sealed is not None:
                 continue
@@ -101,6 +104,7 @@ class TailTracker:
             if found.header is not None:
                 end += found.header.end_index
                 last_txid = max(last_txid, found.header.last_txid)
+                newest_bytes = found.header.body_bytes / found.header.count
             if not found.reader.closed:
                 break
         last = self._last
@@ -113,6 +117,7 @@ class TailTracker:
             next_offset=max(end, manifest.trim_offset),
             last_txid=None if last_txid == NO_TXID else last_txid,
             segments=manifest.segments,
+            newest_record_bytes=newest_bytes,
         )
         return self._last
 

@@ -473,3 +473,11 @@ async def test_a_tracker_survives_a_ledger_that_is_trimmed_under_it() -> None:
     await fresh.close()
     await tracker.close()
     await log.close()
+
+
+@asynchronous
+async def test_the_size_of_records_is_known_before_a_segment_is_sealed() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(bytes(1000))
+        assert (await log_tail(client, "log")).record_bytes > 1000
