@@ -1,4 +1,4 @@
-"""How Spark's processes reach the cluster: blocking calls onto an event loop of their own.
+"""How Spark's processes reach the cluster: blocking calls onto the process's own event loop.
 
 An `Access` is made where it is used and nowhere earlier: Spark pickles readers and forks its
 workers, and neither connections nor threads survive that. On executors one is kept per
@@ -7,10 +7,9 @@ namespace and process, because a worker serves many tasks.
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
@@ -21,17 +20,15 @@ from dlog.aio.ranges import read_range
 from dlog.aio.tails import LogTail as CommittedTail
 from dlog.aio.tails import TailTracker
 from dlog.errors import DamagedLog
+from dlog.loop_thread import LoopThread
 from dlog.spark.arrow import to_arrow
 from dlog.spark.plan import LogRange, LogTail
-
-T = TypeVar("T")
 
 CHUNKS_AHEAD_MAX: Final = 16
 """Chunks read before Spark asks for them; a chunk is one entry, 512 KiB at most."""
 POLLS_AT_ONCE_MAX: Final = 32
 POLL_OF_MANY_S: Final = 0.05
 """With several logs the news of one must not wait for the silence of the others."""
-CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Access:
@@ -39,9 +36,7 @@ class Access:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dlog", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread.get()
         self._ledgers: Ledgers | None = None
         self._trackers: dict[str, TailTracker] = {}
 
@@ -49,15 +44,17 @@ class Access:
         self, logs: Sequence[str], *, after: Mapping[str, int], wait_s: float
     ) -> dict[str, LogTail]:
         """Return the tail of each of *logs*; wait up to *wait_s* for one beyond *after*."""
-        return self._call(self._tails(logs, after, wait_s))
+        return self._thread.run(self._tails(logs, after, wait_s))
 
     def read(self, piece: LogRange) -> Iterator[pa.RecordBatch]:
         """Yield exactly the records of *piece*, in order, or raise."""
         chunks: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD_MAX)
-        reading = asyncio.run_coroutine_threadsafe(self._read_into(chunks, piece), self._loop)
+        reading = asyncio.run_coroutine_threadsafe(
+            self._read_into(chunks, piece), self._thread.loop
+        )
         expected = piece.first
         try:
-            while (chunk := self._call(chunks.get())) is not None:
+            while (chunk := self._thread.run(chunks.get())) is not None:
                 if chunk.begin != expected:
                     reason = f"offset {chunk.begin} came where {expected} should be"
                     raise DamagedLog(piece.log, reason)
@@ -70,15 +67,8 @@ class Access:
             raise DamagedLog(piece.log, f"it was read up to {expected} instead of {piece.end}")
 
     def close(self) -> None:
-        """Let go of the connections and end the thread."""
-        try:
-            self._call(self._close(), timeout_s=CLOSE_TIMEOUT_S)
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLOSE_TIMEOUT_S)
-
-    def _call(self, work: Coroutine[object, object, T], timeout_s: float | None = None) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+        """Let go of the connections."""
+        self._thread.run(self._close())
 
     async def _connected(self) -> Ledgers:
         if self._ledgers is None:
@@ -88,10 +78,11 @@ class Access:
     async def _tails(
         self, logs: Sequence[str], after: Mapping[str, int], wait_s: float
     ) -> dict[str, LogTail]:
-        deadline = self._loop.time() + wait_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
         tails = await self._poll(logs, 0.0)
         while not any(tail.next_offset > after.get(log, -1) for log, tail in tails.items()):
-            left_s = deadline - self._loop.time()
+            left_s = deadline - loop.time()
             if left_s <= 0:
                 break
             tails = await self._poll(logs, left_s if len(logs) == 1 else POLL_OF_MANY_S)
@@ -110,7 +101,14 @@ class Access:
             async with at_once:
                 return await self._trackers[log].poll(wait_s=wait_s)
 
-        return dict(zip(logs, await asyncio.gather(*map(poll, logs)), strict=True))
+        # All are waited for, also after an error: a tracker serves one poll at a time.
+        polled = await asyncio.gather(*map(poll, logs), return_exceptions=True)
+        tails: dict[str, CommittedTail] = {}
+        for log, tail in zip(logs, polled, strict=True):
+            if isinstance(tail, BaseException):
+                raise tail
+            tails[log] = tail
+        return tails
 
     async def _read_into(self, chunks: asyncio.Queue[Chunk | None], piece: LogRange) -> None:
         """Put the chunks of *piece* into the queue, and None at the end, also after an error."""
