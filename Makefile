@@ -22,8 +22,8 @@ help:
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make fix               format and repair what can be repaired'
-	@echo 'make sim [SEED=n | SEEDS=n]   the simulator: one seed and its trace, or many seeds'
-	@echo 'make bench             measurements, as ratios to the disk'
+	@echo 'make sim [SEED=n | SEEDS=a:b]   the simulator: one seed, or those from a up to b'
+	@echo 'make bench             how many entries a second the wire and a bookie take'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
 
@@ -86,7 +86,7 @@ sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench: $(STAMP)
-	$(PY) -m benchmarks
+	$(PY) -m benchmarks.wire
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

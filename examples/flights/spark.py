@@ -20,6 +20,7 @@ from examples.flights import LOG
 from examples.flights.roles import Role
 
 _POLL_S: Final = 0.1
+_CORES: Final = 2
 _RECORDS_PER_TRIGGER: Final = 100_000
 _CHECKPOINTS_ON_LOCAL_DISK: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -34,7 +35,7 @@ def session(directory: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     return (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{_CORES}]")
         .appName("flights")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -42,7 +43,7 @@ def session(directory: Path) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", str(_CORES))
         .getOrCreate()
     )
 
@@ -85,6 +86,7 @@ def main() -> None:
         spark.readStream.format("dlog")
         .option("uri", uri)
         .option("maxRecordsPerTrigger", _RECORDS_PER_TRIGGER)
+        .option("minTaskRecords", _RECORDS_PER_TRIGGER // _CORES)
         .load(LOG)
         .writeStream.format("parquet")
         .option("path", parquet)
