@@ -3,7 +3,7 @@
 import os
 import threading
 from concurrent.futures import Future
-from itertools import chain
+from itertools import chain, count
 
 import pytest
 
@@ -18,12 +18,14 @@ from dlog.settings import LogSettings
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
 
+_numbers = count()
+
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """A cluster that every `Log.open` and `Log.tail` connects to, on the facade's own loop."""
     cluster = FakeCluster()
-    name = f"sync-{id(cluster)}"
+    name = f"sync-{next(_numbers)}"
 
     async def connect(_: str | None) -> Ledgers:
         return cluster.client(MemoryStore(f"memory://{name}", name))
