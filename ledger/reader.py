@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
@@ -22,6 +22,9 @@ from ledger.protocol import reading as protocol
 from ledger.protocol.answers import proven_lac, verified
 from ledger.quorum import all_covered
 from ledger.requests import LacQuery, ReadQuery, Status
+
+WATCH_RETRY_S: Final = 0.5
+"""Pause after the metadata store did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +157,15 @@ class LedgerReader:
 
     def _learn(self, metadata: LedgerMetadata | None, lac: int) -> None:
         self._lac = EntryId(max(self._lac, lac))
-        if metadata is not None:
-            self.metadata = metadata
+        if metadata is None or (self.closed and metadata.state is not LedgerState.CLOSED):
+            return  # CLOSED is terminal: this is a late reply
+        self.metadata = metadata
 
     async def _watch(self) -> None:
         """Tell the reads under way as soon as the ledger changes, closes or is deleted."""
         watch = self._environment.ledgers.watch(self.ledger_id)
         try:
-            while not self.closed:
-                await watch.changed()
+            while True:  # first a look at what changed between the open and the watch
                 event = await read_metadata(
                     self._environment.ledgers,
                     self.ledger_id,
@@ -170,12 +173,14 @@ class LedgerReader:
                     failed=protocol.MetadataFailed,
                 )
                 if not isinstance(event, protocol.MetadataRead):
+                    await asyncio.sleep(WATCH_RETRY_S)
                     continue
                 self._learn(event.metadata, -1)
                 for read in list(self._reads):
                     read.post(event)
-                if event.metadata is None:
+                if event.metadata is None or self.closed:
                     return
+                await watch.changed()
         except LogError:
             return  # reads refresh the metadata themselves when they do not get on
         finally:

@@ -12,11 +12,10 @@ from ledger.errors import (
     RecoveryFailed,
     WrongPassword,
 )
-from ledger.ids import BookieId
 from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery as protocol
-from ledger.protocol.answers import fence_is_certain, proven_lac, verified
+from ledger.protocol.answers import proven_lac, verified
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 
@@ -71,7 +70,7 @@ class _Recovering:
     def _execute(self, effect: protocol.RecoveryEffect) -> None:
         match effect:
             case protocol.SendFence():
-                self._run.spawn(self._fence(effect.index, effect.bookie))
+                self._run.spawn(self._fence(effect))
             case protocol.SendRead():
                 self._run.spawn(self._read(effect))
             case protocol.ReadBase():
@@ -113,12 +112,12 @@ class _Recovering:
             case _:
                 assert_never(effect)
 
-    async def _fence(self, index: int, bookie: BookieId) -> protocol.RecoveryEvent:
+    async def _fence(self, effect: protocol.SendFence) -> protocol.RecoveryEvent:
         answer = await self._environment.transport.read_lac(
-            bookie, LacQuery(self._ledger_id, self._credentials.key, fence=True)
+            effect.bookie, LacQuery(self._ledger_id, self._credentials.key, fence=True)
         )
         lac = proven_lac(answer.lac_proof, self._ledger_id, self._credentials.mac)
-        return protocol.LacRead(index, fence_is_certain(answer), lac, answer.status)
+        return protocol.lac_read(effect, answer, lac)
 
     async def _read(self, effect: protocol.SendRead) -> protocol.RecoveryEvent:
         query = ReadQuery(
@@ -133,13 +132,7 @@ class _Recovering:
         found = verified(answer, self._ledger_id, self._credentials.mac)
         for entry_id, frame in found.frames.items():
             self._frames.setdefault(entry_id, bytes(frame))
-        return protocol.EntriesRead(
-            effect.index,
-            effect.first,
-            answered=found.fenced and found.status in {Status.OK, Status.NO_SUCH_LEDGER},
-            found={entry_id: header.length for entry_id, header in found.headers.items()},
-            considered=effect.last if found.status is Status.NO_SUCH_LEDGER else found.considered,
-        )
+        return protocol.entries_read(effect, found)
 
     async def _read_base(self, effect: protocol.ReadBase) -> protocol.RecoveryEvent:
         entry_id = effect.entry_id
@@ -166,11 +159,11 @@ class _Recovering:
         )
 
         def answered(status: Status) -> None:
-            place = (effect.index, effect.generation)
+            sent = (effect.index, effect.generation, effect.first, effect.last)
             if status is Status.OK:
-                self._run.post(protocol.WriteBackStored(*place, effect.first, effect.last))
+                self._run.post(protocol.WriteBackStored(*sent))
             else:
-                self._run.post(protocol.WriteBackRefused(*place, status))
+                self._run.post(protocol.WriteBackRefused(*sent, status))
 
         self._environment.transport.add(effect.bookie, run, answered)
 

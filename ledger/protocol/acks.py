@@ -49,7 +49,9 @@ class AckTracker:
         return self.slots[index].generation == generation
 
     def wants(self, index: int, first: int, last: int) -> bool:
-        """Return True iff *index* holds any id of first..last; if not, the range is stored."""
+        """Return True iff *index* holds any id of first..last; if not, the range is stored.
+
+        An empty range is not wanted."""
         if any(holds(index, entry, self.quorum) for entry in self._some(first, last)):
             return True
         self.slots[index].stored.add(first, last)

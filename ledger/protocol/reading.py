@@ -270,6 +270,8 @@ class Reading:
     def _metadata_read(self, metadata: LedgerMetadata | None, now: float) -> list[ReadingEffect]:
         if metadata is None:
             return self._fail(Failure.DELETED)
+        if self.end is not None and metadata.state is not LedgerState.CLOSED:
+            metadata = self.metadata  # CLOSED is terminal: this is a late reply
         moved = metadata.fragments != self.metadata.fragments
         closed = self.end is None and metadata.state is LedgerState.CLOSED
         self.metadata = metadata

@@ -27,8 +27,9 @@ from typing import Final, assert_never
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
+from ledger.protocol.answers import Found, fence_is_certain
 from ledger.quorum import all_covered, covered, write_set
-from ledger.requests import Status
+from ledger.requests import LacAnswer, Status
 
 READ_AHEAD_ENTRIES: Final = 256
 """How far beyond the first undecided entry a recovery read asks."""
@@ -40,6 +41,8 @@ class RecoveryConfig:
     """How often a request to a bookie, or a metadata operation, is tried."""
     retry_s: float = 0.2
     """Pause before trying again what failed."""
+    busy_attempts_max: int = 200
+    """How often a write-back is sent to a bookie that answers that it is too busy."""
     grace_s: float = 2.0
     """With Qw = Qa: how long a single "no" waits for the others to contradict it (rule 44)."""
 
@@ -96,6 +99,8 @@ class WriteBackStored:
 class WriteBackRefused:
     index: int
     generation: int
+    first: int
+    last: int
     status: Status
 
 
@@ -323,7 +328,7 @@ class Recovery:
             case WriteBackStored():
                 effects = self._write_back_stored(event)
             case WriteBackRefused():
-                effects = self._write_back_refused(event)
+                effects = self._write_back_refused(event, now)
             case ReplacementsChosen():
                 effects = self._replacements_chosen(event)
             case MetadataWritten():
@@ -509,7 +514,7 @@ class Recovery:
                 return self._read_ahead()
         self._grace_until = None
         self._end_found = True
-        self._retries.clear()
+        self._retries = [each for each in self._retries if not isinstance(each[1], SendRead)]
         return []
 
     def _is_stuck(self, undecided: int) -> bool:
@@ -548,6 +553,16 @@ class Recovery:
                 )
         return effects
 
+    def _write_back_again(self, sent: WriteBack) -> list[RecoveryEffect]:
+        """Send to a bookie that was busy what is still needed of it."""
+        assert self._acks is not None
+        first = max(sent.first, self._acks.confirmed + 1)
+        slot = self._acks.slots[sent.index]
+        current = self._acks.is_current(sent.index, sent.generation)
+        if not current or slot.down or not self._acks.wants(sent.index, first, sent.last):
+            return []
+        return [WriteBack(sent.index, slot.bookie, slot.generation, first, sent.last)]
+
     def _write_back_stored(self, event: WriteBackStored) -> list[RecoveryEffect]:
         if self._acks is None:
             return []
@@ -563,11 +578,16 @@ class Recovery:
             return []
         return [ForgetEntries(self._acks.confirmed), *self._try_close()]
 
-    def _write_back_refused(self, event: WriteBackRefused) -> list[RecoveryEffect]:
+    def _write_back_refused(self, event: WriteBackRefused, now: float) -> list[RecoveryEffect]:
         if self._acks is None or not self._acks.is_current(event.index, event.generation):
             return []
         slot = self._acks.slots[event.index]
         if slot.down:
+            return []
+        busy = event.status is Status.TOO_MANY_REQUESTS
+        if busy and self._count_attempt("busy", event.index, self._config.busy_attempts_max):
+            again = WriteBack(event.index, slot.bookie, event.generation, event.first, event.last)
+            self._retries.append((now + self._config.retry_s, again))
             return []
         slot.down = True
         self._failed[event.index] = event.status
@@ -629,11 +649,11 @@ class Recovery:
 
     # Trying again.
 
-    def _count_attempt(self, kind: str, index: int) -> bool:
+    def _count_attempt(self, kind: str, index: int, most: int | None = None) -> bool:
         """Return True iff one more try is allowed."""
         tries = self._attempts.get((kind, index), 0) + 1
         self._attempts[kind, index] = tries
-        return tries < self._config.attempts_max
+        return tries < (self._config.attempts_max if most is None else most)
 
     def _retry(
         self, kind: str, index: int, effect: RecoveryEffect, now: float, failure: Failure
@@ -650,7 +670,12 @@ class Recovery:
     def _time_passed(self, now: float) -> list[RecoveryEffect]:
         due = [effect for at, effect in self._retries if at <= now]
         self._retries = [(at, effect) for at, effect in self._retries if at > now]
-        effects = list(due)
+        effects: list[RecoveryEffect] = []
+        for effect in due:
+            if isinstance(effect, WriteBack):
+                effects += self._write_back_again(effect)
+            else:
+                effects.append(effect)
         if self._metadata_retry_at is not None and now >= self._metadata_retry_at:
             self._metadata_retry_at = None
             effects.append(ReadMetadata())
@@ -661,4 +686,25 @@ class Recovery:
     def _fail(self, failure: Failure) -> list[RecoveryEffect]:
         self.phase = Phase.FAILED
         self._retries.clear()
+        self._grace_until = None
+        self._metadata_retry_at = None
         return [FailRecovery(failure)]
+
+
+def lac_read(asked: SendFence, answer: LacAnswer, proven: int) -> LacRead:
+    """Return the event that *answer* means; *proven* is the LAC that its proof carries."""
+    return LacRead(asked.index, fence_is_certain(answer), proven, answer.status)
+
+
+def entries_read(asked: SendRead, found: Found) -> EntriesRead:
+    """Return the event that a verified answer means.
+
+    Only a bookie that says that its fence is durable has answered at all (rules 33, 40); then
+    its never having heard of the ledger is a promise about every entry."""
+    return EntriesRead(
+        asked.index,
+        asked.first,
+        answered=found.fenced and found.status in {Status.OK, Status.NO_SUCH_LEDGER},
+        found={entry_id: header.length for entry_id, header in found.headers.items()},
+        considered=asked.last if found.status is Status.NO_SUCH_LEDGER else found.considered,
+    )

@@ -313,7 +313,7 @@ class Writer:
         effects: list[WriterEffect] = []
         for index in indexes:
             slot = self._acks.slots[index]
-            if first <= last and not slot.down and self._acks.wants(index, first, last):
+            if not slot.down and self._acks.wants(index, first, last):
                 effects.append(SendAdds(index, slot.bookie, slot.generation, first, last))
         return effects
 
@@ -494,19 +494,12 @@ class Writer:
     def _resend(self, now: float) -> list[WriterEffect]:
         due = [event for at, event in self._resends if at <= now]
         self._resends = [(at, event) for at, event in self._resends if at > now]
-        return [
-            SendAdds(
-                event.index,
-                self._acks.slots[event.index].bookie,
-                event.generation,
-                max(event.first, self.last_add_confirmed + 1),
-                event.last,
-            )
-            for event in due
-            if self._acks.is_current(event.index, event.generation)
-            and not self._acks.slots[event.index].down
-            and event.last > self.last_add_confirmed
-        ]
+        effects: list[WriterEffect] = []
+        for event in due:
+            if self._acks.is_current(event.index, event.generation):
+                first = max(event.first, self.last_add_confirmed + 1)
+                effects += self._sends([event.index], first, event.last)
+        return effects
 
     def _try_again(self) -> list[WriterEffect]:
         """Send to the bookies that were down: back, they just missed some entries (rule 27).

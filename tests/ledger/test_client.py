@@ -18,7 +18,7 @@ from ledger.errors import (
     RecoveryFailed,
     WrongPassword,
 )
-from ledger.ids import LedgerId
+from ledger.ids import EntryId, LedgerId
 from tests.ledger.local_bookies import local_bookies
 
 DEADLINE_S = 20
@@ -126,6 +126,21 @@ def test_a_tail_ends_when_the_ledger_is_closed() -> None:
             assert await waiting == []
             assert tail.closed
             assert tail.last_entry == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_learns_of_a_close_between_its_open_and_its_watch() -> None:
+    """A writer's own close fences nothing: only the metadata tells."""
+
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client()
+            writer = await client.create()
+            tail = await client.open_no_recovery(writer.ledger_id)
+            await client.ledgers.write(writer.ledger_id, writer.metadata.closed(EntryId(-1), 0), 0)
+            while not tail.closed:
+                await tail.read_some(0, wait_s=0.01)
 
     asyncio.run(scenario())
 

@@ -73,7 +73,7 @@ def draw(random: Random) -> Profile:
         bookies=quorum.ensemble + random.randrange(4),
         storage=StorageConfig(
             memtable_bytes_max=random.choice((4096, 65536, 1 << 20)),
-            recovery_reserve_bytes=1 << 20,
+            recovery_reserve_bytes=4096,
             journal_file_bytes_max=random.choice((4096, 16384)),
             journal_preallocate_bytes=random.choice((0, 2048)),
             entry_log_bytes_max=random.choice((4096, 65536)),

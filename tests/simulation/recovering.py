@@ -7,7 +7,7 @@ from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery as protocol
-from ledger.protocol.answers import fence_is_certain, proven_lac, verified
+from ledger.protocol.answers import proven_lac, verified
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.client import Client
@@ -95,29 +95,20 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
 
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, None)
-        fenced = fence_is_certain(answer)
-        self.note(f"hears of {asked.bookie} {answer.status.name} fenced={fenced} LAC {lac}")
+        heard = protocol.lac_read(asked, answer, lac)
+        self.note(f"hears of {asked.bookie} {answer.status.name} fenced={heard.fenced} LAC {lac}")
         self.cluster.oracle.saw_lac(self.ledger_id, lac, who=self.name)
-        self.feed(protocol.LacRead(asked.index, fenced, lac, answer.status))
+        self.feed(heard)
 
     def _entries_read(self, asked: protocol.SendRead, answer: ReadAnswer) -> None:
         found = verified(answer, self.ledger_id, None)
-        answered = answer.fenced and answer.status in {Status.OK, Status.NO_SUCH_LEDGER}
         for entry, frame in found.frames.items():
             self._frames.setdefault(entry, bytes(frame))
         self.note(
             f"reads at {asked.bookie} from {asked.first}: {answer.status.name} "
             f"{len(found.frames)} entries, certain up to {found.considered}"
         )
-        self.feed(  # as `ledger.recovering` translates an answer
-            protocol.EntriesRead(
-                asked.index,
-                asked.first,
-                answered,
-                {entry: header.length for entry, header in found.headers.items()},
-                asked.last if answer.status is Status.NO_SUCH_LEDGER else found.considered,
-            )
-        )
+        self.feed(protocol.entries_read(asked, found))
 
     def _base_read(self, asked: protocol.ReadBase, answer: ReadAnswer) -> None:
         header = verified(answer, self.ledger_id, None).headers.get(asked.entry_id)
@@ -147,7 +138,9 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                 sent.index, sent.generation, sent.first, sent.last
             )
         else:
-            event = protocol.WriteBackRefused(sent.index, sent.generation, status)
+            event = protocol.WriteBackRefused(
+                sent.index, sent.generation, sent.first, sent.last, status
+            )
         self.feed(event)
 
     def _finish(self, metadata: LedgerMetadata) -> None:

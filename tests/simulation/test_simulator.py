@@ -148,7 +148,7 @@ def test_a_recovery_that_takes_an_error_for_absence_is_caught(
         return honest(self, event, now)
 
     monkeypatch.setattr(Recovery, "_entries_read", credulous)
-    assert "all_acked_entries_are_readable" in first_failure(range(600)).broken
+    assert "all_acked_entries_are_readable" in first_failure(range(700, 2000)).broken
 
 
 def test_a_recovery_that_begins_without_marking_the_ledger_is_caught(

@@ -163,6 +163,14 @@ def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
     assert step(machine, MetadataRead(closed)) == [Deliver(5, 4)]
 
 
+def test_a_late_reply_does_not_open_a_closed_ledger_again() -> None:
+    closed = OPEN.closed(EntryId(4), 50)
+    machine = reading(closed, first=4)
+    step(machine, ReadStarted())
+    step(machine, MetadataRead(OPEN))
+    assert machine.metadata == closed
+
+
 def test_a_tail_reads_what_recovery_found_beyond_its_lac() -> None:
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())

@@ -221,7 +221,7 @@ def test_an_ensemble_change_stays_local_until_the_close() -> None:
     """Rules 42 and 46: reads still go to the first ensemble."""
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, 20, considered=1))
-    refused = WriteBackRefused(2, 0, Status.UNREACHABLE)
+    refused = WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE)
     assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C))]
     assert step(machine, ReplacementsChosen(((2, D),))) == [WriteBack(2, D, 1, 0, 1)]
     step(machine, has(0, 2), has(1, 0))
@@ -234,10 +234,10 @@ def test_an_ensemble_change_stays_local_until_the_close() -> None:
 def test_two_local_changes_are_both_recorded() -> None:
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, considered=0))
-    step(machine, WriteBackRefused(2, 0, Status.IO_ERROR), ReplacementsChosen(((2, D),)))
+    step(machine, WriteBackRefused(2, 0, 0, 0, Status.IO_ERROR), ReplacementsChosen(((2, D),)))
     step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(2, 1, 0, 0))
     step(machine, has(0, 1, 20))
-    step(machine, WriteBackRefused(1, 0, Status.IO_ERROR))
+    step(machine, WriteBackRefused(1, 0, 0, 0, Status.IO_ERROR))
     step(machine, ReplacementsChosen(((1, BookieId("e")),)))
     step(machine, WriteBackStored(0, 0, 1, 1), WriteBackStored(2, 1, 1, 1))
     effects = step(machine, has(2, 0))
@@ -252,9 +252,39 @@ def test_too_few_bookies_for_the_write_back_never_close_the_ledger_short() -> No
     """BK-150."""
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
-    step(machine, WriteBackRefused(1, 0, Status.UNREACHABLE), ReplacementsChosen(()))
-    step(machine, WriteBackRefused(2, 0, Status.UNREACHABLE))
+    step(machine, WriteBackRefused(1, 0, 0, 0, Status.UNREACHABLE), ReplacementsChosen(()))
+    step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
     assert step(machine, ReplacementsChosen(())) == [FailRecovery(Failure.NOT_ENOUGH_BOOKIES)]
+
+
+def test_the_base_is_asked_for_again_although_the_end_is_found_meanwhile() -> None:
+    """Found by the simulator (seed 1641): the retry was dropped and recovery hung."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0, 4), fenced(1, 4))
+    step(machine, *(BaseRead(i, None) for i in range(3)))
+    step(machine, has(0, 5), has(1, 5))
+    assert ReadBase(1, B, 4) in step(machine, TimePassed(), now=0.2)
+    assert step(machine, BaseRead(1, 77)) == [WriteMetadata(MARKED.closed(EntryId(4), 77), 1)]
+
+
+def test_a_busy_bookie_is_asked_again_not_replaced() -> None:
+    """Found by the simulator: recovery wore through all bookies of a loaded cluster."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, 20))
+    busy = WriteBackRefused(1, 0, 0, 1, Status.TOO_MANY_REQUESTS)
+    assert step(machine, busy) == []
+    assert step(machine, TimePassed(), now=0.2) == [WriteBack(1, B, 0, 0, 1)]
+    step(machine, busy, now=0.2)
+    step(machine, WriteBackStored(0, 0, 0, 1), WriteBackStored(2, 0, 0, 1), now=0.2)
+    assert step(machine, TimePassed(), now=0.4) == []
+
+
+def test_a_failed_recovery_has_no_deadline() -> None:
+    machine = recovery(replace(MARKED, quorum=Quorum(3, 3, 3)))
+    step(machine, RecoveryStarted(), fenced(0), has(0, 0))
+    assert machine.deadline() is not None
+    step(machine, MetadataRead(None, -1))
+    assert machine.deadline() is None
 
 
 def test_a_lost_closing_cas_adopts_what_another_recoverer_wrote() -> None:

@@ -227,6 +227,16 @@ def test_a_busy_bookie_is_asked_again_not_replaced() -> None:
     assert step(machine, TimePassed(), now=2.0) == [SendAdds(0, A, 0, 0, 0)]
 
 
+def test_a_busy_bookie_is_not_sent_what_it_does_not_hold() -> None:
+    """Found by the simulator (seed 9186): what is left of the range is of other bookies."""
+    machine = writer(replace(METADATA, quorum=Quorum(3, 2, 1)))
+    step(machine, AppendRequested(2, 10))
+    step(machine, AddsRefused(0, 0, 0, 1, Status.TOO_MANY_REQUESTS), now=1.0)
+    step(machine, AddsStored(1, 0, 0, 0), now=1.0)
+    assert machine.last_add_confirmed == 0
+    assert step(machine, TimePassed(), now=2.0) == []
+
+
 def test_metadata_that_never_answers_ends_the_writer() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
