@@ -102,7 +102,8 @@ class BookieServer:
             stream.shut()
             if not acking.done():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stream.answered(), _DRAIN_S_MAX)
+                    async with asyncio.timeout(_DRAIN_S_MAX):
+                        await stream.answered()
             if receiving.done():
                 receiving.result()
         except BadMessage as error:

@@ -166,7 +166,8 @@ class SqliteStore:
             await self._writer.on_worker("connect", lambda: database.create(timeout_s=busy_s))
             self._keeper.start()
             try:
-                await asyncio.wait_for(asyncio.shield(self._began), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    await asyncio.shield(self._began)
             except TimeoutError as error:
                 raise MetadataUnavailable(self._uri, "connect", self._timeout_s) from error
             connected = True
@@ -240,7 +241,8 @@ class SqliteStore:
         if self._lease is not None:
             self._lease.end()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped, self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                await self._stopped
         await asyncio.gather(self._reader.close(), self._writer.close())
 
     async def _read(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:

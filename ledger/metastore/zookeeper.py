@@ -80,7 +80,8 @@ class ZooKeeperStore:
     async def _connect(self) -> None:
         self._keeper.start()
         try:
-            await asyncio.wait_for(self._keeper.ready.wait(), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                await self._keeper.ready.wait()
         except TimeoutError as error:
             raise self._unavailable("connect") from error
         if self._keeper.denied:
