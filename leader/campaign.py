@@ -26,12 +26,13 @@ from leader.election import (
     standing,
 )
 from leader.errors import InvalidCampaign, NotElected
+from leader.lifeline import Lifeline, has_died
 from leader.record import CandidateRecord
 from leader.retry import Backoff, first_of
 from leader.term import LEASE_S, Term
 from leader.withdrawal import delete_node, withdraw
 from ledger.clock import now_ms
-from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
 
@@ -48,6 +49,7 @@ async def campaign(
     candidate: str = "",
     timeout_s: float | None = None,
     lease_s: float = LEASE_S,
+    lifeline_host: str | None = "127.0.0.1",
 ) -> Term:
     """Stand for election as leader of *log* and return the term once elected.
 
@@ -56,20 +58,41 @@ async def campaign(
 
     *candidate* says who stands, for people who look: ``host:pid`` unless given. *timeout_s*
     ends the campaign; None waits for ever. For *lease_s* see `leader.term`: at most two
-    thirds of the store's session timeout.
+    thirds of the store's session timeout. *lifeline_host* is an address of this machine that
+    the other candidates reach: there they learn of the death of this process at once, not
+    only when its session ends (`leader.lifeline`). The default serves candidates of one
+    machine; None listens nowhere.
 
     Raises `NotElected` when the time is over."""
     if not log:
         raise InvalidCampaign("the name of the log is empty")
     if lease_s <= 0 or (timeout_s is not None and timeout_s < 0):
         raise InvalidCampaign("lease_s must be positive and timeout_s not negative")
-    running = _Campaign(store, log, candidate=candidate or default_candidate(), lease_s=lease_s)
+    running = _Campaign(
+        store,
+        log,
+        candidate=candidate or default_candidate(),
+        lease_s=lease_s,
+        lifeline=await _lifeline(lifeline_host),
+    )
     try:
         async with asyncio.timeout(timeout_s):
             return await running.run()
     except TimeoutError:
         assert timeout_s is not None
         raise NotElected(log, timeout_s, running.trouble) from None
+    finally:
+        running.close_unless_elected()
+
+
+async def _lifeline(host: str | None) -> Lifeline | None:
+    if host is None:
+        return None
+    try:
+        return await Lifeline.open(host)
+    except OSError as error:
+        _log.warning("no_lifeline", host=host, reason=str(error))
+        return None  # then followers wait for the session to end
 
 
 def default_candidate() -> str:
@@ -86,13 +109,20 @@ class _Campaign:
         *,
         candidate: str,
         lease_s: float,
+        lifeline: Lifeline | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._log, self._candidate = store, log, candidate
         self._lease_s, self._clock = lease_s, clock
+        self._lifeline: Lifeline | None = lifeline
+        """Handed over to the term."""
         self._path = leaders_path(log)
         self.trouble = ""
         """What the metadata store said last, if it was no answer."""
+
+    def close_unless_elected(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.close()
 
     async def run(self) -> Term:
         backoff = Backoff()
@@ -125,6 +155,7 @@ class _Campaign:
             return None
         own, proven_at = elected
         _log.info("leader_elected", log=self._log, candidate=self._candidate, epoch=own.sequence)
+        lifeline, self._lifeline = self._lifeline, None
         return Term(
             self._store,
             session,
@@ -133,6 +164,7 @@ class _Campaign:
             candidacy=own,
             proven_at=proven_at,
             lease_s=self._lease_s,
+            lifeline=lifeline,
             clock=self._clock,
         )
 
@@ -180,12 +212,40 @@ class _Campaign:
         return found
 
     async def _create(self, token: str) -> None:
-        record = CandidateRecord(self._candidate, now_ms())
+        address = None if self._lifeline is None else self._lifeline.address
+        record = CandidateRecord(self._candidate, now_ms(), address)
         prefix = f"{self._path}/{node_prefix(token)}"
         await self._store.create(prefix, record.encode(), ephemeral=True, sequential=True)
 
     async def _until_gone(self, session: Session, predecessor: Candidacy) -> None:
         path = f"{self._path}/{predecessor.name}"
-        with closing(self._store.watch(path)) as watch:
-            while not session.lost.is_set() and await self._store.exists(path) is not None:
-                await first_of(watch.changed(), session.lost.wait(), timeout_s=RECHECK_S)
+        dead = asyncio.ensure_future(self._until_dead(path))
+        try:
+            with closing(self._store.watch(path)) as watch:
+                while not session.lost.is_set() and await self._store.exists(path) is not None:
+                    await first_of(
+                        watch.changed(),
+                        session.lost.wait(),
+                        asyncio.wait({dead}),
+                        timeout_s=RECHECK_S,
+                    )
+                    if dead.done():
+                        dead.result()
+        finally:
+            dead.cancel()
+            await asyncio.gather(dead, return_exceptions=True)
+
+    async def _until_dead(self, path: str) -> None:
+        """Clear the node at *path* away once its process has died for certain."""
+        while True:
+            try:
+                record = CandidateRecord.decode((await self._store.get(path)).value, path=path)
+            except NoSuchNode:
+                return
+            except DamagedMetadata:
+                record = CandidateRecord("", 0)  # of another version: its session tells
+            if record.lifeline is not None and await has_died(record.lifeline):
+                _log.info("predecessor_died", log=self._log, candidate=record.candidate)
+                await delete_node(self._store, path)
+                return
+            await asyncio.sleep(RECHECK_S)

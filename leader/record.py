@@ -1,10 +1,11 @@
-"""The value of a candidate's node: who it is, for people who look."""
+"""The value of a candidate's node: who it is, and how its successor learns of its death."""
 
 from dataclasses import dataclass
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
+from leader.lifeline import LifelineAddress
 from leader.wire import leader_pb2 as pb
 from ledger.errors import DamagedMetadata
 
@@ -15,11 +16,16 @@ FORMAT_VERSION: Final = 1
 class CandidateRecord:
     candidate: str
     since_ms: int
+    lifeline: LifelineAddress | None = None
 
     def encode(self) -> bytes:
         node = pb.CandidateNode(
             version=FORMAT_VERSION, candidate=self.candidate, since_ms=self.since_ms
         )
+        if self.lifeline is not None:
+            node.lifeline_host = self.lifeline.host
+            node.lifeline_port = self.lifeline.port
+            node.lifeline_secret = self.lifeline.secret
         return node.SerializeToString(deterministic=True)
 
     @classmethod
@@ -33,4 +39,7 @@ class CandidateRecord:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
-        return cls(node.candidate, node.since_ms)
+        lifeline = None
+        if node.lifeline_port:
+            lifeline = LifelineAddress(node.lifeline_host, node.lifeline_port, node.lifeline_secret)
+        return cls(node.candidate, node.since_ms, lifeline)

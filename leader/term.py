@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from leader.election import Candidacy, Elected, leaders_path, standing
+from leader.lifeline import Lifeline
 from leader.retry import first_of
 from leader.withdrawal import withdraw
 from ledger.errors import LogError, MetadataUnavailable, NoSuchNode
@@ -47,6 +48,7 @@ class Term:
         candidacy: Candidacy,
         proven_at: float,
         lease_s: float = LEASE_S,
+        lifeline: Lifeline | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.log = log
@@ -59,7 +61,15 @@ class Term:
         self._store, self._session, self._candidacy = store, session, candidacy
         self._path = f"{leaders_path(log)}/{candidacy.name}"
         self._lease_s, self._clock, self._proven_at = lease_s, clock, proven_at
+        self._lifeline = lifeline
         self._guardian = asyncio.create_task(self._guard(), name=f"term of {log}")
+
+    @property
+    def followers(self) -> int:
+        """How many candidates would learn at once if this process died: 0 or 1, mostly.
+
+        Without any, leadership passes on when the session ends."""
+        return 0 if self._lifeline is None else self._lifeline.followers
 
     def is_current(self) -> bool:
         """Return the local view, without asking anybody: False means it is over for ever."""
@@ -120,6 +130,8 @@ class Term:
             reason = str(error)
         finally:
             self._lose(reason)
+            if self._lifeline is not None:
+                self._lifeline.close()  # tells who follows, after we stopped believing
         if self.lost_reason != "resigned":
             await withdraw(self._store, self._session, self.log, self._candidacy.token)
 

@@ -25,21 +25,31 @@ class CandidateNode(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CANDIDATE_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
+    LIFELINE_HOST_FIELD_NUMBER: _builtins.int
+    LIFELINE_PORT_FIELD_NUMBER: _builtins.int
+    LIFELINE_SECRET_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     candidate: _builtins.str
     """who: free text, host:pid unless given"""
     since_ms: _builtins.int
     """when it stood for election; for people only"""
+    lifeline_host: _builtins.str
+    """Where its process listens, so that the next one learns of its death at once; may be empty."""
+    lifeline_port: _builtins.int
+    lifeline_secret: _builtins.bytes
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
         candidate: _builtins.str = ...,
         since_ms: _builtins.int = ...,
+        lifeline_host: _builtins.str = ...,
+        lifeline_port: _builtins.int = ...,
+        lifeline_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "since_ms", b"since_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "lifeline_host", b"lifeline_host", "lifeline_port", b"lifeline_port", "lifeline_secret", b"lifeline_secret", "since_ms", b"since_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,8 +23,12 @@ async def main(uri: str, log: str, candidate: str, session_timeout_s: float) -> 
     term = await campaign(store, log, candidate=candidate, lease_s=lease_s)
     say("elected", epoch=term.epoch)
     believed_at = 0.0
+    followed = False
     while term.is_current():
         believed_at = time.monotonic()
+        if term.followers and not followed:
+            followed = True
+            say("followed")
         await asyncio.sleep(0.005)
     say("doubted", believed_at=believed_at)
     await term.lost.wait()

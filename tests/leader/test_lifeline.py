@@ -1,0 +1,66 @@
+"""What a follower may conclude of the connection to the candidate before it."""
+
+import asyncio
+from dataclasses import replace
+
+from leader.lifeline import Lifeline, LifelineAddress, has_died
+from leader.record import CandidateRecord
+from tests.leader.waiting import until
+
+DEADLINE_S = 20
+HOST = "127.0.0.1"
+
+
+def test_the_end_of_the_process_is_noticed() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            lifeline = await Lifeline.open(HOST)
+            watching = asyncio.create_task(has_died(lifeline.address))
+            done, _ = await asyncio.wait({watching}, timeout=0.2)
+            assert not done, "it lives"
+            lifeline.close()
+            assert await watching
+
+    asyncio.run(scenario())
+
+
+def test_a_broken_connection_to_a_living_process_means_nothing() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            lifeline = await Lifeline.open(HOST)
+            watching = asyncio.create_task(has_died(lifeline.address))
+            await until(lambda: lifeline.followers == 1, "it is followed")
+            next(iter(lifeline._followers)).close()
+            assert not await watching
+            lifeline.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -> None:
+    """The port was given to another process, or the address is one of another machine."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            lifeline = await Lifeline.open(HOST)
+            meant = replace(lifeline.address, secret=b"another process's")
+            assert not await has_died(meant)
+            lifeline.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_never_answered_means_nothing() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            lifeline = await Lifeline.open(HOST)
+            lifeline.close()
+            assert not await has_died(lifeline.address)
+
+    asyncio.run(scenario())
+
+
+def test_a_record_gives_back_its_lifeline() -> None:
+    for lifeline in (None, LifelineAddress(HOST, 4711, b"secret")):
+        record = CandidateRecord("me", 5, lifeline)
+        assert CandidateRecord.decode(record.encode(), path="/x") == record
