@@ -48,6 +48,9 @@ BOOKIE_TIMEOUT_S: Final = 0.7
 PENDING_MAX: Final = 300
 QUORUMS: Final = (Quorum(3, 3, 2), Quorum(3, 3, 2), Quorum(4, 3, 2))
 """With a spare bookie, and striped without one."""
+ADDS_MAX: Final = 100_000
+STRIPED_ADDS_MAX: Final = 200
+"""Of a striped ensemble, readers get few entries with one read."""
 CLIENTS: Final = ("writer", "tailer", "recoverer 1", "recoverer 2")
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(CHAOS_S + SLACK_S + 60)]
@@ -106,6 +109,7 @@ class Round:
             run.cluster, run.network, CLIENTS, seed, lambda: len(self._history.acknowledged)
         )
         self._seed = seed
+        self._adds_max = ADDS_MAX
 
     async def play(self) -> None:
         try:
@@ -116,7 +120,10 @@ class Round:
             raise
 
     async def _play(self) -> None:
-        writer = await self._run.clients["writer"].create(self._random.choice(QUORUMS))
+        quorum = self._random.choice(QUORUMS)
+        if quorum.ensemble > quorum.write:
+            self._adds_max = STRIPED_ADDS_MAX
+        writer = await self._run.clients["writer"].create(quorum)
         calm = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             trouble = group.create_task(self._nemesis.run(calm))
@@ -150,6 +157,9 @@ class Round:
         history, random = self._history, self._random
         waiting: list[asyncio.Future[EntryId]] = []
         while not self._over.is_set():
+            if len(history.payloads) >= self._adds_max:
+                await self._over.wait()
+                break
             for _ in range(random.choice((1, 10, 100))):
                 payload = random.randbytes(random.choice((0, 1, 100, 5000)))
                 try:
