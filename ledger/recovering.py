@@ -81,7 +81,9 @@ class _Recovering:
                 for entry_id in [e for e in self._frames if e <= effect.last]:
                     del self._frames[entry_id]
             case protocol.ChooseReplacements():
-                chosen = self._environment.replacements(effect.indexes, effect.exclude)
+                chosen = self._environment.replacements(
+                    self._quorum, effect.ensemble, effect.indexes, effect.exclude
+                )
                 self._run.post(protocol.ReplacementsChosen(chosen))
             case protocol.WriteMetadata():
                 self._run.spawn(
@@ -159,6 +161,7 @@ class _Recovering:
         )
 
         def answered(status: Status) -> None:
+            self._environment.reported(effect.bookie, status)
             sent = (effect.index, effect.generation, effect.first, effect.last)
             if status is Status.OK:
                 self._run.post(protocol.WriteBackStored(*sent))
