@@ -81,8 +81,10 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.FinishRecovery():
                 self.closed = effect.metadata
                 self.world.oracle.concluded(self.ledger_id, effect.metadata, who=self.name)
+                self.die()  # as the driver, which stops the machine when it is done
             case protocol.FailRecovery():
                 self.failure = effect.failure
+                self.die()
             case _:
                 assert_never(effect)
 
