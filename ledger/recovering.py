@@ -131,6 +131,7 @@ class _Recovering:
             fence=True,
         )
         answer = await self._environment.transport.read(effect.bookie, query)
+        self._environment.reported(effect.bookie, answer.status)
         found = verified(answer, self._ledger_id, self._credentials.mac)
         for entry_id, frame in found.frames.items():
             self._frames.setdefault(entry_id, bytes(frame))
