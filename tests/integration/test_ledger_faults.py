@@ -46,11 +46,12 @@ FINISH_S: Final = 45.0
 BOOKIES: Final = 4
 BOOKIE_TIMEOUT_S: Final = 0.7
 PENDING_MAX: Final = 300
-QUORUMS: Final = (Quorum(3, 3, 2), Quorum(3, 3, 2), Quorum(4, 3, 2))
+QUORUMS: Final = (*[Quorum(3, 3, 2)] * 3, Quorum(4, 3, 2))
 """With a spare bookie, and striped without one."""
 ADDS_MAX: Final = 100_000
-STRIPED_ADDS_MAX: Final = 200
-"""Of a striped ensemble, readers get few entries with one read."""
+"""Of one ledger, so that reading it back does not take all the time."""
+STRIPED_ADDS_MAX: Final = 300
+"""Who follows a striped ledger gets one entry with each read."""
 CLIENTS: Final = ("writer", "tailer", "recoverer 1", "recoverer 2")
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(CHAOS_S + SLACK_S + 60)]
@@ -123,13 +124,16 @@ class Round:
         quorum = self._random.choice(QUORUMS)
         if quorum.ensemble > quorum.write:
             self._adds_max = STRIPED_ADDS_MAX
-        writer = await self._run.clients["writer"].create(quorum)
+        client = self._run.clients["writer"]
+        await client.bookies.wait_for(BOOKIES, 20)
+        writer = await client.create(quorum)
         calm = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             trouble = group.create_task(self._nemesis.run(calm))
             writing = group.create_task(self._write(writer))
             group.create_task(self._tail(writer))
-            await self._until_written(writing, self._random.choice((100, 3_000, 20_000)))
+            count = self._random.choice((100, 3_000, 20_000))
+            await self._until_written(writing, min(count, self._adds_max))
             asleep = self._random.random() < 0.5
             if asleep:  # and when it wakes up, its last adds arrive after all
                 for link in self._run.network.links_of("writer"):
@@ -262,6 +266,9 @@ class Round:
                 first: int = fragment.first_entry
                 while first <= end:
                     answer = await transport.read(bookie, ReadQuery(ledger_id, key, first, end))
+                    if answer.status is Status.UNREACHABLE:  # connections come back in their time
+                        await asyncio.sleep(POLL_S)
+                        continue
                     if answer.status is Status.NO_SUCH_LEDGER:
                         break
                     assert answer.status is Status.OK, f"{bookie}: {answer.status!r}"
