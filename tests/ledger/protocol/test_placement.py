@@ -153,3 +153,33 @@ def test_a_search_that_cannot_reach_the_bound_ends() -> None:
     quorum = Quorum(64, 5, 3)
     racks = spread_over_racks(quorum, {}, range(64), {"big": 60, "r1": 2, "r2": 1, "r3": 1})
     assert sorted(racks) == ["big"] * 60 + ["r1", "r1", "r2", "r3"]
+
+
+def test_the_search_goes_on_where_the_first_choice_was_not_the_best() -> None:
+    """One rack has four bookies, two have one: those must not stand side by side."""
+    quorum = Quorum(6, 4, 2)
+    racks = spread_over_racks(quorum, {}, range(6), {"r0": 1, "r1": 1, "r2": 4})
+    assert rack_score(quorum, dict(enumerate(racks))) == (2, 14)
+
+
+@given(st.data())
+def test_no_choice_of_racks_is_better(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 5))
+    quorum = Quorum(size, data.draw(st.integers(1, size)), 1)
+    indexes = data.draw(st.lists(st.integers(0, size - 1), unique=True, min_size=1).map(sorted))
+    staying = {
+        index: data.draw(st.sampled_from(["r0", "r1", "x"]))
+        for index in range(size)
+        if index not in indexes
+    }
+    counts = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    stock = {f"r{i}": count for i, count in enumerate(counts)}
+    stock["r0"] += max(0, len(indexes) - sum(counts))
+    best = max(
+        rack_score(quorum, staying | dict(zip(indexes, racks, strict=True)))
+        for racks in itertools.product(stock, repeat=len(indexes))
+        if all(racks.count(rack) <= count for rack, count in stock.items())
+    )
+    chosen = spread_over_racks(quorum, staying, indexes, stock)
+    assert rack_score(quorum, staying | dict(zip(indexes, chosen, strict=True))) == best
+    assert all(chosen.count(rack) <= count for rack, count in stock.items())
