@@ -24,6 +24,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.closed: LedgerMetadata | None = None
         """What it was told the ledger was closed as."""
         self.machine: protocol.Recovery | None = None
+        self.read_bytes_max = 1 << 20
         self._frames: dict[int, bytes] = {}
 
     @property
@@ -46,7 +47,14 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                 query = LacQuery(self.ledger_id, self.key, fence=True)
                 self.ask_lac(effect.bookie, query, lambda a: self._lac_read(effect, a))
             case protocol.SendRead():
-                fenced = ReadQuery(self.ledger_id, self.key, effect.first, effect.last, fence=True)
+                fenced = ReadQuery(
+                    self.ledger_id,
+                    self.key,
+                    effect.first,
+                    effect.last,
+                    self.read_bytes_max,
+                    fence=True,
+                )
                 self.ask_read(
                     Kind.RECOVERY_READ,
                     effect.bookie,

@@ -67,9 +67,11 @@ def test_bk_150_recovery_without_enough_bookies_never_closes_short() -> None:
 
 
 def test_bk_355_the_no_of_a_bookie_that_recovery_brought_in_is_no_evidence() -> None:
-    """Entry 1 is acknowledged by b2 and b3, which are slow to be read. b4 replaces b3."""
+    """Entry 1 is acknowledged by b2 and b3; b1 missed it. b2 is silent. b4 replaces b3, for
+    writing only: whatever is still to be read at index 2 is b3's to answer."""
     world = World(bookies=4)
     writing, recovering = world.writer(), world.recoverer()
+    recovering.read_bytes_max = 1  # an entry per answer
     world.hold(Kind.LAC).lose()
     answers = world.hold_answers(Kind.ADD)
     writing.append("a")
@@ -77,14 +79,15 @@ def test_bk_355_the_no_of_a_bookie_that_recovery_brought_in_is_no_evidence() -> 
     writing.append("b")
     answers.release()
     assert writing.acknowledged == [0, 1]
-    slow = [world.hold_answers(Kind.RECOVERY_READ, of=name) for name in ("b2", "b3")]
+    world.hold(Kind.RECOVERY_READ, at="b2")
+    slow = world.hold_answers(Kind.RECOVERY_READ, of="b3")
     failing = world.hold(Kind.WRITE_BACK, at="b3")
 
     recovering.recover()
     failing.time_out()
-
     assert recovering.closed is None
-    slow[0].release()
+    slow.release()  # entry 0; now index 2 is asked for entry 1
+
     assert recovering.closed_at == 1
     assert world.fragments == {0: "b1 b2 b3", 1: "b1 b2 b4"}
     asked = {m.place for m in world.post.delivered if m.kind is Kind.RECOVERY_READ}

@@ -209,13 +209,13 @@ class World:
     def replacements(
         self, indexes: Sequence[int], exclude: Sequence[BookieId]
     ) -> tuple[tuple[int, BookieId], ...]:
-        """Pick registered bookies in the order of their names, or none if they are too few."""
+        """Pick registered bookies in the order of their names, as many as there are."""
         free = [
             name
             for name, bookie in self.bookies.items()
             if bookie.up and bookie.registered and name not in exclude
         ]
-        return tuple(zip(indexes, free, strict=False)) if len(free) >= len(indexes) else ()
+        return tuple(zip(indexes, free, strict=False))
 
     def is_up(self, place: str) -> bool:
         return place == METADATA or self.bookie(place).up
