@@ -15,7 +15,7 @@ ZK ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix test demo proto sim bench clean distclean
+.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -23,6 +23,8 @@ help:
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make fix               format and repair what can be repaired'
 	@echo 'make sim [SEED=n | SEEDS=a:b]   the simulator: one seed, or those from a up to b'
+	@echo 'make mutations         known bugs, put back one at a time: how many seeds find each'
+	@echo 'make transcripts       write the golden transcripts of the protocol anew'
 	@echo 'make bench             how many entries a second the wire and a bookie take'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
@@ -84,6 +86,12 @@ proto: $(STAMP)
 
 sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+
+mutations: $(STAMP)
+	$(PY) -m tests.simulation.mutations
+
+transcripts: $(STAMP)
+	$(PY) -m tests.transcripts
 
 bench: $(STAMP)
 	$(PY) -m benchmarks.wire

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Self
 
@@ -16,6 +16,9 @@ from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
+from ledger.protocol.quarantine import Quarantine, QuarantineConfig
+from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.recovering import recover
@@ -32,9 +35,18 @@ class ClientConfig:
     """How long one call to the metadata store may take."""
     bookie_timeout_s: float = 5.0
     """How long a bookie may take to answer before it counts as unreachable."""
+    pending_bytes_max: int = 64 * 1024 * 1024
+    """How much a writer holds that is not confirmed; see `LedgerWriter.ready`."""
+    placement: PlacementPolicy = field(default_factory=RackAwarePlacement)
+    """Which bookies a new ledger gets, and which replace those that fail."""
+    quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
+    """When bookies that failed are picked again."""
+    delay_ensemble_change: bool = False
+    """See `ledger.protocol.writer.WriterConfig`."""
 
     def __post_init__(self) -> None:
         assert min(self.session_timeout_s, self.metadata_timeout_s, self.bookie_timeout_s) > 0
+        assert self.pending_bytes_max > 0
 
 
 class LedgerClient:
@@ -77,6 +89,10 @@ class LedgerClient:
             bookies=bookies,
             transport=transport,
             random=Random(secrets.randbits(64)),  # noqa: S311 - spreads load, hides nothing
+            pending_bytes_max=config.pending_bytes_max,
+            writing=WriterConfig(delay_ensemble_change=config.delay_ensemble_change),
+            placement=config.placement,
+            quarantine=Quarantine(config.quarantine),
         )
         return cls(store, environment, owns_store=owns_store)
 
@@ -93,7 +109,7 @@ class LedgerClient:
         The metadata is durable before the first entry is sent (rule 2). Raises
         `NotEnoughBookies`, `MetadataUnavailable`."""
         quorum = quorum or Quorum()
-        ensemble = self._environment.choose(quorum.ensemble)
+        ensemble = self._environment.ensemble(quorum)
         if ensemble is None:
             available = [registration.bookie for registration in self.bookies.available()]
             raise NotEnoughBookies(quorum.ensemble, available)

@@ -1,20 +1,19 @@
-"""What every handle of one client shares, and the choices that need randomness and time."""
+"""What every handle of one client shares: its ways to the world, and its choice of bookies."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
 
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
-from ledger.metadata import LedgerMetadata
-from ledger.protocol.placement import choose_ensemble
+from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement
+from ledger.protocol.quarantine import Quarantine
+from ledger.protocol.writer import WriterConfig
+from ledger.quorum import Quorum
 from ledger.registry import BookieDirectory
+from ledger.requests import Status
 from ledger.transport.port import BookieTransport
-
-QUARANTINE_S: Final = 30.0
-"""How long a bookie that failed is picked only if there is no other."""
 
 
 @dataclass(slots=True)
@@ -25,36 +24,41 @@ class Environment:
     bookies: BookieDirectory
     transport: BookieTransport
     random: Random
-    _quarantined: dict[BookieId, float] = field(default_factory=dict)
+    pending_bytes_max: int
+    writing: WriterConfig = field(default_factory=WriterConfig)
+    placement: PlacementPolicy = field(default_factory=RackAwarePlacement)
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
-    def choose(
-        self, count: int, *, exclude: Collection[BookieId] = ()
-    ) -> tuple[BookieId, ...] | None:
-        """Pick *count* writable bookies, or None if there are not enough."""
-        now = asyncio.get_running_loop().time()
-        self._quarantined = {b: until for b, until in self._quarantined.items() if until > now}
-        return choose_ensemble(
-            count,
-            [
-                BookieId(registration.bookie)
-                for registration in self.bookies.available()
-                if not registration.read_only
-            ],
-            self.random,
-            exclude=exclude,
-            avoid=self._quarantined,
-        )
+    def ensemble(self, quorum: Quorum) -> tuple[BookieId, ...] | None:
+        """Choose the ensemble of a new ledger, or None if there are too few bookies."""
+        return self.placement.ensemble(quorum, self._pool(), self.random)
 
     def replacements(
-        self, indexes: tuple[int, ...], exclude: tuple[BookieId, ...]
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        indexes: Sequence[int],
+        exclude: Collection[BookieId],
     ) -> tuple[tuple[int, BookieId], ...]:
-        """Pick a bookie for each of *indexes*; nothing if there are not enough."""
-        chosen = self.choose(len(indexes), exclude=exclude)
-        return () if chosen is None else tuple(zip(indexes, chosen, strict=True))
+        """Choose a bookie for each of *indexes*, as many as there are."""
+        return self.placement.replacements(
+            quorum, ensemble, indexes, self._pool(), self.random, exclude=exclude
+        )
 
-    def quarantine(self, bookie: BookieId) -> None:
-        """Remember that *bookie* just failed."""
-        self._quarantined[bookie] = asyncio.get_running_loop().time() + QUARANTINE_S
+    def reported(self, bookie: BookieId, status: Status) -> None:
+        """Take note of what *bookie* answered, or that it did not."""
+        self.quarantine.reported(bookie, status, now=asyncio.get_running_loop().time())
+
+    def quarantined(self) -> tuple[BookieId, ...]:
+        return self.quarantine.quarantined(now=asyncio.get_running_loop().time())
+
+    def _pool(self) -> Pool:
+        writable = [r.bookie for r in self.bookies.available() if not r.read_only]
+        return Pool(
+            tuple(BookieId(bookie) for bookie in writable),
+            avoid=self.quarantined(),
+            racks={BookieId(bookie): rack for bookie, rack in self.bookies.racks().items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,3 @@ class Credentials:
     ledger_id: LedgerId
     key: bytes
     mac: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLedger:
-    """Metadata with the version to compare it by."""
-
-    metadata: LedgerMetadata
-    version: int

@@ -1,7 +1,7 @@
 """The handle of a reader: drives `protocol.reading`, one machine for each read."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -15,13 +15,23 @@ from ledger.errors import (
     NoSuchLedger,
     WrongPassword,
 )
-from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop, read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import reading as protocol
-from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.answers import (
+    Fault,
+    Found,
+    RepairHint,
+    proven_lac,
+    repair_hints,
+    verified,
+)
 from ledger.quorum import all_covered
 from ledger.requests import LacQuery, ReadQuery, Status
+
+_log = get_logger(__name__)
 
 WATCH_RETRY_S: Final = 0.5
 """Pause after the metadata store did not answer."""
@@ -54,6 +64,7 @@ class LedgerReader:
         self._lac = NO_ENTRY
         self._reads: dict[_Read, None] = {}
         self._closed = False
+        self._hinted: dict[tuple[BookieId, Fault], int] = {}
         self._watching: asyncio.Task[None] | None = None
         if metadata.state is not LedgerState.CLOSED:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -73,6 +84,12 @@ class LedgerReader:
         """The last entry that may be read, as far as this reader knows."""
         return self._lac if self.last_entry is None else self.last_entry
 
+    @property
+    def repair_hints(self) -> Mapping[tuple[BookieId, Fault], int]:
+        """Replicas found damaged or missing so far, by bookie: entries that another replica
+        gave instead. Each first one is a warning in the log, too (rule 54)."""
+        return self._hinted
+
     async def read(self, first: int, last: int) -> list[Entry]:
         """Return entries first..last, all of them.
 
@@ -87,6 +104,24 @@ class LedgerReader:
             first = some[-1].entry_id + 1
         return entries
 
+    async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
+        """Return what bookies hold of first..last without a gap, confirmed or not.
+
+        Promises nothing beyond `last_add_confirmed`: such an entry was never acknowledged to
+        anybody as far as this reader knows, a recovery may end the ledger before it, and then
+        it never was part of it (rule 53). To be used by those who know that the ledger's
+        writer is gone and decide by other means, or only look. A ledger that is CLOSED has
+        no unconfirmed entries. Ends at the first entry that its bookies do not have. Raises
+        `EntryLost` if none of them answers, and as `read` does."""
+        entries: list[Entry] = []
+        while first <= last:
+            some = await self._read_some(first, last, 1 << 20, 0.0, unconfirmed=True)
+            if not some:
+                break
+            entries += some
+            first = some[-1].entry_id + 1
+        return entries
+
     async def read_some(
         self, first: int, *, last: int | None = None, bytes_max: int = 1 << 20, wait_s: float = 0.0
     ) -> list[Entry]:
@@ -94,11 +129,22 @@ class LedgerReader:
 
         At least one if there is one; about *bytes_max* at most. Waits up to *wait_s* for the
         first. Empty if time ran out, or if the ledger is CLOSED and ends before *first*."""
+        return await self._read_some(first, last, bytes_max, wait_s)
+
+    async def _read_some(
+        self,
+        first: int,
+        last: int | None,
+        bytes_max: int,
+        wait_s: float,
+        *,
+        unconfirmed: bool = False,
+    ) -> list[Entry]:
         if self._closed:
             raise HandleClosed(f"reader of ledger {self.ledger_id}")
         if self.last_entry is not None and first > self.last_entry:
             return []
-        read = _Read(self, first, last, bytes_max, wait_s)
+        read = _Read(self, first, last, bytes_max, wait_s, unconfirmed=unconfirmed)
         self._reads[read] = None
         try:
             return await read.finished()
@@ -161,6 +207,19 @@ class LedgerReader:
             return  # CLOSED is terminal: this is a late reply
         self.metadata = metadata
 
+    def _take_hint(self, hint: RepairHint) -> None:
+        of = (hint.bookie, hint.fault)
+        tell = _log.debug if of in self._hinted else _log.warning
+        self._hinted[of] = self._hinted.get(of, 0) + hint.count
+        tell(
+            "replica_wants_repair",
+            ledger_id=self.ledger_id,
+            bookie=hint.bookie,
+            entry_id=hint.entry_id,
+            fault=hint.fault.value,
+            count=hint.count,
+        )
+
     async def _watch(self) -> None:
         """Tell the reads under way as soon as the ledger changes, closes or is deleted."""
         watch = self._environment.ledgers.watch(self.ledger_id)
@@ -197,6 +256,8 @@ class _Read:
         last: int | None,
         bytes_max: int,
         wait_s: float,
+        *,
+        unconfirmed: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._reader = reader
@@ -213,6 +274,8 @@ class _Read:
             last=(1 << 62) if last is None else last,
             last_add_confirmed=reader.last_add_confirmed,
             give_up_at=loop.time() + wait_s,
+            avoid=reader._environment.quarantined(),  # noqa: SLF001
+            unconfirmed=unconfirmed,
         )
         self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
             self._machine,
@@ -268,8 +331,10 @@ class _Read:
             bytes_max=self._bytes_max,
             wait_ms=effect.wait_ms,
         )
+        confirmed = self._reader.last_add_confirmed
         answer = await self._environment.transport.read(effect.bookie, query)
         found = verified(answer, self._reader.ledger_id, self._credentials.mac)
+        self._report(effect, found, confirmed)
         for entry_id, header in found.headers.items():
             frame = found.frames[entry_id]
             self._entries[entry_id] = Entry(
@@ -288,6 +353,20 @@ class _Read:
             found.last_add_confirmed,
             found.fenced,
         )
+
+    def _report(self, asked: protocol.SendRead, found: Found, confirmed: int) -> None:
+        damaged = found.damaged is not None
+        self._environment.reported(asked.bookie, Status.DAMAGED if damaged else found.status)
+        hints = repair_hints(
+            found,
+            bookie=asked.bookie,
+            index=asked.index,
+            asked=range(asked.first, asked.last + 1),
+            confirmed=confirmed,
+            quorum=self._reader.metadata.quorum,
+        )
+        for hint in hints:
+            self._reader._take_hint(hint)  # noqa: SLF001
 
     def _learn(self) -> None:
         self._reader._learn(self._machine.metadata, self._machine.last_add_confirmed)  # noqa: SLF001

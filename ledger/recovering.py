@@ -81,7 +81,9 @@ class _Recovering:
                 for entry_id in [e for e in self._frames if e <= effect.last]:
                     del self._frames[entry_id]
             case protocol.ChooseReplacements():
-                chosen = self._environment.replacements(effect.indexes, effect.exclude)
+                chosen = self._environment.replacements(
+                    self._quorum, effect.ensemble, effect.indexes, effect.exclude
+                )
                 self._run.post(protocol.ReplacementsChosen(chosen))
             case protocol.WriteMetadata():
                 self._run.spawn(
@@ -129,6 +131,7 @@ class _Recovering:
             fence=True,
         )
         answer = await self._environment.transport.read(effect.bookie, query)
+        self._environment.reported(effect.bookie, answer.status)
         found = verified(answer, self._ledger_id, self._credentials.mac)
         for entry_id, frame in found.frames.items():
             self._frames.setdefault(entry_id, bytes(frame))
@@ -159,6 +162,7 @@ class _Recovering:
         )
 
         def answered(status: Status) -> None:
+            self._environment.reported(effect.bookie, status)
             sent = (effect.index, effect.generation, effect.first, effect.last)
             if status is Status.OK:
                 self._run.post(protocol.WriteBackStored(*sent))

@@ -84,6 +84,7 @@ class BookieDirectory:
         self._store = store
         self._registered: dict[str, BookieRegistration] = {}
         self._addresses: dict[str, str] = {}
+        self._racks: dict[str, str] = {}
         """Last known, also of bookies that are gone: they may still answer."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -114,6 +115,10 @@ class BookieDirectory:
     def address(self, bookie: str) -> str | None:
         """Return where *bookie* was last known to listen, or None."""
         return self._addresses.get(bookie)
+
+    def racks(self) -> Mapping[str, str]:
+        """Return the rack that each bookie last registered with, also of those gone since."""
+        return self._racks
 
     async def wait_for(self, count: int, timeout_s: float) -> tuple[BookieRegistration, ...]:
         """Wait until *count* writable bookies are registered; return all.
@@ -167,6 +172,7 @@ class BookieDirectory:
         await self._remember_cookies(registered)
         self._registered = registered
         self._addresses.update({name: r.address for name, r in registered.items()})
+        self._racks.update({name: r.rack for name, r in registered.items()})
         self._changed.set()
 
     async def _remember_cookies(self, registered: Mapping[str, BookieRegistration]) -> None:

@@ -2,9 +2,17 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
-from ledger.entry import ENTRY_BYTES_MAX, encode_frame, encode_lac
+from ledger.entry import (
+    ENTRY_BYTES_MAX,
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    encode_frame,
+    encode_lac,
+)
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
     EntryTooLarge,
@@ -18,7 +26,7 @@ from ledger.errors import (
     WriterFailed,
     WrongPassword,
 )
-from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ids import EntryId, LedgerId
 from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import writer as protocol
@@ -27,8 +35,9 @@ from ledger.requests import AddRun, Status
 
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Larger sends are cut, between entries, into several runs."""
-PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of entries that may wait for confirmation."""
+ENTRY_CHARGE_MIN: Final = 256
+"""An entry that waits for confirmation counts as this many bytes at least: so much it costs
+however small it is."""
 
 
 class LedgerWriter:
@@ -46,7 +55,7 @@ class LedgerWriter:
         """Why the writer is over, if it failed."""
         self._environment = environment
         self._credentials = credentials
-        self._machine = protocol.Writer(self.ledger_id, metadata, version)
+        self._machine = protocol.Writer(self.ledger_id, metadata, version, environment.writing)
         self._striped = metadata.quorum.ensemble > metadata.quorum.write
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
             self._machine,
@@ -66,6 +75,8 @@ class LedgerWriter:
         self._closed: asyncio.Future[LedgerMetadata] = self._loop.create_future()
         self._closed.add_done_callback(_retrieved)
         self._closing = False
+        self._room = asyncio.Event()
+        """Set when `ready` has to look again."""
         self._runs: dict[tuple[int, int], list[AddRun]] = {}
         """Runs just built, shared by the bookies of one step."""
 
@@ -88,6 +99,7 @@ class LedgerWriter:
 
     @property
     def pending_bytes(self) -> int:
+        """Bytes of entries that wait for confirmation, small ones counted as a bit more."""
         return self._pending_bytes
 
     def add(self, payload: bytes) -> asyncio.Future[EntryId]:
@@ -101,9 +113,9 @@ class LedgerWriter:
             raise HandleClosed(f"writer of ledger {self.ledger_id}")
         if len(payload) > ENTRY_BYTES_MAX:
             raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
-        if self._pending_bytes >= PENDING_BYTES_MAX:
-            raise TooManyPending(self._pending_bytes, PENDING_BYTES_MAX)
-        self._pending_bytes += len(payload)
+        if not self._has_room():
+            raise TooManyPending(self._pending_bytes, self._environment.pending_bytes_max)
+        self._pending_bytes += _charge(len(payload))
         self._length += len(payload)
         if not self._queued:
             self._loop.call_soon(self._push)
@@ -113,6 +125,18 @@ class LedgerWriter:
         self._waiting.append(future)
         return future
 
+    async def ready(self) -> None:
+        """Wait until `add` has room for one more entry.
+
+        Raises what `add` would: the error that ended this writer, or `HandleClosed`."""
+        while self.error is None and not self._closing and not self._has_room():
+            self._room.clear()
+            await self._room.wait()
+        if self.error is not None:
+            raise self.error
+        if self._closing:
+            raise HandleClosed(f"writer of ledger {self.ledger_id}")
+
     async def close(self) -> LedgerMetadata:
         """Wait for what is pending, then write CLOSED; return the final metadata.
 
@@ -120,6 +144,7 @@ class LedgerWriter:
         writer. A second call waits for the first."""
         if not self._closing:
             self._closing = True
+            self._room.set()
             self._push()
             self._run.post(protocol.CloseRequested())
         return await asyncio.shield(self._closed)
@@ -129,6 +154,9 @@ class LedgerWriter:
         self._closing = True
         if not self._closed.done():
             self._fail(HandleClosed(f"writer of ledger {self.ledger_id}"))
+
+    def _has_room(self) -> bool:
+        return self._pending_bytes < self._environment.pending_bytes_max
 
     def _push(self) -> None:
         if not self._queued or self.error is not None:
@@ -160,7 +188,9 @@ class LedgerWriter:
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
             case protocol.ChooseReplacements():
-                chosen = self._environment.replacements(effect.indexes, effect.exclude)
+                chosen = self._environment.replacements(
+                    self.metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
+                )
                 self._run.post(protocol.ReplacementsChosen(chosen))
             case protocol.WriteMetadata():
                 self._run.spawn(
@@ -193,36 +223,37 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, effect: protocol.SendAdds) -> None:
-        for run in self._runs_of(effect.index, effect.first, effect.last):
-            first, last = run.entries[0], run.entries[-1]
-            if self._striped:  # ids between belong to other bookies: the range covers them
-                first, last = effect.first, effect.last
-            self._environment.transport.add(
-                effect.bookie, run, _Done(self, effect.index, effect.generation, first, last)
-            )
+        first = effect.first
+        runs = self._runs_of(effect.index, effect.first, effect.last)
+        for number, run in enumerate(runs, 1):
+            # A run answers for its range: ids between its own are of other bookies.
+            last = effect.last if number == len(runs) else run.entries[-1]
+            sent = effect if len(runs) == 1 else replace(effect, first=first, last=last)
+            self._environment.transport.add(effect.bookie, run, _Done(self, sent))
+            first = last + 1
 
     def _runs_of(self, index: int, first: int, last: int) -> list[AddRun]:
         """Return what *index* holds of first..last; built once for bookies that hold the same."""
         if self._striped:
             quorum = self.metadata.quorum
             ids = [e for e in range(first, last + 1) if holds(index, e, quorum)]
-            return [self._build(ids)]
+            return [self._build(cut) for cut in self._cut(ids)]
         known = self._runs.get((first, last))
         if known is None:
-            known = [self._build(ids) for ids in self._cut(first, last)]
+            known = [self._build(ids) for ids in self._cut(range(first, last + 1))]
             self._runs = {(first, last): known}
         return known
 
-    def _cut(self, first: int, last: int) -> list[range]:
-        cuts, start, size = [], first, 0
-        for entry_id in range(first, last + 1):
+    def _cut(self, ids: Sequence[int]) -> list[Sequence[int]]:
+        cuts, start, size = list[Sequence[int]](), 0, 0
+        for number, entry_id in enumerate(ids, 1):
             size += len(self._frames[entry_id])
-            if size >= RUN_BYTES_MAX or entry_id == last:
-                cuts.append(range(start, entry_id + 1))
-                start, size = entry_id + 1, 0
+            if size >= RUN_BYTES_MAX or number == len(ids):
+                cuts.append(ids[start:number])
+                start, size = number, 0
         return cuts
 
-    def _build(self, ids: range | list[int]) -> AddRun:
+    def _build(self, ids: Sequence[int]) -> AddRun:
         frames = [self._frames[entry_id] for entry_id in ids]
         return AddRun(
             ledger_id=self.ledger_id,
@@ -250,28 +281,27 @@ class LedgerWriter:
         for bookie in effect.bookies:
             self._environment.transport.add(bookie, run, _ignore)
 
-    def on_answer(self, index: int, generation: int, first: int, last: int, status: Status) -> None:
+    def on_answer(self, sent: protocol.SendAdds, status: Status) -> None:
         """Called by the transport when a run is answered."""
+        what = (sent.index, sent.generation, sent.first, sent.last)
         if status is Status.OK:
-            self._run.post(protocol.AddsStored(index, generation, first, last))
+            self._run.post(protocol.AddsStored(*what))
             return
-        if status is Status.UNREACHABLE:
-            self._environment.quarantine(self._bookie(index))
-        self._run.post(protocol.AddsRefused(index, generation, first, last, status))
-
-    def _bookie(self, index: int) -> BookieId:
-        return self.metadata.last_fragment.bookies[index]
+        self._environment.reported(sent.bookie, status)
+        self._run.post(protocol.AddsRefused(*what, status))
 
     def _confirm(self, last: EntryId) -> None:
         self._runs.clear()
         entry_id = last - self._unconfirmed_before(last) + 1
         while entry_id <= last:
             frame = self._frames.pop(entry_id)
-            self._pending_bytes -= _payload_bytes(frame, self._credentials.mac)
+            self._pending_bytes -= _charge(_payload_bytes(frame, self._credentials.mac))
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(EntryId(entry_id))
             entry_id += 1
+        if self._has_room():
+            self._room.set()
 
     def _unconfirmed_before(self, last: EntryId) -> int:
         """Return how many of the waiting entries are at or below *last*."""
@@ -284,6 +314,7 @@ class LedgerWriter:
         self._frames.clear()
         self._queued.clear()
         self._pending_bytes = 0
+        self._room.set()
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -315,19 +346,15 @@ class LedgerWriter:
 
 
 class _Done:
-    """Callback of one run; a slotted object is lighter than a closure with five cells."""
+    """Callback of one run."""
 
-    __slots__ = ("_first", "_generation", "_index", "_last", "_writer")
+    __slots__ = ("_sent", "_writer")
 
-    def __init__(
-        self, writer: LedgerWriter, index: int, generation: int, first: int, last: int
-    ) -> None:
-        self._writer = writer
-        self._index, self._generation = index, generation
-        self._first, self._last = first, last
+    def __init__(self, writer: LedgerWriter, sent: protocol.SendAdds) -> None:
+        self._writer, self._sent = writer, sent
 
     def __call__(self, status: Status) -> None:
-        self._writer.on_answer(self._index, self._generation, self._first, self._last, status)
+        self._writer.on_answer(self._sent, status)
 
 
 def _as_log_error(ledger_id: LedgerId, error: BaseException) -> LogError:
@@ -344,7 +371,9 @@ def _retrieved(future: "asyncio.Future[EntryId] | asyncio.Future[LedgerMetadata]
         future.exception()
 
 
-def _payload_bytes(frame: bytes, mac: bytes | None) -> int:
-    from ledger.entry import HEADER_BYTES, TRAILER_BYTES
+def _charge(payload_bytes: int) -> int:
+    return max(payload_bytes, ENTRY_CHARGE_MIN)
 
+
+def _payload_bytes(frame: bytes, mac: bytes | None) -> int:
     return len(frame) - HEADER_BYTES - (0 if mac is None else TRAILER_BYTES)

@@ -2,10 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
 
 from ledger.entry import Header, authenticate, verify_frame, verify_proof
 from ledger.errors import DamagedEntry
+from ledger.ids import BookieId
+from ledger.quorum import Quorum, holds
 from ledger.requests import LacAnswer, ReadAnswer, Status
+
+HINT_ENTRIES_MAX: Final = 1024
+"""How many entries of one answer are looked at for missing ones."""
+
+
+class Fault(Enum):
+    DAMAGED = "damaged"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairHint:
+    """A replica that has not what it should have: the ledger can be read, but repair it.
+
+    A hint only. An entry may be missing because it is still on its way to the last of its
+    bookies, or because re-replication moved it since the metadata was read."""
+
+    bookie: BookieId
+    fault: Fault
+    entry_id: int
+    """The first one."""
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +68,33 @@ def verified(answer: ReadAnswer, ledger_id: int, mac: bytes | None) -> Found:
         headers[entry_id], frames[entry_id] = header, frame
         lac = max(lac, header.last_add_confirmed)
     return Found(answer.status, headers, frames, considered, damaged, lac, answer.fenced)
+
+
+def repair_hints(
+    found: Found,
+    *,
+    bookie: BookieId,
+    index: int,
+    asked: range,
+    confirmed: int,
+    quorum: Quorum,
+) -> tuple[RepairHint, ...]:
+    """Return what the answer of *bookie*, at *index*, says about its own replicas (rule 54).
+
+    *confirmed*: up to where entries were known to be confirmed when the bookie was asked."""
+    hints: list[RepairHint] = []
+    if found.damaged is not None:
+        hints.append(RepairHint(bookie, Fault.DAMAGED, found.damaged))
+    considered = asked[-1] if found.status is Status.NO_SUCH_LEDGER else found.considered
+    last = min(considered, confirmed, asked[-1], asked[0] + HINT_ENTRIES_MAX - 1)
+    missing = [
+        entry_id
+        for entry_id in range(asked[0], last + 1)
+        if entry_id not in found.headers and holds(index, entry_id, quorum)
+    ]
+    if missing:
+        hints.append(RepairHint(bookie, Fault.MISSING, missing[0], len(missing)))
+    return tuple(hints)
 
 
 def proven_lac(proof: bytes, ledger_id: int, mac: bytes | None) -> int:

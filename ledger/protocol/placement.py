@@ -1,9 +1,124 @@
-"""Choosing bookies for ensembles: pure, with the random source as an argument."""
+"""Choosing bookies for ensembles: a policy port and two policies.
 
-from collections.abc import Collection, Sequence
+Pure, with the random source as an argument. Every policy promises:
+    bookies chosen are different, available, and none that must not be chosen
+    None, or fewer replacements, only if there are too few; bookies to *avoid* (quarantined)
+    are chosen only as far as there are not enough others
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 from ledger.ids import BookieId
+from ledger.protocol.racks import spread_over_racks
+from ledger.quorum import Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What there is to choose from."""
+
+    available: tuple[BookieId, ...]
+    """Writable bookies, sorted."""
+    avoid: Collection[BookieId] = ()
+    racks: Mapping[BookieId, str] = field(default_factory=dict)
+    """Rack of each bookie that has one, also of those that are not available now. All
+    others count as one rack without a name."""
+
+
+class PlacementPolicy(Protocol):
+    def ensemble(self, quorum: Quorum, pool: Pool, random: Random) -> tuple[BookieId, ...] | None:
+        """Return the ordered ensemble of a new ledger, or None if there are too few bookies."""
+
+    def replacements(
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        indexes: Sequence[int],
+        pool: Pool,
+        random: Random,
+        *,
+        exclude: Collection[BookieId],
+    ) -> tuple[tuple[int, BookieId], ...]:
+        """Return a bookie for each of *indexes*, for the first of them if there are too few.
+
+        None of *exclude*, nor of *ensemble*."""
+
+
+class RandomPlacement:
+    """Any bookie anywhere."""
+
+    def ensemble(self, quorum: Quorum, pool: Pool, random: Random) -> tuple[BookieId, ...] | None:
+        return choose_ensemble(quorum.ensemble, pool.available, random, avoid=pool.avoid)
+
+    def replacements(
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        indexes: Sequence[int],
+        pool: Pool,
+        random: Random,
+        *,
+        exclude: Collection[BookieId],
+    ) -> tuple[tuple[int, BookieId], ...]:
+        assert len(ensemble) == quorum.ensemble
+        chosen = _sample(len(indexes), pool, random, exclude=(*ensemble, *exclude))
+        return tuple(zip(indexes, chosen, strict=False))
+
+
+class RackAwarePlacement:
+    """Spreads every write set over as many racks as it can; else like `RandomPlacement`.
+
+    Where no bookie was given a rack, or all the same, this is the random policy."""
+
+    def ensemble(self, quorum: Quorum, pool: Pool, random: Random) -> tuple[BookieId, ...] | None:
+        if len(pool.available) < quorum.ensemble:
+            return None
+        indexes = range(quorum.ensemble)
+        placed = self._place(quorum, {}, indexes, _usable(len(indexes), pool, random), pool, random)
+        return tuple(bookie for _, bookie in placed)
+
+    def replacements(
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        indexes: Sequence[int],
+        pool: Pool,
+        random: Random,
+        *,
+        exclude: Collection[BookieId],
+    ) -> tuple[tuple[int, BookieId], ...]:
+        usable = _usable(len(indexes), pool, random, exclude=(*ensemble, *exclude))
+        indexes = indexes[: len(usable)]
+        staying = {
+            index: pool.racks.get(bookie, "")
+            for index, bookie in enumerate(ensemble)
+            if index not in indexes
+        }
+        return self._place(quorum, staying, indexes, usable, pool, random)
+
+    def _place(
+        self,
+        quorum: Quorum,
+        staying: Mapping[int, str],
+        indexes: Sequence[int],
+        usable: Sequence[BookieId],
+        pool: Pool,
+        random: Random,
+    ) -> tuple[tuple[int, BookieId], ...]:
+        by_rack: dict[str, list[BookieId]] = {}
+        for bookie in random.sample(usable, len(usable)):
+            by_rack.setdefault(pool.racks.get(bookie, ""), []).append(bookie)
+        # Larger racks earlier, in proportion: their bookies should not carry less than others.
+        weights = {rack: random.random() ** (1 / len(by_rack[rack])) for rack in sorted(by_rack)}
+        order = sorted(by_rack, key=lambda rack: (-weights[rack], rack))
+        stock = {rack: len(by_rack[rack]) for rack in order}
+        racks = spread_over_racks(quorum, staying, indexes, stock)
+        return tuple(
+            (index, by_rack[rack].pop()) for index, rack in zip(indexes, racks, strict=True)
+        )
 
 
 def choose_ensemble(
@@ -18,11 +133,30 @@ def choose_ensemble(
 
     Never one of *exclude*; one of *avoid* (bookies that failed a short while ago) only if
     there are not enough others."""
-    allowed = [bookie for bookie in available if bookie not in exclude]
-    preferred = [bookie for bookie in allowed if bookie not in avoid]
-    others = [bookie for bookie in allowed if bookie in avoid]
-    if len(allowed) < size:
-        return None
+    chosen = _sample(size, Pool(tuple(available), avoid), random, exclude=exclude)
+    return chosen if len(chosen) == size else None
+
+
+def _sample(
+    size: int, pool: Pool, random: Random, *, exclude: Collection[BookieId] = ()
+) -> tuple[BookieId, ...]:
+    """Return up to *size* bookies in random order."""
+    preferred, others = _split(pool, exclude)
     chosen = random.sample(preferred, min(size, len(preferred)))
-    chosen += random.sample(others, size - len(chosen))
+    chosen += random.sample(others, min(size - len(chosen), len(others)))
     return tuple(chosen)
+
+
+def _usable(
+    size: int, pool: Pool, random: Random, *, exclude: Collection[BookieId] = ()
+) -> list[BookieId]:
+    """Return the bookies to choose *size* from: those to avoid only as far as needed."""
+    preferred, others = _split(pool, exclude)
+    missing = min(max(0, size - len(preferred)), len(others))
+    return preferred + random.sample(others, missing)
+
+
+def _split(pool: Pool, exclude: Collection[BookieId]) -> tuple[list[BookieId], list[BookieId]]:
+    allowed = [bookie for bookie in pool.available if bookie not in exclude]
+    preferred = [bookie for bookie in allowed if bookie not in pool.avoid]
+    return preferred, [bookie for bookie in allowed if bookie in pool.avoid]

@@ -4,20 +4,26 @@ Never fences and never disturbs the writer. Delivers confirmed entries only: at 
 last add confirmed, or the last entry once the ledger is CLOSED (rule 53). A replica that
 answers with damage, an error or "not here" for a confirmed entry is passed over for the next
 one (rule 54); when all were asked the metadata is read again, because re-replication may
-have moved the entries (rule 55). A replica that is slow gets company after a while.
+have moved the entries (rule 55). A replica that is slow gets company after a while, and
+the next one after a longer while. In a striped ensemble no bookie holds more than Qw entries
+in a row: enough of them are asked at once to get all of a range.
+
+Unconfirmed reads are an explicit choice. What they find above the last add confirmed may
+later turn out not to be part of the ledger.
 
 Invariants (asserted by `check`):
     until it is finished something is under way: a request, a refresh or a pause
     `last_add_confirmed` only grows
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from ledger.ids import BookieId
+from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.quorum import write_set
+from ledger.quorum import holds, write_set
 from ledger.requests import Status
 
 WAIT_MS_MAX: Final = 1000
@@ -28,6 +34,9 @@ WAIT_MS_MAX: Final = 1000
 class ReadingConfig:
     speculative_s: float = 0.5
     """How long one replica may be silent before a second one is asked too."""
+    speculative_factor: float = 2.0
+    """How much longer than that the next one may be silent, and so on."""
+    speculative_s_max: float = 4.0
     rounds_max: int = 4
     """How often all replicas are asked before a confirmed entry counts as lost."""
     retry_s: float = 0.05
@@ -121,7 +130,8 @@ class Reading:
     """Read entries from *first* on, at most to *last*, at least one unless time runs out.
 
     *give_up_at*: until when to wait for an entry that is not confirmed yet; one replica is
-    heard in any case."""
+    heard in any case. Replicas to *avoid* are asked last. *unconfirmed*: deliver what is
+    there, confirmed or not, without waiting for more."""
 
     def __init__(
         self,
@@ -131,27 +141,37 @@ class Reading:
         last: int,
         last_add_confirmed: int,
         give_up_at: float,
+        avoid: Collection[BookieId] = (),
+        unconfirmed: bool = False,
         config: ReadingConfig | None = None,
     ) -> None:
         self.metadata = metadata
-        self.last_add_confirmed = last_add_confirmed
+        self.last_add_confirmed = max(last_add_confirmed, _confirmed_by(metadata))
         self.finished = False
         self._first, self._last = first, last
         self._give_up_at = give_up_at
+        self._avoid = avoid
+        self._unconfirmed = unconfirmed
         self._config = config or ReadingConfig()
         self._found: dict[int, None] = {}
         self._attempt = 0
         self._asked: dict[int, int] = {}
-        """Request under way: index -> attempt."""
+        """Request for the first entry under way: index -> attempt."""
+        self._helping: dict[int, int] = {}
+        """Request under way for entries further on that the first replica does not hold."""
+        self._helpers_asked = False
         self._tried: dict[int, None] = {}
         """Indexes that did not help in this round."""
         self._rounds = 0
         self._heard = False
         """Iff some replica answered: one is asked even if there is no time to wait, so that
         a read also learns the last add confirmed."""
+        self._denied = False
+        """Iff some replica answered that it does not have the first entry."""
         self._round_failed = False
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
         self._pause_s = self._config.retry_s
+        self._patience_s = self._config.speculative_s
         self._speculate_at: float | None = None
         self._resume_at: float | None = None
         self._refreshing = False
@@ -164,7 +184,9 @@ class Reading:
     @property
     def readable(self) -> int:
         """Last entry that may be delivered."""
-        return self.last_add_confirmed if self.end is None else self.end
+        if self.end is not None:
+            return self.end
+        return self._last if self._unconfirmed else self.last_add_confirmed
 
     def deadline(self) -> float | None:
         times = [at for at in (self._speculate_at, self._resume_at) if at is not None]
@@ -196,7 +218,8 @@ class Reading:
         return effects
 
     def check(self) -> None:
-        assert self.finished or self._asked or self._refreshing or self._resume_at is not None
+        under_way = self._asked or self._helping or self._refreshing
+        assert self.finished or under_way or self._resume_at is not None
         assert not self._found or min(self._found) >= self._first
 
     def _ask(self, now: float) -> list[ReadingEffect]:
@@ -204,11 +227,15 @@ class Reading:
         time_is_up = self._heard and now >= self._give_up_at
         if self._first > self.readable and (self.end is not None or time_is_up):
             return self._deliver()
-        ensemble = self.metadata.fragment_of(self._first).bookies
-        candidates = write_set(self._first, self.metadata.quorum)
-        for index in candidates:
+        for index in self._replicas(self._first):
             if index not in self._tried and index not in self._asked:
-                return [self._send(index, ensemble[index], now)]
+                helpers = self._helpers(index)
+                self._asked[index] = self._attempt + 1
+                effects: list[ReadingEffect] = [self._send(index, now)]
+                for helper in helpers:
+                    self._helping[helper] = self._attempt + 1
+                    effects.append(self._send(helper, now))
+                return effects
         if self._asked:
             self._speculate_at = None
             return []  # everybody was asked; somebody may still answer
@@ -216,34 +243,71 @@ class Reading:
             return self._deliver()
         return self._end_round()
 
-    def _send(self, index: int, bookie: BookieId, now: float) -> SendRead:
+    def _replicas(self, entry_id: int) -> list[int]:
+        """Return who holds *entry_id*, in the order to ask."""
+        indexes = write_set(entry_id, self.metadata.quorum)
+        if len(indexes) < self.metadata.quorum.ensemble:
+            indexes = indexes[::-1]  # the last of them holds the most from there on
+        ensemble = self.metadata.fragment_of(self._first).bookies
+        return sorted(indexes, key=lambda index: ensemble[index] in self._avoid)
+
+    def _helpers(self, asked: int) -> list[int]:
+        """Return whom to ask beside *asked*, once per read, so that no entry is left out."""
+        if self._helpers_asked or self._first > self.readable:
+            return []
+        self._helpers_asked = True
+        quorum = self.metadata.quorum
+        chosen = [asked]
+        reach = min(self._query_last(), self.readable, self._first + quorum.ensemble - 1)
+        for entry_id in range(self._first + 1, reach + 1):
+            if not any(holds(index, entry_id, quorum) for index in chosen):
+                chosen.append(self._replicas(entry_id)[0])
+        return chosen[1:]
+
+    def _query_last(self) -> int:
+        fragment_end = self.metadata.fragment_end(self.metadata.fragment_of(self._first))
+        return self._last if fragment_end is None else min(self._last, fragment_end)
+
+    def _send(self, index: int, now: float) -> SendRead:
         self._attempt += 1
-        self._asked[index] = self._attempt
         wait_ms = 0
         if self._first > self.readable:
             wait_ms = max(0, min(WAIT_MS_MAX, int((self._give_up_at - now) * 1000)))
-        self._speculate_at = now + self._config.speculative_s + wait_ms / 1000
-        fragment_end = self.metadata.fragment_end(self.metadata.fragment_of(self._first))
-        last = self._last if fragment_end is None else min(self._last, fragment_end)
-        return SendRead(index, self._attempt, bookie, self._first, last, wait_ms)
+        self._speculate_at = now + self._patience_s + wait_ms / 1000
+        bookie = self.metadata.fragment_of(self._first).bookies[index]
+        return SendRead(index, self._attempt, bookie, self._first, self._query_last(), wait_ms)
 
     def _entries_read(self, event: EntriesRead, now: float) -> list[ReadingEffect]:
         self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
-        if self._asked.get(event.index) != event.attempt:
+        under_way = self._asked
+        if self._helping.get(event.index) == event.attempt:
+            under_way = self._helping
+        elif self._asked.get(event.index) != event.attempt:
             return []  # of an earlier round
-        del self._asked[event.index]
+        del under_way[event.index]
         self._found.update(dict.fromkeys(e for e in event.found if e >= self._first))
-        if self._first in self._found and self._first <= self.readable:
-            return self._deliver()
+        if self._has_some():
+            return self._await_helpers(now) if self._helping else self._deliver()
+        if under_way is self._helping:
+            return []  # the first entry is another one's to give
         if event.status is Status.WRONG_KEY:
             return self._fail(Failure.WRONG_KEY)
         self._tried[event.index] = None
         self._heard |= event.status is Status.OK
+        self._denied |= event.status in {Status.OK, Status.NO_SUCH_LEDGER}
         self._round_failed |= event.status is not Status.OK
         if event.fenced and self.end is None and self._first > self.readable:
             self._round_failed = True
             return self._refresh()  # somebody recovers it: it will be CLOSED soon
         return self._ask(now)
+
+    def _await_helpers(self, now: float) -> list[ReadingEffect]:
+        if self._speculate_at is None:
+            self._speculate_at = now + self._patience_s
+        return []
+
+    def _has_some(self) -> bool:
+        return self._first in self._found and self._first <= self.readable
 
     def _deliver(self) -> list[ReadingEffect]:
         self.finished = True
@@ -254,6 +318,9 @@ class Reading:
 
     def _end_round(self) -> list[ReadingEffect]:
         """Nobody had the entry: look whether the ledger moved, closed or is gone."""
+        confirmed = self.last_add_confirmed if self.end is None else self.end
+        if self._first > confirmed and self._unconfirmed and self._denied:
+            return self._deliver()  # nobody promised that it is there
         if self._first <= self.readable:
             self._rounds += 1
             if self._rounds >= self._config.rounds_max:
@@ -275,10 +342,12 @@ class Reading:
         moved = metadata.fragments != self.metadata.fragments
         closed = self.end is None and metadata.state is LedgerState.CLOSED
         self.metadata = metadata
+        self.last_add_confirmed = max(self.last_add_confirmed, _confirmed_by(metadata))
         asked_for, self._refreshing = self._refreshing, False
         if closed or moved:
             self._asked.clear()
-            return self._next_round(now)
+            self._helping.clear()
+            return self._deliver() if self._has_some() else self._next_round(now)
         if not asked_for:
             return []  # told by the watch; the requests under way go on
         if self._first > self.readable and not self._round_failed:
@@ -306,9 +375,23 @@ class Reading:
             return self._next_round(now)
         if self._speculate_at is not None and now >= self._speculate_at:
             self._speculate_at = None
+            if self._has_some():
+                return self._deliver()  # without what the helpers did not give in time
+            longer_s = self._patience_s * self._config.speculative_factor
+            self._patience_s = min(longer_s, self._config.speculative_s_max)
             return self._ask(now)
         return []
 
     def _fail(self, failure: Failure) -> list[ReadingEffect]:
         self.finished = True
         return [FailRead(failure)]
+
+
+def _confirmed_by(metadata: LedgerMetadata) -> int:
+    """Return up to where the metadata alone proves that entries are confirmed.
+
+    A writer begins a fragment above its last add confirmed (rule 19), and a recovery writes
+    its changes only with CLOSED (rule 46)."""
+    if metadata.state is LedgerState.CLOSED:
+        return NO_ENTRY
+    return metadata.last_fragment.first_entry - 1

@@ -195,8 +195,11 @@ class ForgetEntries:
 
 @dataclass(frozen=True, slots=True)
 class ChooseReplacements:
+    """Pick a bookie for each of *indexes* of *ensemble*, none of *exclude*."""
+
     indexes: tuple[int, ...]
     exclude: tuple[BookieId, ...]
+    ensemble: tuple[BookieId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,7 +601,8 @@ class Recovery:
         assert self._acks is not None
         self._choosing = True
         exclude = dict.fromkeys((*self._acks.bookies, *self._ensemble, *self._gone))
-        return ChooseReplacements(tuple(sorted(self._failed)), tuple(exclude))
+        indexes = tuple(sorted(self._failed))
+        return ChooseReplacements(indexes, tuple(exclude), self._acks.bookies)
 
     def _replacements_chosen(self, event: ReplacementsChosen) -> list[RecoveryEffect]:
         if self._acks is None or not self._choosing:

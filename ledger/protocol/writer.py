@@ -10,7 +10,10 @@ replacements. (C) The new fragment, beginning at last_add_confirmed + 1, is writ
 (D) Only then the replaced slots are emptied, all of them, and all pending entries are sent
 to the new bookies; (E) only then what the others stored meanwhile may confirm entries.
 If there is no replacement, the ledger goes on degraded as long as every write set has Qa
-bookies left (rule 27), and tries the bookies that were down again from time to time.
+bookies left (rule 27), and tries the bookies that were down again from time to time. With
+`WriterConfig.delay_ensemble_change` it does so also if there are replacements.
+
+One request to the metadata store is under way at a time, so an answer is always to the last.
 
 Invariants (asserted by `check`):
     last_add_confirmed <= last_add_pushed
@@ -31,10 +34,23 @@ METADATA_RETRY_S: Final = 0.2
 METADATA_PATIENCE_S: Final = 30.0
 DEGRADED_RETRY_S: Final = 10.0
 BUSY_RETRY_S: Final = 0.05
-BUSY_RETRIES_MAX: Final = 400
-"""How often a busy bookie is asked again, without a success between, before it has failed."""
+BUSY_PATIENCE_S: Final = 20.0
+"""How long a bookie may be too busy, without a success between, before it has failed."""
 ENSEMBLE_CHANGES_MAX: Final = 1000
 """A ledger whose ensemble changes more often than this fails; its owner rolls (rule 28)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterConfig:
+    delay_ensemble_change: bool = False
+    """Replace a failed bookie only once a write set has fewer than Qa others (rule 27).
+
+    Saves changes when bookies restart one by one. Entries confirmed meanwhile have fewer
+    copies until somebody repairs the ledger."""
+    ensemble_changes_max: int = ENSEMBLE_CHANGES_MAX
+
+    def __post_init__(self) -> None:
+        assert self.ensemble_changes_max >= 0
 
 
 # Events.
@@ -155,10 +171,13 @@ class ConfirmAdds:
 
 @dataclass(frozen=True, slots=True)
 class ChooseReplacements:
-    """Pick a bookie for each of *indexes*, none of *exclude*; report ReplacementsChosen."""
+    """Pick a bookie for each of *indexes* of *ensemble*, none of *exclude*.
+
+    Report ReplacementsChosen."""
 
     indexes: tuple[int, ...]
     exclude: tuple[BookieId, ...]
+    ensemble: tuple[BookieId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +240,15 @@ class Phase(Enum):
 
 
 class Writer:
-    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> None:
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        config: WriterConfig | None = None,
+    ) -> None:
         assert metadata.state is LedgerState.OPEN
+        self._config = config or WriterConfig()
         self.ledger_id = ledger_id
         self.metadata = metadata
         self.version = version
@@ -241,7 +267,8 @@ class Writer:
         self._close_requested = False
         self._published = NO_ENTRY
         self._changes = 0
-        self._busy = 0
+        self._busy: dict[int, float] = {}
+        """Slots that answered that they are too busy, since when, and nothing else since."""
         self._resends: list[tuple[float, AddsRefused]] = []
         """Refused by a busy bookie; sent again then."""
         self._retry_at: float | None = None
@@ -271,9 +298,7 @@ class Writer:
             case AppendRequested():
                 effects = self._append(event)
             case AddsStored():
-                self._acks.stored(event.index, event.generation, event.first, event.last)
-                self._busy = 0
-                effects = self._progress()
+                effects = self._stored(event)
             case AddsRefused():
                 effects = self._refused(event, now)
             case ReplacementsChosen():
@@ -317,6 +342,13 @@ class Writer:
                 effects.append(SendAdds(index, slot.bookie, slot.generation, first, last))
         return effects
 
+    def _stored(self, event: AddsStored) -> list[WriterEffect]:
+        if not self._acks.is_current(event.index, event.generation):
+            return []  # of a bookie that was replaced (rule 8)
+        self._acks.stored(event.index, event.generation, event.first, event.last)
+        self._busy.pop(event.index, None)
+        return self._progress()
+
     def _progress(self) -> list[WriterEffect]:
         """Confirm what may be confirmed; then, if nothing is pending, close or tell the LAC."""
         if self.phase is not Phase.OPEN:
@@ -340,6 +372,8 @@ class Writer:
     def _refused(self, event: AddsRefused, now: float) -> list[WriterEffect]:
         if not self._acks.is_current(event.index, event.generation):
             return []  # the bookie was replaced already
+        if self.phase is Phase.CLOSING:
+            return []  # all is confirmed: only the closing CAS decides what the ledger is
         match event.status:
             case Status.FENCED:
                 return self._fail(Failure.FENCED)
@@ -352,19 +386,23 @@ class Writer:
         slot = self._acks.slots[event.index]
         if slot.down:
             return []
-        if event.status is Status.TOO_MANY_REQUESTS and self._busy < BUSY_RETRIES_MAX:
-            self._busy += 1
-            self._resends.append((now + BUSY_RETRY_S, event))
-            return []
+        if event.status is Status.TOO_MANY_REQUESTS:
+            since = self._busy.setdefault(event.index, now)
+            if now - since < BUSY_PATIENCE_S:
+                self._resends.append((now + BUSY_RETRY_S, event))
+                return []
         slot.down = True
         self._failed[event.index] = event.status
         self._gone[slot.bookie] = None
         if self.phase is not Phase.OPEN:
             return []  # joins the change under way, or is met after it
+        may_wait = self._config.delay_ensemble_change and self._acks.quorum_is_up()
+        if may_wait and event.status is not Status.NO_SUCH_LEDGER:
+            return self._go_on_degraded(now)
         return self._begin_change()
 
     def _begin_change(self) -> list[WriterEffect]:
-        if self._changes >= ENSEMBLE_CHANGES_MAX:
+        if self._changes >= self._config.ensemble_changes_max:
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         self.phase = Phase.CHANGING
         self._retry_at = None
@@ -372,16 +410,19 @@ class Writer:
 
     def _choose(self) -> ChooseReplacements:
         exclude = dict.fromkeys((*self._acks.bookies, *self._gone))
-        return ChooseReplacements(tuple(sorted(self._failed)), tuple(exclude))
+        indexes = tuple(sorted(self._failed))
+        return ChooseReplacements(indexes, tuple(exclude), self._acks.bookies)
 
     def _replacements_chosen(self, event: ReplacementsChosen, now: float) -> list[WriterEffect]:
         if self.phase is not Phase.CHANGING:
             return []
-        if not event.bookies:
-            return self._go_on_degraded(now)
-        self._replacing = dict(event.bookies)
         self._patience_until = now + METADATA_PATIENCE_S
-        return [self._write_change()]
+        if event.bookies:
+            self._replacing = dict(event.bookies)
+            return [self._write_change()]
+        if Status.NO_SUCH_LEDGER in self._failed.values():
+            return [ReadMetadata()]  # it may have been deleted: no CAS is there to tell
+        return self._go_on_degraded(now)
 
     def _go_on_degraded(self, now: float) -> list[WriterEffect]:
         """No replacement: go on while Qa bookies of each write set are left (rules 26, 27)."""
@@ -389,6 +430,7 @@ class Writer:
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         self.phase = Phase.OPEN
         self._gone.clear()
+        self._patience_until = None
         self._retry_at = now + DEGRADED_RETRY_S
         return self._progress()
 
@@ -404,7 +446,7 @@ class Writer:
         self._changes += 1
         replaced = sorted(self._replacing)
         for index in replaced:  # first un-set all of them ... (rule 22)
-            self._acks.replace(index, self._replacing[index])
+            self._put(index, self._replacing[index])
             del self._failed[index]
         self._replacing = {}
         self._patience_until = None
@@ -415,6 +457,12 @@ class Writer:
         self._gone.clear()
         self.phase = Phase.OPEN
         return effects + self._progress()  # ... and only then deliver
+
+    def _put(self, index: int, bookie: BookieId) -> None:
+        """Give *index* to *bookie*, with nothing stored; it has not been told the LAC either."""
+        self._acks.replace(index, bookie)
+        self._busy.pop(index, None)
+        self._published = NO_ENTRY
 
     # Close.
 
@@ -446,17 +494,14 @@ class Writer:
 
     def _metadata_read(self, event: MetadataRead, now: float) -> list[WriterEffect]:
         stored = event.metadata
+        if self.phase is Phase.OPEN:
+            return []  # nothing was asked
         if stored is None:
             return self._fail(Failure.DELETED)
-        if stored.state is LedgerState.CLOSED:
-            same_end = (stored.last_entry, stored.length) == (
-                self.last_add_confirmed,
-                self.length,
-            )
-            if self._closing is not None and same_end:
+        if stored.state is not LedgerState.OPEN:
+            end = (self.last_add_confirmed, self.length)
+            if self._closing is not None and (stored.last_entry, stored.length) == end:
                 return self._closed(stored, event.version)
-            return self._fail(Failure.FENCED)
-        if stored.state is LedgerState.IN_RECOVERY:
             return self._fail(Failure.FENCED)
         if self.phase is Phase.CHANGING and self._replacing:
             written = self._write_change()
@@ -467,20 +512,25 @@ class Writer:
             return self._fail(Failure.FENCED)  # only a writer may change the last fragment
         # Re-replication edited older fragments: keep its edits, then try again (rule 25).
         self.metadata, self.version = stored, event.version
+        if self._is_out_of_patience(now):
+            return self._fail(Failure.METADATA_UNAVAILABLE)
         if self._closing is not None:
             return self._begin_close()
-        if self.phase is Phase.CHANGING and self._replacing:
-            self._patience_until = self._patience_until or now + METADATA_PATIENCE_S
+        if self._replacing:
             return [self._write_change()]
-        return []
+        return self._go_on_degraded(now)
 
     def _metadata_failed(self, now: float) -> list[WriterEffect]:
         """The write may have happened: nothing may be confirmed before it is known."""
-        self._patience_until = self._patience_until or now + METADATA_PATIENCE_S
-        if now >= self._patience_until:
+        if self._is_out_of_patience(now):
             return self._fail(Failure.METADATA_UNAVAILABLE)
         self._retry_at = now + METADATA_RETRY_S
         return []
+
+    def _is_out_of_patience(self, now: float) -> bool:
+        """Return True iff what the metadata store has to do has taken too long by *now*."""
+        self._patience_until = self._patience_until or now + METADATA_PATIENCE_S
+        return now >= self._patience_until
 
     def _time_passed(self, now: float) -> list[WriterEffect]:
         effects = self._resend(now)
@@ -508,8 +558,9 @@ class Writer:
         revived = sorted(self._failed)
         self._failed = {}
         for index in revived:
-            self._acks.replace(index, self._acks.slots[index].bookie)
-        return self._sends(revived, self.last_add_confirmed + 1, self.last_add_pushed)
+            self._put(index, self._acks.slots[index].bookie)
+        effects = self._sends(revived, self.last_add_confirmed + 1, self.last_add_pushed)
+        return effects + self._progress()
 
     def _fail(self, failure: Failure) -> list[WriterEffect]:
         self.phase = Phase.FAILED

@@ -8,25 +8,14 @@ from pathlib import Path
 import pytest
 
 from dlog.local.cluster import LocalCluster
-from dlog.local.zookeeper import ManagedZooKeeper
 from ledger import ClientConfig, LedgerClient, LedgerState
 from ledger.errors import LedgerFenced, NotEnoughBookies
 from ledger.writer import LedgerWriter
-from tests.zookeeper import fresh_uri
 
 pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60
 Scenario = Callable[[LocalCluster, LedgerClient], Awaitable[None]]
-
-
-@pytest.fixture(params=["file", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-def metadata(request: pytest.FixtureRequest) -> str | None:
-    """The metadata store to use: None for the embedded one, or the URI of a real ZooKeeper."""
-    if request.param == "file":
-        return None
-    server: ManagedZooKeeper = request.getfixturevalue("zookeeper")
-    return fresh_uri(server)
 
 
 @asynccontextmanager

@@ -1,11 +1,17 @@
-"""A cluster inside the test's process: in-memory metadata, real gRPC, bookies kept in memory."""
+"""A cluster inside the test's process: in-memory metadata, real gRPC, bookies kept in memory.
+
+Or, with a directory, bookies with the real storage."""
 
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from bookie.core import Storage
+from bookie.disk import RealDisk
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
+from bookie.storage import BookieStorage, StorageConfig
 from ledger.client import ClientConfig, LedgerClient
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
@@ -17,9 +23,13 @@ from tests.bookie.memory_storage import MemoryStorage
 class LocalBookie:
     """One bookie: its server can be killed and started again over the same storage."""
 
-    def __init__(self, name: str, store: MetadataStore) -> None:
+    def __init__(
+        self, name: str, store: MetadataStore, directory: Path | None = None, rack: str = ""
+    ) -> None:
         self.name = name
         self.storage = MemoryStorage()
+        self._directory = directory
+        self._rack = rack
         self._store = store
         self._port = 0
         self._server: BookieServer | None = None
@@ -30,12 +40,18 @@ class LocalBookie:
         info = InfoAnswer(self.name, uuid.uuid4().hex, "instance", read_only=False)
         self._server = BookieServer()
         self._port = self._server.bind("127.0.0.1", self._port)
-        self._service = BookieService(self.storage, info, ServiceConfig())
+        self._service = BookieService(self._open(), info, ServiceConfig())
         await self._server.start(self._service)
         self._registration = BookieRegistration(
-            self.name, f"127.0.0.1:{self._port}", info.incarnation
+            self.name, f"127.0.0.1:{self._port}", info.incarnation, self._rack
         )
         await register(self._store, self._registration)
+
+    def _open(self) -> Storage:
+        if self._directory is None:
+            return self.storage
+        config = StorageConfig(journal_preallocate_bytes=64 * 1024)
+        return BookieStorage.open(RealDisk(self._directory), config)
 
     async def kill(self) -> None:
         """End all connections at once; the registration goes too."""
@@ -43,19 +59,23 @@ class LocalBookie:
             return
         await unregister(self._store, self._registration)
         await self._server.kill()
+        self.storage.gate.set()  # nobody hears of what is committed from here on
         await self._service.close()
         self._server = self._service = None
 
 
 class LocalBookies:
-    def __init__(self, uri: str, store: MetadataStore) -> None:
+    def __init__(self, uri: str, store: MetadataStore, directory: Path | None) -> None:
         self.uri = uri
+        self._directory = directory
         self.store = store
         self.bookies: list[LocalBookie] = []
         self._clients: list[LedgerClient] = []
 
-    async def add(self) -> LocalBookie:
-        bookie = LocalBookie(f"bookie-{len(self.bookies)}", self.store)
+    async def add(self, rack: str = "") -> LocalBookie:
+        name = f"bookie-{len(self.bookies)}"
+        directory = None if self._directory is None else self._directory / name
+        bookie = LocalBookie(name, self.store, directory, rack)
         await bookie.start()
         self.bookies.append(bookie)
         return bookie
@@ -63,9 +83,10 @@ class LocalBookies:
     def of(self, name: str) -> LocalBookie:
         return next(bookie for bookie in self.bookies if bookie.name == name)
 
-    async def client(self) -> LedgerClient:
+    async def client(self, config: ClientConfig | None = None) -> LedgerClient:
         """Return a client of its own store session, closed with the cluster."""
-        client = await LedgerClient.connect(self.uri, ClientConfig(bookie_timeout_s=2.0))
+        config = config or ClientConfig(bookie_timeout_s=2.0)
+        client = await LedgerClient.connect(self.uri, config)
         self._clients.append(client)
         await client.bookies.wait_for(len(self.bookies), 5)
         return client
@@ -79,10 +100,12 @@ class LocalBookies:
 
 
 @asynccontextmanager
-async def local_bookies(count: int = 3) -> AsyncIterator[LocalBookies]:
+async def local_bookies(
+    count: int = 3, directory: Path | None = None
+) -> AsyncIterator[LocalBookies]:
     """Yield a cluster of *count* bookies."""
     uri = f"memory://test-{uuid.uuid4().hex}"
-    cluster = LocalBookies(uri, await open_store(uri))
+    cluster = LocalBookies(uri, await open_store(uri), directory)
     try:
         for _ in range(count):
             await cluster.add()

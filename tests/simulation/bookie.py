@@ -13,7 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
 
 from bookie.core import AddSession, BookieCore, FromDisk, Need, Resume, UntilChanged, UntilDurable
-from bookie.errors import StorageFailed
+from bookie.errors import FileDamaged, StorageFailed
+from bookie.journal.format import DIRECTORY as JOURNAL
+from bookie.journal.format import FILE_SUFFIX, Mark, path_of
 from bookie.storage import BookieStorage, StorageConfig
 from ledger.entry import access_key
 from ledger.errors import StorageError
@@ -29,9 +31,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
-FSYNC_S: Final = (0.0005, 0.005)
 DISK_READ_S: Final = (0.0001, 0.002)
-CHECKPOINT_S: Final = (0.2, 3.0)
 READ_ALL_BYTES: Final = 1 << 30
 
 
@@ -44,7 +44,12 @@ class SimBookie:
         """Told of each durable add or fence that is promised; the faults listen."""
         self.on_down: Callable[[SimBookie], None] | None = None
         """Told when it went down by itself, and must be restarted by somebody."""
+        self.gone = False
+        """Whether it never comes back: what it had promised is not on its disk any more."""
         self.disk = SimDisk(cluster.scheduler.random)
+        self._disk_was_replaced = False
+        self._proven = Mark(0, 0)
+        """Up to here a later record of the journal says that it was synced."""
         self.storage: BookieStorage
         self.core: BookieCore
         self._sessions: dict[int, _Session] = {}
@@ -61,8 +66,39 @@ class SimBookie:
         self.disk.crash()
         self._cluster.scheduler.mark("bookie_crashed")
 
+    def lose_disk(self) -> None:
+        """Crash, and find an empty disk."""
+        if self.host.up:
+            self.crash()
+        self.disk = SimDisk(self._cluster.scheduler.random)
+        self._disk_was_replaced = True
+        self._cluster.oracle.lost_disk(self.name, wholly=True)
+        self._cluster.scheduler.note(self.name, "loses its disk")
+        self._cluster.scheduler.mark("disk_lost")
+
+    def rot(self, path: str) -> None:
+        """Let one byte of a file change on the disk.
+
+        Not of the journal's last commit: nothing tells that from a torn write (rule 61)."""
+        size_bytes = len(self.disk.content(path))
+        if path == path_of(self._proven.journal_id):
+            size_bytes = self._proven.offset
+        elif path.startswith(JOURNAL) and path > path_of(self._proven.journal_id):
+            return
+        offset = self._cluster.scheduler.random.randrange(size_bytes)
+        before = self.disk.content(path)[offset]
+        self.disk.damage(path, offset, bytes([before ^ 0x55]))
+        self._cluster.oracle.lost_disk(self.name, wholly=False)
+        self._cluster.scheduler.note(self.name, f"byte {offset} of {path} rots")
+        self._cluster.scheduler.mark("disk_rotted")
+
     def restart(self) -> None:
         """Start again on the same disk; whatever was promised must be there."""
+        if self.gone:
+            return
+        if not self._cookie_matches():
+            self._refuses_to_start("its cookie is not on its disk")
+            return
         self.host.start()
         try:
             self._open()
@@ -74,8 +110,33 @@ class SimBookie:
             self._cluster.scheduler.mark("bookie_could_not_start")
             self._went_down(f"cannot start: {type(error).__name__}")
             return
+        except FileDamaged as error:
+            if self.name not in self._cluster.oracle.lost_disks:
+                raise
+            self.crash()
+            self._refuses_to_start(type(error).__name__)
+            return
         self._check_promises()
         self._cluster.scheduler.mark("bookie_restarted")
+        if any(path.endswith(FILE_SUFFIX) for path in self.disk.torn):
+            self._cluster.scheduler.mark("torn_journal_replayed")
+
+    def _cookie_matches(self) -> bool:
+        """Whether this disk is the one that the metadata store knows by this name (rule 74)."""
+        return not self._disk_was_replaced
+
+    def retire(self) -> None:
+        """Go for good: the operator found the damage."""
+        if self.host.up:
+            self.crash()
+        self._refuses_to_start("it is damaged")
+
+    def _refuses_to_start(self, why: str) -> None:
+        """Stay down; an operator lets another incarnation take its place, with a new name."""
+        self._cluster.scheduler.note(self.name, f"refuses to start: {why}")
+        self._cluster.scheduler.mark("bookie_refused_to_start")
+        self.gone = True
+        self._cluster.new_incarnation(self)
 
     def _guard(self, action: Action) -> None:
         """Run *action*; a lost power or a failed disk is the end of this life."""
@@ -98,12 +159,13 @@ class SimBookie:
         entropy = self._cluster.scheduler.random.randbytes
         self.storage = BookieStorage.open(self.disk, self._config, entropy=entropy)
         self.core = BookieCore(self.storage)
+        self._proven = Mark(0, 0)
         self._sessions.clear()
         self._committing = False
         self._until_durable.clear()
         self._until_changed.clear()
         self._cluster.metadata.register(self.host)
-        self._later(CHECKPOINT_S, self._checkpoint)
+        self._later(self._cluster.checkpoint_s, self._checkpoint)
 
     # Requests, as they arrive.
 
@@ -135,6 +197,7 @@ class SimBookie:
     ) -> None:
         scheduler, oracle = self._cluster.scheduler, self._cluster.oracle
         if status is Status.OK and not run.explicit_lac:
+            self._check_bytes(run)
             oracle.stored(self.name, run.ledger_id, run.entries)
             self._promised()
             if fenced and not run.recovery:
@@ -150,6 +213,17 @@ class SimBookie:
             )
         scheduler.mark(f"add_{status.name.lower()}")
         reply(status)
+
+    def _check_bytes(self, run: AddRun) -> None:
+        """See that what is promised to be stored is what the writer sent."""
+        history = self._cluster.oracle.ledger(run.ledger_id)
+        start = 0
+        for entry, length in zip(run.entries, run.lengths, strict=True):
+            if bytes(run.frames[start : start + length]) != history.sent[entry]:
+                history.broken_promises.append(
+                    f"{self.name} accepted other bytes of entry {entry} than the writer sent"
+                )
+            start += length
 
     def _answer_read(
         self, ledger_id: int, fence: bool, reply: Callable[[Answer], None], answer: Answer
@@ -172,8 +246,13 @@ class SimBookie:
         key = access_key(PASSWORD)
         for ledger_id, history in self._cluster.oracle.ledgers.items():
             self._cluster.oracle.changed[ledger_id] = None
-            if self.name in history.fenced and not self.storage.lac(ledger_id, key).fenced:
+            rotten = self.name in history.lost_disks
+            lac = self.storage.lac(ledger_id, key)
+            knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)
+            if self.name in history.fenced and not knows:
                 history.broken_fences.append(f"{self.name} forgot its fence in a restart")
+            if self._disk_was_replaced:
+                continue
             promised = [entry for entry, held in history.copies.items() if self.name in held]
             if not promised:
                 continue
@@ -181,6 +260,11 @@ class SimBookie:
             answer = self.storage.read(query)
             found = {entry: bytes(frame) for entry, frame in answer.each()}
             for entry in promised:
+                if entry not in found and rotten:
+                    answer = self.storage.read(ReadQuery(ledger_id, key, entry, entry))
+                    if answer.status is Status.IO_ERROR:
+                        continue  # lost, and it knows: not a broken promise
+                    found |= {entry: bytes(frame) for entry, frame in answer.each()}
                 if found.get(entry) != history.sent[entry]:
                     fate = "other bytes of" if entry in found else "lost"
                     history.broken_promises.append(
@@ -206,7 +290,7 @@ class SimBookie:
         """Do what a request or a step of one has made possible."""
         if self.storage.has_pending() and not self._committing:
             self._committing = True
-            self._later(FSYNC_S, self._commit)
+            self._later(self._cluster.fsync_s, self._commit)
         for session in self._sessions.values():
             session.answer()
         for ledger_id in self.core.take_changed():
@@ -215,6 +299,7 @@ class SimBookie:
 
     def _commit(self) -> None:
         self._committing = False
+        self._proven = self.storage._journal.position
         self.core.committed(self.storage.commit())
         self._cluster.scheduler.mark("journal_committed")
         durable = self.core.durable
@@ -227,7 +312,7 @@ class SimBookie:
     def _checkpoint(self) -> None:
         self.storage.checkpoint()
         self._cluster.scheduler.mark("checkpoint")
-        self._later(CHECKPOINT_S, self._checkpoint)
+        self._later(self._cluster.checkpoint_s, self._checkpoint)
 
     def _later(self, range_s: tuple[float, float], action: Action) -> None:
         self.host.after(self._cluster.scheduler.random.uniform(*range_s), action)

@@ -6,6 +6,7 @@ from tests.simulation.invariants import (
     all_acked_entries_are_readable,
     all_committed_entries_reach_ack_quorum,
     bookies_keep_their_promises,
+    closed_length_is_that_of_its_entries,
     closed_never_below_seen_lac,
     fence_is_for_ever,
     fragments_strictly_ordered,
@@ -28,6 +29,7 @@ INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
         read_value_never_changes,
         lac_never_above_acknowledged,
         closed_never_below_seen_lac,
+        closed_length_is_that_of_its_entries,
         no_divergence_between_client_and_metadata,
     )
 }

@@ -8,6 +8,7 @@ restarts is a new client.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -104,6 +105,7 @@ class Client(Generic[Event, Effect]):
         if stream is None:
             stream = Stream(self.cluster.network, self.host, target.host, timeout_s=ADD_TIMEOUT_S)
             self._streams[bookie] = stream
+        run = replace(run, frames=self.cluster.network.carry(run.frames))
         stream.request(
             partial(target.add, run),
             lambda status: on_done(Status.UNREACHABLE if status is None else status),
@@ -117,9 +119,18 @@ class Client(Generic[Event, Effect]):
             self.host,
             target.host,
             partial(target.read, query),
-            lambda answer: on_done(answer or ReadAnswer(Status.UNREACHABLE)),
+            lambda answer: on_done(self._heard(answer)),
             timeout_s=READ_TIMEOUT_S + query.wait_ms / 1000,
         )
+
+    def _heard(self, answer: ReadAnswer | None) -> ReadAnswer:
+        if answer is None:
+            return ReadAnswer(Status.UNREACHABLE)
+        return replace(answer, frames=self.cluster.network.carry(answer.frames))
+
+    def busy_streams(self) -> list[Stream[Status]]:
+        """Return the connections on which adds wait for an answer."""
+        return [] if self.done else [s for s in self._streams.values() if s.is_busy]
 
     def bytes_max(self) -> int:
         """Draw how much one answer may hold, so that many answers are only in part."""

@@ -1,5 +1,7 @@
 """One simulated world: bookies, metadata store, network and clients on one scheduler."""
 
+from collections.abc import Callable
+
 from bookie.storage import StorageConfig
 from ledger.entry import access_key
 from ledger.ids import BookieId, EntryId, LedgerId
@@ -24,14 +26,19 @@ class Cluster:
         bookies: int,
         quorum: Quorum,
         storage: StorageConfig,
+        fsync_s: tuple[float, float],
+        checkpoint_s: tuple[float, float],
     ) -> None:
         self.scheduler = scheduler
         self.quorum = quorum
+        self.fsync_s, self.checkpoint_s = fsync_s, checkpoint_s
         self.network = Network(scheduler)
         self.oracle = Oracle()
         self.metadata = SimMetadata(scheduler, self.network, self.oracle)
         names = [BookieId(f"b{number}") for number in range(1, bookies + 1)]
         self.bookies = {name: SimBookie(self, name, storage) for name in names}
+        self.on_new_bookie: Callable[[SimBookie], None] | None = None
+        self._storage = storage
         self.writers: list[WritingClient] = []
         self.recoverers: list[RecoveringClient] = []
         self.readers: list[TailingClient] = []
@@ -46,6 +53,15 @@ class Cluster:
             *(recoverer.host for recoverer in self.recoverers),
             *(reader.host for reader in self.readers),
         ]
+
+    def new_incarnation(self, old: SimBookie) -> None:
+        """Let a bookie without data take the place of *old*, under a name of its own."""
+        stem, _, number = old.name.partition(".")
+        name = BookieId(f"{stem}.{int(number or 1) + 1}")
+        bookie = self.bookies[name] = SimBookie(self, name, self._storage)
+        self.scheduler.mark("new_incarnation")
+        if self.on_new_bookie is not None:
+            self.on_new_bookie(bookie)
 
     def writer(self) -> WritingClient:
         """Return the writer of a new ledger on bookies chosen at random."""

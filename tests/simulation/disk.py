@@ -53,14 +53,18 @@ class _Content:
             _put(self.durable, data, offset)
         self.unsynced.clear()
 
-    def crash(self, loss: Loss, lot: random.Random) -> None:
+    def crash(self, loss: Loss, lot: random.Random) -> bool:
+        """Return whether some write was kept in part."""
+        torn = False
         for offset, data in self.unsynced:
             if loss is Loss.KEPT or (loss is Loss.TORN and lot.random() < 0.4):
                 _put(self.durable, data, offset)
             elif loss is Loss.TORN and lot.random() < 0.5:
                 self._write_sectors(offset, data, lot)
+                torn = True
         self.unsynced.clear()
         self.now = bytearray(self.durable)
+        return torn
 
     def _write_sectors(self, offset: int, data: bytes, lot: random.Random) -> None:
         start = 0
@@ -130,7 +134,11 @@ class SimFile:
             self._content.write(bytes(missing), len(self._content.now))
 
     def sync(self) -> None:
-        self._step("sync")
+        try:
+            self._step("sync")
+        except OSError:
+            self._content.unsynced.clear()  # what failed is taken for clean: never written again
+            raise
         self._content.sync()
 
     def close(self) -> None:
@@ -153,6 +161,9 @@ class SimDisk:
         self.operations = 0
         """How many operations changed something, since the start."""
         self.crash_at: int | None = None
+        self.torn: list[str] = []
+        """Files of which the last crash kept a write in part."""
+        self._crash_before: tuple[str, str] | None = None
         self._off = False
         self._locked = False
         self._directories: dict[str, _Directory] = {"": _Directory()}
@@ -171,8 +182,8 @@ class SimDisk:
                 *(c for names in directory.unsynced for c in names.values() if c is not None),
             )
         }
-        for content in contents.values():
-            content.crash(loss, self.lot)
+        torn = [content for content in contents.values() if content.crash(loss, self.lot)]
+        self.torn = [path for path in self.files() if any(self._content(path) is c for c in torn)]
         for path in sorted(self._directories):
             self._directories[path].crash(loss, self.lot)
             self._crash_directory(path, loss)
@@ -180,12 +191,33 @@ class SimDisk:
     def kill(self) -> None:
         """End the process that uses the disk: its files are closed, nothing is lost yet."""
         self.lives += 1
-        self.crash_at = None
+        self.crash_at = self._crash_before = None
         self._off = self._locked = False
+
+    def crash_before(self, operation: str, path: str) -> None:
+        """Lose power when the next *operation* on a path that begins with *path* begins."""
+        self._crash_before = (operation, path)
 
     def fail(self, operation: str, path: str = "", number: int = errno.EIO) -> None:
         """Let the next *operation* on a path that begins with *path* raise, once."""
         self._failing.append((operation, path, number))
+
+    def files(self) -> list[str]:
+        """Return the paths of all files, in order."""
+        return [
+            f"{path}/{name}" if path else name
+            for path in sorted(self._directories)
+            for name in sorted(self._directories[path].now)
+        ]
+
+    def used_bytes(self) -> int:
+        return sum(len(c.now) for d in self._directories.values() for c in d.now.values())
+
+    def heal(self) -> None:
+        """Forget what was ordered and did not happen yet; give space."""
+        self.crash_at = self._crash_before = None
+        self.capacity_bytes = None
+        self._failing.clear()
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
         """Change bytes behind everybody's back, for good."""
@@ -218,6 +250,11 @@ class SimDisk:
         """Take note of an operation; raise what was ordered for it."""
         if self._off:
             raise PowerLost(operation)
+        if self._crash_before is not None:
+            wanted, prefix = self._crash_before
+            if wanted == operation and path.startswith(prefix):
+                self._off = True
+                raise PowerLost(f"{operation} {path}")
         if counts:
             self.operations += 1
             if self.crash_at is not None and self.operations >= self.crash_at:
@@ -232,8 +269,7 @@ class SimDisk:
     def reserve(self, path: str, more_bytes: int) -> None:
         if self.capacity_bytes is None or more_bytes <= 0:
             return
-        used = sum(len(c.now) for d in self._directories.values() for c in d.now.values())
-        if used + more_bytes > self.capacity_bytes:
+        if self.used_bytes() + more_bytes > self.capacity_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def lock(self) -> None:

@@ -6,11 +6,15 @@ Each fault picks its victim when it strikes and ends some time later, at the lat
 from collections.abc import Callable
 from functools import partial
 
+from ledger.entry import access_key, encode_frame
+from ledger.ids import LedgerId
+from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import Cluster
 from tests.simulation.host import Host
 from tests.simulation.profile import Profile
 from tests.simulation.scheduler import Action
+from tests.simulation.writing import PASSWORD
 
 
 class Faults:
@@ -24,18 +28,26 @@ class Faults:
     def begin(self) -> None:
         """Set the weather and schedule the faults of the profile."""
         self._cluster.network.weather = self._profile.weather
+        self._cluster.on_new_bookie = self._watch
         for bookie in self._cluster.bookies.values():
-            bookie.on_promise = self._promised
-            bookie.on_down = self._restart_soon
+            self._watch(bookie)
+        for _ in range(self._profile.disks_lost):
+            at_s = self._random.uniform(0.0, self._profile.faults_s)
+            fault = self._random.choice((self._lose_disk, self._rot_disk))
+            self._scheduler.after(at_s, partial(self._strike, fault))
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:
             kinds += [self._crash_bookie, self._crash_at_work, self._crash_at_work, self._crash_all]
         if self._profile.disk_errors:
-            kinds += [self._fail_sync, self._fail_read, self._fail_read]
+            kinds += [self._fail_sync, self._fail_read, self._fail_read, self._fill_disk]
         if self._profile.pauses:
             kinds += [self._pause_bookie, self._pause_metadata]
         if self._profile.partitions:
             kinds += [self._isolate, self._cut_one_way, self._cut_one_way]
+        if self._profile.resets:
+            kinds += [self._reset_connections]
+        if self._profile.forgeries:
+            kinds += [self._forge]
         if not kinds:
             return
         for _ in range(self._profile.faults):
@@ -47,9 +59,10 @@ class Faults:
         self._healed = True
         self._scheduler.note("world", "heals")
         self._cluster.network.heal()
-        for bookie in self._cluster.bookies.values():
-            bookie.disk.crash_at = None
-            bookie.disk._failing.clear()
+        for bookie in list(self._cluster.bookies.values()):
+            bookie.disk.heal()
+            if bookie.name in self._cluster.oracle.lost_disks and not bookie.gone:
+                bookie.retire()
             if not bookie.host.up:
                 bookie.restart()
         for host in self._cluster.hosts:
@@ -79,24 +92,81 @@ class Faults:
         """Also after healing: who went down by itself comes back."""
         self._scheduler.after(self._random.uniform(0.01, 1.0), partial(_restart, bookie))
 
+    def _watch(self, bookie: SimBookie) -> None:
+        bookie.on_promise = self._promised
+        bookie.on_down = self._restart_soon
+
+    def _lose_disk(self) -> None:
+        """Never more of them than Qa - 1 in a world: that is what Qa promises."""
+        bookie = self._random.choice(self._bookies())
+        bookie.lose_disk()
+        self._restart_soon(bookie)
+
+    def _rot_disk(self) -> None:
+        """One byte of one file changes; counted like a lost disk."""
+        bookie = self._random.choice(self._bookies())
+        files = [path for path in bookie.disk.files() if bookie.disk.content(path)]
+        if files:
+            folder = self._random.choice(sorted({path.split("/")[0] for path in files}))
+            bookie.rot(self._random.choice([p for p in files if p.startswith(folder)]))
+            if bookie.host.up and self._scheduler.chance(0.5):
+                bookie.crash()
+                self._restart_soon(bookie)
+
+    def _fill_disk(self) -> None:
+        """The disk of a bookie is full for a while."""
+        bookie = self._random.choice(self._bookies())
+        bookie.disk.capacity_bytes = bookie.disk.used_bytes() + self._random.randrange(4096)
+        self._scheduler.mark("disk_full")
+        self._later(2.0, partial(_give_space, bookie))
+
+    def _reset_connections(self) -> None:
+        """Several connections break, one after the other, while adds wait on them."""
+        for _ in range(self._random.randrange(1, 20)):
+            self._later(2.0, self._reset_connection)
+
+    def _reset_connection(self) -> None:
+        writers, recoverers = self._cluster.writers, self._cluster.recoverers
+        streams = [stream for client in writers for stream in client.busy_streams()]
+        streams += [stream for client in recoverers for stream in client.busy_streams()]
+        if streams:
+            self._random.choice(streams).reset()
+            self._scheduler.mark("connection_reset")
+
+    def _forge(self) -> None:
+        """A client out of its mind sends other bytes under an id that is taken."""
+        bookie = self._random.choice(self._bookies())
+        for ledger_id, history in self._cluster.oracle.ledgers.items():
+            taken = [entry for entry, held in history.copies.items() if bookie.name in held]
+            if taken and bookie.host.up and not bookie.host.paused:
+                bookie.add(_forged(ledger_id, self._random.choice(taken)), 0, _ignore)
+                self._scheduler.mark("add_forged")
+
+    def _bookies(self) -> list[SimBookie]:
+        return [bookie for bookie in self._cluster.bookies.values() if not bookie.gone]
+
     def _crash_bookie(self) -> None:
-        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        bookie = self._random.choice(self._bookies())
         if bookie.host.up:
             bookie.crash()
             self._later(4.0, partial(_restart, bookie))
 
     def _crash_at_work(self) -> None:
         """The power fails in the middle of what the bookie writes next."""
-        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        bookie = self._random.choice(self._bookies())
         if bookie.host.up:
-            bookie.disk.crash_at = bookie.disk.operations + self._random.randrange(1, 12)
+            if self._scheduler.chance(0.5):
+                bookie.disk.crash_before("sync", "journal")
+            else:
+                bookie.disk.crash_at = bookie.disk.operations + self._random.randrange(1, 12)
 
     def _fail_sync(self) -> None:
-        bookie = self._random.choice(list(self._cluster.bookies.values()))
-        bookie.disk.fail("sync")
+        """Most syncs are the journal's; the others are a checkpoint's."""
+        bookie = self._random.choice(self._bookies())
+        bookie.disk.fail("sync", self._random.choice(("", "journal")))
 
     def _fail_read(self) -> None:
-        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        bookie = self._random.choice(self._bookies())
         if bookie.host.up:
             bookie.disk.fail("read")
 
@@ -108,7 +178,7 @@ class Faults:
                 self._later(1.0, partial(_restart, bookie))
 
     def _pause_bookie(self) -> None:
-        bookie = self._random.choice(list(self._cluster.bookies.values()))
+        bookie = self._random.choice(self._bookies())
         self._pause(bookie.host, 6.0)
 
     def _pause_metadata(self) -> None:
@@ -144,6 +214,22 @@ class Faults:
             self._cluster.network.cut(source, target)
             mend = partial(self._cluster.network.mend, source, target)
             self._later(5.0, mend)
+
+
+def _forged(ledger_id: LedgerId, entry_id: int) -> AddRun:
+    frame = encode_frame(
+        ledger_id=ledger_id, entry_id=entry_id, last_add_confirmed=-1, length=0, payload=b"forged"
+    )
+    key = access_key(PASSWORD)
+    return AddRun(ledger_id, key, [entry_id], [len(frame)], frame, recovery=True)
+
+
+def _ignore(_status: object) -> None:
+    """Nobody listens to the answer."""
+
+
+def _give_space(bookie: SimBookie) -> None:
+    bookie.disk.capacity_bytes = None
 
 
 def _restart(bookie: SimBookie) -> None:

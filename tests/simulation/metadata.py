@@ -89,6 +89,12 @@ class SimMetadata:
         self.tree.create(_path(ledger_id), metadata.encode())
         self._oracle.recorded(ledger_id, 0, metadata)
 
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger at once, whoever uses it."""
+        self.tree.delete(_path(ledger_id))
+        self._oracle.recorded(ledger_id, 0, None)
+        self._notify()
+
     def get_ledger(
         self,
         client: Host,

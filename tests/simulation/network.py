@@ -31,6 +31,8 @@ class Weather:
     """Share of the ways from one host to another that are slow for all messages."""
     loss: float = 0.0
     duplicate: float = 0.0
+    corrupt: float = 0.0
+    """Share of batches of entries of which one byte changes on the way, unnoticed by TCP."""
 
 
 CALM = Weather()
@@ -83,6 +85,15 @@ class Network:
             self.scheduler.mark("message_lost")
             return True
         return False
+
+    def carry(self, frames: bytes | memoryview) -> bytes | memoryview:
+        """Return what arrives of the bytes of some entries."""
+        if not frames or not self.scheduler.chance(self.weather.corrupt):
+            return frames
+        self.scheduler.mark("message_corrupted")
+        damaged = bytearray(frames)
+        damaged[self.scheduler.random.randrange(len(damaged))] ^= 0x55
+        return bytes(damaged)
 
     def send(self, target: Host, deliver: Action, *, source: Host) -> None:
         """Carry *deliver* to *target*, where it runs once, twice or never."""
@@ -181,6 +192,15 @@ class Stream(Generic[Answer]):
             connection.arrives_at - scheduler.now,
             partial(self._arrive, connection, partial(handle, connection.number, reply)),
         )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is unanswered."""
+        return bool(self._connection.slots)
+
+    def reset(self) -> None:
+        """Let the connection break now; what is on its way still arrives."""
+        self._break(self._connection)
 
     def _there_s(self) -> float:
         return self._network.delay_s(self._source, self._target)

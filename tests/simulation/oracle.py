@@ -34,6 +34,8 @@ class LedgerHistory:
     metadata: list[tuple[int, LedgerMetadata]] = field(default_factory=list)
     """All (version, metadata) ever stored, in order."""
     deleted: bool = False
+    lost_disks: dict[str, None] = field(default_factory=dict)
+    """Bookies whose disk was lost or damaged; the same object for all ledgers."""
     seen_lac: int = NO_ENTRY
     """Highest last-add-confirmed that any client believed, the writer included."""
     seen_lac_by: str = ""
@@ -52,10 +54,12 @@ class LedgerHistory:
     def unchecked(self, invariant: str, last: int) -> range:
         """Return those entries up to *last* that *invariant* must look at now.
 
-        Copies are only ever added, so what was right stays right until metadata changes."""
+        Copies are only ever added, so what was right stays right until metadata changes, or a
+        disk is lost."""
         key = f"{invariant} metadata"
-        if self.checked.get(key) != len(self.metadata):
-            self.checked[key] = len(self.metadata)
+        state = len(self.metadata) + len(self.lost_disks)
+        if self.checked.get(key) != state:
+            self.checked[key] = state
             self.checked[invariant] = 0
         first = self.checked[invariant]
         self.checked[invariant] = max(first, last + 1)
@@ -63,11 +67,19 @@ class LedgerHistory:
 
     def copies_in_write_set(self, entry_id: int) -> int:
         """Return how many of the recorded write set of *entry_id* promised a durable copy."""
+        return len(self._holders(entry_id))
+
+    def copies_left(self, entry_id: int) -> int:
+        """Return the same without those whose disk was lost."""
+        return sum(bookie not in self.lost_disks for bookie in self._holders(entry_id))
+
+    def _holders(self, entry_id: int) -> list[str]:
         metadata = self.recorded
         bookies = metadata.fragment_of(entry_id).bookies
         quorum = metadata.quorum
         held = self.copies.get(entry_id, {})
-        return sum(bookies[(entry_id + i) % quorum.ensemble] in held for i in range(quorum.write))
+        write_set = (bookies[(entry_id + i) % quorum.ensemble] for i in range(quorum.write))
+        return [bookie for bookie in write_set if bookie in held]
 
 
 class Oracle:
@@ -75,6 +87,7 @@ class Oracle:
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
         self.changed: dict[LedgerId, None] = {}
         """Ledgers about which something was reported since the last check."""
+        self.lost_disks: dict[str, None] = {}
 
     def ledger(self, ledger_id: int) -> LedgerHistory:
         """Return the history of a ledger, to add a report to it."""
@@ -82,7 +95,7 @@ class Oracle:
         self.changed[key] = None
         history = self.ledgers.get(key)
         if history is None:
-            history = self.ledgers[key] = LedgerHistory(key)
+            history = self.ledgers[key] = LedgerHistory(key, lost_disks=self.lost_disks)
         return history
 
     def appended(self, ledger_id: int, frames: Iterable[bytes]) -> None:
@@ -104,6 +117,15 @@ class Oracle:
         copies = self.ledger(ledger_id).copies
         for entry_id in entries:
             copies.setdefault(entry_id, {})[bookie] = None
+
+    def lost_disk(self, bookie: str, *, wholly: bool) -> None:
+        """*bookie* has lost, from outside, what it promised: not its fault, and counted against
+        what Qa promises. If not *wholly*, it may have kept some, and must know what not."""
+        self.lost_disks[bookie] = None
+        for ledger_id, history in self.ledgers.items():
+            self.changed[ledger_id] = None
+            if wholly:
+                history.fenced.pop(bookie, None)
 
     def read(self, ledger_id: int, entry_id: int, frame: bytes, *, who: str) -> None:
         self.ledger(ledger_id).reads.append((who, entry_id, frame))

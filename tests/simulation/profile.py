@@ -5,7 +5,7 @@ a perfect cluster under a zombie writer, and so on; a world where everything fai
 hides more than it finds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -21,6 +21,7 @@ QUORUMS: Final = (
     Quorum(4, 3, 2),
     Quorum(5, 3, 2),
     Quorum(2, 2, 1),
+    Quorum(4, 2, 1),
 )
 
 
@@ -30,10 +31,13 @@ class Profile:
 
     quorum: Quorum
     bookies: int
+    ledgers: int
     storage: StorageConfig
     """Small sizes, so that files roll, caches evict and memory fills up in a short run."""
     entries: int
-    """How many the writer appends, if it lives."""
+    """How many each writer appends, if it lives."""
+    pauses_s: tuple[float, ...]
+    """How long a writer waits between two batches, by lot."""
     readers: int
     recoverers: int
     """How many recover the ledger while faults last; some of them die at it."""
@@ -46,7 +50,19 @@ class Profile:
     crashes: bool
     crash_after_promise: float
     """How probably a bookie crashes just after it promised something: when it hurts most."""
+    fsync_s: tuple[float, float]
+    """How long a commit of the journal takes, from and to."""
+    checkpoint_s: tuple[float, float]
+    """Time between two checkpoints of a bookie, from and to."""
     disk_errors: bool
+    disks_lost: int
+    """Less than Qa: what is acknowledged survives so much."""
+    resets: bool
+    """Whether connections break under living hosts."""
+    forgeries: bool
+    """Whether somebody sends other bytes under ids that are taken."""
+    deletes: float
+    """How probably a ledger is deleted while it is in use."""
     pauses: bool
     partitions: bool
     writer_closes: bool
@@ -56,7 +72,58 @@ class Profile:
 
 
 def draw(random: Random) -> Profile:
-    """Return the short profile's next world."""
+    """Return the short profile's next world: of any kind, or one of two that are made to hurt."""
+    profile = _any_world(random)
+    kind = random.random()
+    if kind < 0.3:
+        return _races(profile, random)
+    if kind < 0.6:
+        return _changes(profile, random)
+    return profile
+
+
+def _races(profile: Profile, random: Random) -> Profile:
+    """Recoverers at work while adds and fences are still on their way, few entries in all."""
+    entries = random.randrange(1, 16)
+    return replace(
+        profile,
+        ledgers=random.choice((1, 2, 3)),
+        entries=entries,
+        pauses_s=random.choice(((0.0, 0.001), (0.01, 0.1), (0.3,))),
+        recoverers=random.choice((1, 2, 3)),
+        recovery_begins_at=random.randrange(entries),
+        weather=replace(
+            profile.weather,
+            slow=random.choice((0.1, 0.3)),
+            slow_link=random.choice((0.0, 0.2, 0.4)),
+            slow_max_s=random.choice((0.1, 0.9, 3.0)),
+        ),
+        fsync_s=random.choice(((0.0005, 0.005), (0.001, 0.1))),
+        crash_after_promise=random.choice((0.0, 0.1, 0.3)) if profile.crashes else 0.0,
+    )
+
+
+def _changes(profile: Profile, random: Random) -> Profile:
+    """A busy writer, many pending adds, and bookies that fail under it all the time."""
+    return replace(
+        profile,
+        bookies=profile.quorum.ensemble + random.choice((1, 1, 2, 3)),
+        entries=random.randrange(20, 60),
+        pauses_s=(0.0, 0.0, 0.01, 0.1),
+        faults=random.randrange(5, 25),
+        resets=True,
+        recoverers=random.choice((0, 1)),
+        weather=replace(
+            profile.weather,
+            slow_link=random.choice((0.0, 0.2, 0.4)),
+            slow_max_s=random.choice((0.1, 0.5)),
+            corrupt=random.choice((0.0, 0.03)),
+        ),
+        writer_fate=random.choice(("lives", "lives", "is paused")),
+    )
+
+
+def _any_world(random: Random) -> Profile:
     quorum = random.choice(QUORUMS)
     bad = random.random() < 0.5
     weather = Weather(
@@ -64,13 +131,15 @@ def draw(random: Random) -> Profile:
         slow_link=random.choice((0.0, 0.0, 0.1, 0.3)) if bad else 0.0,
         slow_max_s=random.choice((0.02, 0.1, 1.0)),
         loss=random.choice((0.0, 0.005, 0.03)) if bad else 0.0,
-        duplicate=random.choice((0.0, 0.02, 0.1)) if bad else 0.0,
+        duplicate=random.choice((0.0, 0.02, 0.1, 0.3)) if bad else 0.0,
+        corrupt=random.choice((0.0, 0.0, 0.01)) if bad else 0.0,
     )
     entries = random.randrange(4, 60)
     crashes = random.random() < 0.7
     return Profile(
         quorum=quorum,
         bookies=quorum.ensemble + random.randrange(4),
+        ledgers=random.choice((1, 1, 1, 2, 3)),
         storage=StorageConfig(
             memtable_bytes_max=random.choice((4096, 65536, 1 << 20)),
             recovery_reserve_bytes=4096,
@@ -82,6 +151,7 @@ def draw(random: Random) -> Profile:
             files_open_max=random.choice((1, 4)),
         ),
         entries=entries,
+        pauses_s=(0.0, 0.0, 0.001, 0.01, 0.1, 0.3),
         readers=random.randrange(3),
         recoverers=random.choice((0, 1, 1, 2, 2, 3)),
         recovery_begins_at=random.randrange(entries),
@@ -90,7 +160,13 @@ def draw(random: Random) -> Profile:
         weather=weather,
         crashes=crashes,
         crash_after_promise=random.choice((0.0, 0.01, 0.1)) if crashes else 0.0,
-        disk_errors=random.random() < 0.3,
+        fsync_s=random.choice(((0.0005, 0.005), (0.0005, 0.005), (0.001, 0.05))),
+        checkpoint_s=random.choice(((0.2, 3.0), (0.05, 0.3))),
+        disk_errors=random.random() < 0.4,
+        disks_lost=random.randrange(quorum.ack) if random.random() < 0.7 else 0,
+        resets=random.random() < 0.3,
+        forgeries=random.random() < 0.1,
+        deletes=random.choice((0.0, 0.0, 0.0, 0.2)),
         pauses=random.random() < 0.5,
         partitions=random.random() < 0.5,
         writer_closes=random.random() < 0.5,

@@ -1,11 +1,13 @@
 """The cluster scenario: append, crash, recover, tail; then faults stop and all must finish.
 
-One writer appends; bookies crash and restart, the network misbehaves, the metadata store is
-slow or away; the writer crashes, or sleeps and wakes as a zombie; recoverers race with it and
-with each other, and some die half way; readers tail all the while without recovery. Safety is
-checked after every step, liveness once nothing is wrong any more.
+Some ledgers, one writer each, on the same bookies; bookies crash and restart, or lose their
+disk and are replaced, the network misbehaves, the metadata store is slow or away; a writer
+crashes, or sleeps and wakes as a zombie; recoverers race with it and with each other, and some
+die half way; readers tail all the while without recovery; somebody deletes a ledger in use.
+Safety is checked after every step, liveness once nothing is wrong any more.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -71,11 +73,13 @@ class Simulation:
             bookies=self.profile.bookies,
             quorum=self.profile.quorum,
             storage=self.profile.storage,
+            fsync_s=self.profile.fsync_s,
+            checkpoint_s=self.profile.checkpoint_s,
         )
         self._faults = Faults(self.cluster, self.profile)
         self._healed = False
-        self._recovering = False
-        self._recoveries_after_healing = 0
+        self._recovering: dict[LedgerId, None] = {}
+        self._recoveries_after_healing: Counter[LedgerId] = Counter()
 
     def run(self) -> Outcome:
         """Run to the end. Raises `SimulationError`."""
@@ -96,13 +100,15 @@ class Simulation:
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.profile}")
-        writer = self.cluster.writer()
-        self._begin(writer)
+        writers = [self.cluster.writer() for _ in range(self.profile.ledgers)]
+        for writer in writers:
+            self._begin(writer)
         self._faults.begin()
         self._step_until(self.profile.faults_s)
         self._faults.heal()
         self._healed = True
-        self._supervise(writer)
+        for writer in writers:
+            self._supervise(writer)
         limit_s = self.scheduler.now + HEALED_S_MAX
         while not self._finished():
             if not self._step() or self.scheduler.now > limit_s:
@@ -117,6 +123,9 @@ class Simulation:
         for _ in range(profile.readers):
             at_s = self._random.uniform(0.0, profile.faults_s)
             after(at_s, partial(self.cluster.reader, writer.ledger_id))
+        if self.scheduler.chance(profile.deletes):
+            at_s = self._random.uniform(0.0, profile.faults_s)
+            after(at_s, partial(self._delete, writer.ledger_id))
         fate_s = self._random.uniform(0.0, 3.0)
         if profile.writer_fate == "crashes":
             after(fate_s, partial(self._crash_writer, writer))
@@ -140,15 +149,15 @@ class Simulation:
             size = self._random.choice((0, 10, 10, 100, 1000))
             writer.append([f"{first + i}:".encode().ljust(size, b".") for i in range(count)])
         if (
-            not self._recovering
+            writer.ledger_id not in self._recovering
             and writer.machine.last_add_pushed >= self.profile.recovery_begins_at
         ):
             self._begin_recoveries(writer.ledger_id)
-        pause_s = self._random.choice((0.0, 0.0, 0.001, 0.01, 0.1, 0.3))
+        pause_s = self._random.choice(self.profile.pauses_s)
         writer.host.after(pause_s, partial(self._tick, writer))
 
     def _begin_recoveries(self, ledger_id: LedgerId) -> None:
-        self._recovering = True
+        self._recovering[ledger_id] = None
         at_s = 0.0
         for _ in range(self.profile.recoverers):
             at_s += self._random.choice((0.0, 0.001, 0.01, 0.1, 1.0)) * self._random.random()
@@ -160,8 +169,13 @@ class Simulation:
             writer.done = True
             self.scheduler.mark("writer_crashed")
 
+    def _delete(self, ledger_id: LedgerId) -> None:
+        self.scheduler.note("somebody", f"deletes ledger {ledger_id}")
+        self.scheduler.mark("ledger_deleted")
+        self.cluster.metadata.delete_ledger(ledger_id)
+
     def _recover(self, ledger_id: LedgerId) -> None:
-        if sum(not recoverer.done for recoverer in self.cluster.recoverers) > 0:
+        if any(not r.done and r.ledger_id == ledger_id for r in self.cluster.recoverers):
             self.scheduler.mark("recoveries_raced")
         recoverer = self.cluster.recoverer(ledger_id)
         if self.scheduler.chance(0.3) and not self._healed:
@@ -186,15 +200,19 @@ class Simulation:
             and writer.machine.last_add_pushed + 1 == self.profile.entries
             and _pending(writer) == 0
         )
-        if over and all(recoverer.done for recoverer in self.cluster.recoverers):
-            self._recoveries_after_healing += 1
-            if self._recoveries_after_healing > RECOVERIES_AFTER_HEALING_MAX:
+        ledger_id = writer.ledger_id
+        recoverers = [r for r in self.cluster.recoverers if r.ledger_id == ledger_id]
+        if over and all(recoverer.done for recoverer in recoverers):
+            self._recoveries_after_healing[ledger_id] += 1
+            if self._recoveries_after_healing[ledger_id] > RECOVERIES_AFTER_HEALING_MAX:
                 raise self._error("recovery fails although nothing is wrong any more")
-            self._recover(writer.ledger_id)
+            self._recover(ledger_id)
         self.scheduler.after(1.0, partial(self._supervise, writer))
 
     def _is_closed(self, ledger_id: LedgerId) -> bool:
-        return self.cluster.oracle.ledgers[ledger_id].recorded.state is LedgerState.CLOSED
+        """Whether nothing happens to the ledger any more."""
+        history = self.cluster.oracle.ledgers[ledger_id]
+        return history.deleted or history.recorded.state is LedgerState.CLOSED
 
     def _finished(self) -> bool:
         return not self._unfinished()
@@ -219,13 +237,15 @@ class Simulation:
         for bookie in self.cluster.bookies.values():
             if bookie.host.up:
                 bookie.crash()
-        for bookie in self.cluster.bookies.values():
+        for bookie in list(self.cluster.bookies.values()):
             for _ in range(STARTS_MAX):  # an error that was ordered may still be waiting
                 if not bookie.host.up:
                     bookie.restart()
-            assert bookie.host.up, f"{bookie.name} does not start"
+            assert bookie.host.up or bookie.gone, f"{bookie.name} does not start"
         check(self.cluster.oracle)
         for ledger_id, history in self.cluster.oracle.ledgers.items():
+            if history.deleted:
+                continue
             metadata = history.recorded
             end = metadata.last_entry
             assert end is not None
@@ -233,10 +253,14 @@ class Simulation:
             held = {
                 name: {entry: bytes(frame) for entry, frame in bookie.storage.read(query).each()}
                 for name, bookie in self.cluster.bookies.items()
+                if bookie.host.up
             }
             for entry in range(end + 1):
                 bookies = metadata.fragment_of(entry).bookies
-                copies = sum(held[name].get(entry) == history.sent[entry] for name in bookies)
+                copies = sum(
+                    name in history.lost_disks or held[name].get(entry) == history.sent[entry]
+                    for name in bookies
+                )
                 if copies < metadata.quorum.ack:
                     raise self._error(
                         f"at the end entry {entry} of ledger {ledger_id} is on {copies} disks "

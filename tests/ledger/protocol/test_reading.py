@@ -21,7 +21,7 @@ from ledger.protocol.reading import (
 from ledger.quorum import Quorum
 from ledger.requests import Status
 
-A, B, C, D = (BookieId(name) for name in "abcd")
+A, B, C, D, E = (BookieId(name) for name in "abcde")
 OPEN = LedgerMetadata(quorum=Quorum(3, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C)),))
 CONFIG = ReadingConfig(rounds_max=2, speculative_s=0.5, retry_s=0.05)
 
@@ -192,3 +192,134 @@ def test_a_deleted_ledger_and_a_wrong_key_fail() -> None:
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
     assert step(machine, absent(0, 1, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]
+
+
+def test_each_further_replica_is_asked_after_a_longer_silence() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted())
+    step(machine, TimePassed(), now=0.5)
+    assert machine.deadline() == 0.5 + 2 * CONFIG.speculative_s
+    assert step(machine, TimePassed(), now=1.5) == [SendRead(2, 3, C, 0, 99, 0)]
+    assert step(machine, TimePassed(), now=9.0) == []
+    assert step(machine, EntriesRead(0, 1, Status.OK, (0,), 9), now=9.0) == [Deliver(0, 0)]
+
+
+def test_replicas_to_avoid_are_asked_last() -> None:
+    machine = Reading(
+        OPEN, first=0, last=9, last_add_confirmed=9, give_up_at=0, avoid=(A, B), config=CONFIG
+    )
+    assert step(machine, ReadStarted()) == [SendRead(2, 1, C, 0, 9, 0)]
+    assert step(machine, absent(2, 1)) == [SendRead(0, 2, A, 0, 9, 0)]
+
+
+def test_a_new_fragment_proves_that_what_is_before_it_is_confirmed() -> None:
+    """Rules 19, 46: the bookies of the old one may all be gone with the LAC they knew."""
+    machine = reading(lac=3, first=4, wait_s=30)
+    assert step(machine, ReadStarted()) == [SendRead(1, 1, B, 4, 99, WAIT_MS_MAX)]
+    moved = OPEN.with_ensemble(EntryId(5), (A, B, D))
+    assert step(machine, MetadataRead(moved)) == [SendRead(1, 2, B, 4, 4, 0)]
+    assert step(machine, EntriesRead(1, 2, Status.OK, (4,), 3)) == [Deliver(4, 4)]
+
+
+STRIPED = LedgerMetadata(quorum=Quorum(5, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C, D, E)),))
+
+
+def test_enough_bookies_of_a_striped_ensemble_are_asked_for_a_whole_range() -> None:
+    """C holds 0, 1, 2, 5, 6, 7 ...; A holds 0, 3, 4, 5, 8, 9 ..."""
+    machine = reading(STRIPED, lac=9)
+    assert step(machine, ReadStarted()) == [
+        SendRead(2, 1, C, 0, 99, 0),
+        SendRead(0, 2, A, 0, 99, 0),
+    ]
+    assert step(machine, EntriesRead(2, 1, Status.OK, (0, 1, 2, 5, 6, 7), 9)) == []
+    answer = EntriesRead(0, 2, Status.OK, (0, 3, 4, 5, 8, 9), 9)
+    assert step(machine, answer) == [Deliver(0, 9)]
+
+
+def test_no_more_bookies_are_asked_than_a_short_range_needs() -> None:
+    assert step(reading(STRIPED, last=2, lac=9), ReadStarted()) == [SendRead(2, 1, C, 0, 2, 0)]
+    assert step(reading(STRIPED, lac=1), ReadStarted()) == [SendRead(2, 1, C, 0, 99, 0)]
+    assert step(reading(STRIPED, lac=-1), ReadStarted()) == [SendRead(2, 1, C, 0, 99, 0)]
+
+
+def test_a_silent_helper_holds_the_first_entries_back_only_so_long() -> None:
+    machine = reading(STRIPED, lac=9)
+    step(machine, ReadStarted(), EntriesRead(2, 1, Status.OK, (0, 1, 2, 5), 9))
+    assert machine.deadline() == CONFIG.speculative_s
+    assert step(machine, TimePassed(), now=0.5) == [Deliver(0, 2)]
+
+
+def test_a_helper_that_fails_is_no_reason_to_ask_others_for_the_first_entry() -> None:
+    machine = reading(STRIPED, lac=9)
+    step(machine, ReadStarted())
+    assert step(machine, absent(0, 2, Status.UNREACHABLE)) == []
+    assert step(machine, EntriesRead(2, 1, Status.OK, (0, 1, 2, 5), 9)) == [Deliver(0, 2)]
+
+
+def test_speculation_over_a_striped_ensemble_stays_in_the_write_set() -> None:
+    machine = reading(STRIPED, lac=9)
+    step(machine, ReadStarted(), EntriesRead(0, 2, Status.OK, (3, 4, 5), 9))
+    assert step(machine, TimePassed(), now=0.5) == [SendRead(1, 3, B, 0, 99, 0)]
+    assert step(machine, TimePassed(), now=1.5) == [SendRead(0, 4, A, 0, 99, 0)]
+    assert step(machine, TimePassed(), now=9.0) == []
+    answer = EntriesRead(1, 3, Status.OK, (0, 1, 4), 9)
+    assert step(machine, answer, now=9.0) == [Deliver(0, 1)]
+
+
+def test_late_helpers_are_waited_for_no_longer_than_a_speculation() -> None:
+    machine = reading(STRIPED, lac=9)
+    step(machine, ReadStarted())
+    step(machine, TimePassed(), now=0.5)
+    step(machine, TimePassed(), now=1.5)
+    step(machine, TimePassed(), now=4.0)
+    assert step(machine, EntriesRead(1, 3, Status.OK, (0, 1), 9), now=5.0) == []
+    deadline = machine.deadline()
+    assert deadline is not None
+    assert step(machine, TimePassed(), now=deadline) == [Deliver(0, 1)]
+
+
+def unconfirmed(metadata: LedgerMetadata = OPEN, first: int = 0, lac: int = -1) -> Reading:
+    return Reading(
+        metadata,
+        first=first,
+        last=9,
+        last_add_confirmed=lac,
+        give_up_at=0,
+        unconfirmed=True,
+        config=CONFIG,
+    )
+
+
+def test_an_unconfirmed_read_delivers_what_is_there() -> None:
+    machine = unconfirmed()
+    assert step(machine, ReadStarted()) == [SendRead(0, 1, A, 0, 9, 0)]
+    assert step(machine, EntriesRead(0, 1, Status.OK, (0, 1, 2), 0)) == [Deliver(0, 2)]
+
+
+def test_an_unconfirmed_read_asks_every_replica_once_before_it_finds_nothing() -> None:
+    machine = unconfirmed()
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2, Status.NO_SUCH_LEDGER))
+    assert step(machine, absent(2, 3, Status.UNREACHABLE)) == [Deliver(0, -1)]
+
+
+def test_an_unconfirmed_read_that_nobody_answers_fails() -> None:
+    machine = unconfirmed()
+    lost = [absent(i, i + 1, Status.UNREACHABLE) for i in range(3)]
+    assert step(machine, ReadStarted(), *lost) == [ReadMetadata()]
+    step(machine, MetadataRead(OPEN))
+    step(machine, TimePassed(), now=0.1)
+    lost = [absent(i, i + 4, Status.UNREACHABLE) for i in range(3)]
+    assert step(machine, *lost, now=0.1) == [FailRead(Failure.LOST)]
+
+
+def test_an_unconfirmed_read_of_a_confirmed_entry_does_not_give_up_sooner() -> None:
+    machine = unconfirmed(lac=3)
+    assert step(machine, ReadStarted(), absent(0, 1), absent(1, 2), absent(2, 3)) == [
+        ReadMetadata()
+    ]
+
+
+def test_a_closed_ledger_has_no_unconfirmed_entries() -> None:
+    machine = unconfirmed(OPEN.closed(EntryId(1), 20), first=1)
+    step(machine, ReadStarted())
+    assert step(machine, EntriesRead(1, 1, Status.OK, (1, 2, 3), 1)) == [Deliver(1, 1)]

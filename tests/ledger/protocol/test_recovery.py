@@ -222,7 +222,7 @@ def test_an_ensemble_change_stays_local_until_the_close() -> None:
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, 20, considered=1))
     refused = WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE)
-    assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C))]
+    assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C), (A, B, C))]
     assert step(machine, ReplacementsChosen(((2, D),))) == [WriteBack(2, D, 1, 0, 1)]
     step(machine, has(0, 2), has(1, 0))
     step(machine, WriteBackStored(0, 0, 0, 1))

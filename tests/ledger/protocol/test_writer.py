@@ -7,6 +7,7 @@ import pytest
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.writer import (
+    BUSY_PATIENCE_S,
     BUSY_RETRY_S,
     DEGRADED_RETRY_S,
     METADATA_PATIENCE_S,
@@ -30,6 +31,7 @@ from ledger.protocol.writer import (
     TimePassed,
     WriteMetadata,
     Writer,
+    WriterConfig,
     WriterEffect,
     WriterEvent,
 )
@@ -40,8 +42,8 @@ A, B, C, D, E = (BookieId(name) for name in "abcde")
 METADATA = LedgerMetadata(quorum=Quorum(3, 3, 2), fragments=(Fragment(EntryId(0), (A, B, C)),))
 
 
-def writer(metadata: LedgerMetadata = METADATA) -> Writer:
-    return Writer(LedgerId(1), metadata, 0)
+def writer(metadata: LedgerMetadata = METADATA, config: WriterConfig | None = None) -> Writer:
+    return Writer(LedgerId(1), metadata, 0, config)
 
 
 def step(machine: Writer, *events: WriterEvent, now: float = 0.0) -> list[WriterEffect]:
@@ -95,7 +97,7 @@ def test_a_failed_bookie_is_replaced_from_the_first_unconfirmed_entry_on() -> No
     machine = writer()
     step(machine, AppendRequested(2, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
     refused = AddsRefused(2, 0, 0, 1, Status.UNREACHABLE)
-    assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C))]
+    assert step(machine, refused) == [ChooseReplacements((2,), (A, B, C), (A, B, C))]
     new = changed(1, A, B, D)
     assert step(machine, ReplacementsChosen(((2, D),))) == [WriteMetadata(new, 0)]
     assert step(machine, MetadataWritten(1)) == [SendAdds(2, D, 1, 1, 1)]
@@ -135,7 +137,7 @@ def test_failures_during_a_change_are_met_by_the_next_change() -> None:
     step(machine, ReplacementsChosen(((0, D),)))
     assert step(machine, MetadataWritten(1)) == [
         SendAdds(0, D, 1, 0, 0),
-        ChooseReplacements((1,), (D, B, C, A)),
+        ChooseReplacements((1,), (D, B, C, A), (D, B, C)),
     ]
     assert step(machine, ReplacementsChosen(((1, E),))) == [WriteMetadata(changed(0, D, E, C), 1)]
 
@@ -227,6 +229,26 @@ def test_a_busy_bookie_is_asked_again_not_replaced() -> None:
     assert step(machine, TimePassed(), now=2.0) == [SendAdds(0, A, 0, 0, 0)]
 
 
+def test_a_bookie_that_stays_busy_is_replaced_although_the_others_are_not() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10))
+    busy = AddsRefused(0, 0, 0, 0, Status.TOO_MANY_REQUESTS)
+    assert step(machine, busy, now=1.0) == []
+    step(machine, AddsStored(1, 0, 0, 0), now=2.0)
+    assert step(machine, busy, now=0.9 + BUSY_PATIENCE_S) == []
+    assert step(machine, busy, now=1.0 + BUSY_PATIENCE_S) == [
+        ChooseReplacements((0,), (A, B, C), (A, B, C))
+    ]
+
+
+def test_a_success_of_the_busy_bookie_gives_it_its_time_again() -> None:
+    machine = writer()
+    step(machine, AppendRequested(2, 10))
+    busy = AddsRefused(0, 0, 1, 1, Status.TOO_MANY_REQUESTS)
+    step(machine, busy, AddsStored(0, 0, 0, 0), now=1.0)
+    assert step(machine, busy, now=1.0 + BUSY_PATIENCE_S) == []
+
+
 def test_a_busy_bookie_is_not_sent_what_it_does_not_hold() -> None:
     """Found by the simulator (seed 9186): what is left of the range is of other bookies."""
     machine = writer(replace(METADATA, quorum=Quorum(3, 2, 1)))
@@ -276,3 +298,169 @@ def test_closing_a_ledger_that_another_took_is_an_error(stored: LedgerMetadata) 
     machine = writer()
     step(machine, CloseRequested())
     assert step(machine, MetadataRead(stored, 3)) == [FailWriter(Failure.FENCED)]
+
+
+def test_what_bookies_say_while_the_ledger_is_closed_decides_nothing() -> None:
+    """All is confirmed by then: only the CAS tells whether the close or a recovery won."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    closed = METADATA.closed(EntryId(0), 10)
+    assert step(machine, CloseRequested()) == [WriteMetadata(closed, 0)]
+    assert step(machine, AddsRefused(2, 0, 0, 0, Status.FENCED)) == []
+    assert step(machine, MetadataWritten(1)) == [FinishClose(closed, 1)]
+
+
+def test_a_lost_reply_of_the_closing_cas_is_recognised_as_success() -> None:
+    machine = writer()
+    step(machine, CloseRequested(), MetadataFailed(), now=1.0)
+    assert step(machine, TimePassed(), now=1.5) == [ReadMetadata()]
+    closed = METADATA.closed(EntryId(-1), 0)
+    assert step(machine, MetadataRead(closed, 1), now=1.5) == [FinishClose(closed, 1)]
+
+
+def test_a_closing_cas_that_did_not_happen_is_written_again() -> None:
+    machine = writer()
+    step(machine, CloseRequested(), MetadataFailed(), now=1.0)
+    step(machine, TimePassed(), now=1.5)
+    effects = step(machine, MetadataRead(METADATA, 0), now=1.5)
+    assert effects == [WriteMetadata(METADATA.closed(EntryId(-1), 0), 0)]
+
+
+def test_a_close_that_meets_one_conflict_after_the_other_ends() -> None:
+    machine = writer()
+    step(machine, CloseRequested())
+    assert step(machine, MetadataRead(METADATA, 1), now=0.0)
+    effects = step(machine, MetadataRead(METADATA, 2), now=METADATA_PATIENCE_S)
+    assert effects == [FailWriter(Failure.METADATA_UNAVAILABLE)]
+
+
+def test_a_close_of_a_deleted_ledger_fails() -> None:
+    machine = writer()
+    step(machine, CloseRequested())
+    assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]
+
+
+def test_a_close_waits_for_the_ensemble_change() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)), CloseRequested())
+    assert step(machine, AddsStored(1, 0, 0, 0), AddsStored(2, 0, 0, 0)) == []
+    assert step(machine, MetadataWritten(1)) == [
+        SendAdds(0, D, 1, 0, 0),
+        ConfirmAdds(EntryId(0)),
+        WriteMetadata(changed(0, D, B, C).closed(EntryId(0), 10), 1),
+    ]
+
+
+def test_a_bookie_that_fails_after_the_entry_was_confirmed_is_still_replaced() -> None:
+    """Rule 28, #1390."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    assert step(machine, AddsRefused(2, 0, 0, 0, Status.UNREACHABLE)) == [
+        ChooseReplacements((2,), (A, B, C), (A, B, C))
+    ]
+
+
+def test_a_bookie_that_is_put_in_while_the_writer_is_idle_is_told_the_lac() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    step(machine, AddsRefused(2, 0, 0, 0, Status.UNREACHABLE), ReplacementsChosen(((2, D),)))
+    assert step(machine, MetadataWritten(1)) == [PublishLac(EntryId(0), 10, (A, B, D))]
+
+
+def test_a_bookie_that_was_down_is_told_the_lac_when_it_is_tried_again() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    step(machine, AddsRefused(2, 0, 0, 0, Status.UNREACHABLE), ReplacementsChosen(()))
+    assert step(machine, TimePassed(), now=DEGRADED_RETRY_S) == [
+        PublishLac(EntryId(0), 10, (A, B, C))
+    ]
+
+
+def test_some_replacements_are_taken_and_the_writer_goes_on_without_the_others() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, AddsRefused(1, 0, 0, 0, Status.IO_ERROR), ReplacementsChosen(((0, D),)))
+    step(machine, MetadataWritten(1))
+    assert step(machine, ReplacementsChosen(())) == []
+    assert machine.is_degraded
+    step(machine, AddsStored(0, 1, 0, 0))
+    assert step(machine, AddsStored(2, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
+
+
+def test_the_ensemble_changes_only_so_often() -> None:
+    """Rule 28."""
+    machine = writer(config=WriterConfig(ensemble_changes_max=1))
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
+    step(machine, ReplacementsChosen(((0, D),)), MetadataWritten(1))
+    effects = step(machine, AddsRefused(0, 1, 0, 0, Status.IO_ERROR))
+    assert effects == [FailWriter(Failure.NOT_ENOUGH_BOOKIES)]
+
+
+DELAYED = WriterConfig(delay_ensemble_change=True)
+
+
+def test_a_delayed_change_waits_while_an_ack_quorum_is_left() -> None:
+    """Rule 27."""
+    machine = writer(config=DELAYED)
+    step(machine, AppendRequested(1, 10))
+    assert step(machine, AddsRefused(0, 0, 0, 0, Status.UNREACHABLE)) == []
+    assert machine.is_degraded
+    step(machine, AddsStored(1, 0, 0, 0))
+    assert step(machine, AddsStored(2, 0, 0, 0)) == [
+        ConfirmAdds(EntryId(0)),
+        PublishLac(EntryId(0), 10, (B, C)),
+    ]
+    assert step(machine, TimePassed(), now=DEGRADED_RETRY_S) == [
+        PublishLac(EntryId(0), 10, (A, B, C))
+    ]
+    assert not machine.is_degraded
+
+
+def test_a_delayed_change_replaces_all_that_failed_once_a_quorum_is_short() -> None:
+    machine = writer(config=DELAYED)
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, AddsRefused(2, 0, 0, 0, Status.UNREACHABLE)) == [
+        ChooseReplacements((0, 2), (A, B, C), (A, B, C))
+    ]
+    effects = step(machine, ReplacementsChosen(((0, D), (2, E))))
+    assert effects == [WriteMetadata(changed(0, D, B, E), 0)]
+
+
+def test_a_delayed_change_counts_the_write_sets_of_a_striped_ensemble_one_by_one() -> None:
+    """With E = 4, Qw = 2, Qa = 1 two bookies side by side are a whole write set."""
+    striped = LedgerMetadata(
+        quorum=Quorum(4, 2, 1), fragments=(Fragment(EntryId(0), (A, B, C, D)),)
+    )
+    machine = writer(striped, DELAYED)
+    step(machine, AppendRequested(4, 10))
+    assert step(machine, AddsRefused(0, 0, 0, 3, Status.UNREACHABLE)) == []
+    assert step(machine, AddsRefused(2, 0, 0, 3, Status.UNREACHABLE)) == []
+    (effect,) = step(machine, AddsRefused(1, 0, 0, 3, Status.UNREACHABLE))
+    assert effect == ChooseReplacements((0, 1, 2), (A, B, C, D), (A, B, C, D))
+
+
+@pytest.mark.parametrize("config", [WriterConfig(), DELAYED])
+def test_a_bookie_that_knows_of_no_such_ledger_makes_the_writer_ask(config: WriterConfig) -> None:
+    """It was deleted, or that bookie lost it; with no CAS to tell, the metadata is read."""
+    machine = writer(config=config)
+    step(machine, AppendRequested(1, 10))
+    assert step(machine, AddsRefused(0, 0, 0, 0, Status.NO_SUCH_LEDGER)) == [
+        ChooseReplacements((0,), (A, B, C), (A, B, C))
+    ]
+    assert step(machine, ReplacementsChosen(())) == [ReadMetadata()]
+    assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]
+
+
+def test_a_ledger_that_one_bookie_forgot_is_written_on() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.NO_SUCH_LEDGER))
+    step(machine, ReplacementsChosen(()), AddsStored(1, 0, 0, 0), AddsStored(2, 0, 0, 0))
+    assert step(machine, MetadataRead(METADATA, 0))[0] == ConfirmAdds(EntryId(0))
+
+
+def test_an_ensemble_change_of_a_deleted_ledger_ends_the_writer() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, ReplacementsChosen(((0, D),)))
+    assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]

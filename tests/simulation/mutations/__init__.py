@@ -1,0 +1,29 @@
+"""Known bugs, put back one at a time to see that the simulator finds them.
+
+Each is a short function that changes production code, or the driver that stands where a
+production driver stands, in this process only and for as long as its patch lasts. The
+functions are named after the bug; `reference` says where it was found: an issue of Apache
+BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md).
+"""
+
+from tests.simulation.mutations import (
+    bookies,
+    clients,
+    disks,
+    journals,
+    recovering,
+    writing,
+)
+from tests.simulation.mutations.mutation import MUTATIONS, Mutation, put_back
+
+__all__ = [
+    "MUTATIONS",
+    "Mutation",
+    "bookies",
+    "clients",
+    "disks",
+    "journals",
+    "put_back",
+    "recovering",
+    "writing",
+]

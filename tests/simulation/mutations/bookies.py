@@ -1,0 +1,170 @@
+"""Bugs of a bookie's request handling and of what it keeps about a ledger."""
+
+from collections.abc import Generator
+from dataclasses import replace
+
+from bookie import storage as storage_module
+from bookie.core import Ack, AddSession, BookieCore, Need, Resume
+from bookie.entrylog.reader import Stored
+from bookie.frames import Checked
+from bookie.index.format import LedgerHeader
+from bookie.journal.format import Kind, Record
+from bookie.ledgers import LedgerRecord, LedgerTable
+from bookie.memtable import Memtable
+from bookie.pieces import Found
+from bookie.recovery import Recovery
+from bookie.storage import BookieStorage
+from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("rule 59")
+def answers_adds_before_the_journal_is_synced(patch: Patch) -> None:
+    honest = AddSession.acks
+
+    def hasty(self: AddSession) -> list[Ack]:
+        self._core.durable = 1 << 60
+        return honest(self)
+
+    patch.set(AddSession, "acks", hasty)
+
+
+@mutation("rule 33")
+def answers_a_fence_before_it_is_durable(patch: Patch) -> None:
+    def fence(
+        self: BookieCore, ledger_id: int, key: bytes
+    ) -> Generator[Need, Resume, Status | None]:
+        status, _ = self.storage.fence(ledger_id, key)
+        yield from ()
+        return None if status is Status.OK else status
+
+    patch.set(BookieCore, "_fence", fence)
+
+
+@mutation("rule 33 [I]")
+def answers_a_negative_before_its_fence_is_durable(patch: Patch) -> None:
+    """Waits on success, as BookKeeper does, but says at once that it has nothing."""
+    honest = BookieCore._fence
+
+    def fence(
+        self: BookieCore, ledger_id: int, key: bytes
+    ) -> Generator[Need, Resume, Status | None]:
+        if self.storage.lac(ledger_id, key).status is not Status.NO_SUCH_LEDGER:
+            return (yield from honest(self, ledger_id, key))
+        status, _ = self.storage.fence(ledger_id, key)
+        return None if status is Status.OK else status
+
+    patch.set(BookieCore, "_fence", fence)
+
+
+@mutation("#4462, rule 29")
+def does_not_refuse_adds_after_a_fence(patch: Patch) -> None:
+    honest = BookieStorage.add
+
+    def add(self: BookieStorage, run: AddRun) -> tuple[Status, int]:
+        return honest(self, replace(run, recovery=True))
+
+    patch.set(BookieStorage, "add", add)
+
+
+@mutation("#4163, rule 29")
+def refuses_recovery_adds_after_a_fence(patch: Patch) -> None:
+    honest = BookieStorage.add
+
+    def add(self: BookieStorage, run: AddRun) -> tuple[Status, int]:
+        return honest(self, replace(run, recovery=False))
+
+    patch.set(BookieStorage, "add", add)
+
+
+@mutation("BK-500, rule 34")
+def forgets_its_fences_at_a_restart(patch: Patch) -> None:
+    honest = Recovery._apply
+
+    def apply(
+        self: Recovery, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
+    ) -> None:
+        if record.kind is not Kind.FENCE:
+            honest(self, record, ledgers, memtable, path)
+
+    patch.set(Recovery, "_apply", apply)
+
+
+@mutation("rule 35 [I]")
+def replays_no_fence_of_a_ledger_without_entries(patch: Patch) -> None:
+    honest = Recovery._apply
+
+    def apply(
+        self: Recovery, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
+    ) -> None:
+        if record.kind is not Kind.FENCE or ledgers.is_known(record.ledger_id):
+            honest(self, record, ledgers, memtable, path)
+
+    patch.set(Recovery, "_apply", apply)
+
+
+@mutation("BK-815")
+def loses_the_fence_at_a_checkpoint(patch: Patch) -> None:
+    def header_of(record: LedgerRecord) -> LedgerHeader:
+        return replace(record.stored, lac_proof=record.lac_proof)
+
+    patch.set(storage_module, "header_of", header_of)
+
+
+@mutation("rule 34")
+def answers_a_second_fence_before_the_first_is_durable(patch: Patch) -> None:
+    honest = BookieStorage._fence
+
+    def fence(
+        self: BookieStorage, ledger_id: int, key: bytes, record: LedgerRecord | None
+    ) -> tuple[Status, int]:
+        repeated = record is not None and record.fenced
+        status, ticket = honest(self, ledger_id, key, record)
+        return status, 0 if repeated else ticket
+
+    patch.set(BookieStorage, "_fence", fence)
+
+
+@mutation("rules 11, 59")
+def answers_a_repeated_add_before_it_is_durable(patch: Patch) -> None:
+    honest = BookieStorage._add
+
+    def add(
+        self: BookieStorage, run: AddRun, checked: Checked, vetted: object, record: object
+    ) -> object:
+        before = self._journal.last_ticket
+        outcome = honest(self, run, checked, vetted, record)  # type: ignore[arg-type]
+        repeated = self._journal.last_ticket == before
+        if isinstance(outcome, tuple) and outcome[0] is Status.OK and repeated:
+            return Status.OK, 0
+        return outcome
+
+    patch.set(BookieStorage, "_add", add)
+
+
+@mutation("rule 11")
+def accepts_other_bytes_under_the_same_id(patch: Patch) -> None:
+    new, vet = BookieStorage._new_entries, BookieStorage._vet
+
+    def agreeable(self: BookieStorage, *arguments: object) -> object:
+        outcome = new(self, *arguments)  # type: ignore[arg-type]
+        return [] if outcome == (Status.CONFLICT, 0) else outcome
+
+    def blind(self: BookieStorage, *arguments: object) -> object:
+        outcome = vet(self, *arguments)  # type: ignore[arg-type]
+        return Status.OK if outcome is Status.CONFLICT else outcome
+
+    patch.set(BookieStorage, "_new_entries", agreeable)
+    patch.set(BookieStorage, "_vet", blind)
+
+
+@mutation("#2908, rule 58")
+def answers_no_such_entry_when_the_disk_fails(patch: Patch) -> None:
+    honest = storage_module._answer
+
+    def answer(query: ReadQuery, view: object, stored: Stored) -> ReadAnswer:
+        if stored.damage is not None:
+            stored = Stored(Found(stored.found.pieces, query.last))
+        return honest(query, view, stored)  # type: ignore[arg-type]
+
+    patch.set(storage_module, "_answer", answer)

@@ -1,0 +1,38 @@
+"""Bugs of checkpoint and index, and of a bookie's identity."""
+
+from bookie.disk import Disk
+from bookie.entrylog.writer import EntryLogWriter
+from bookie.index import redo
+from bookie.index.redo import Image
+from bookie.journal.writer import write_mark
+from bookie.storage import BookieStorage
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("#2983, rule 65")
+def moves_the_mark_before_the_flush(patch: Patch) -> None:
+    honest = BookieStorage._checkpoint
+
+    def checkpoint(self: BookieStorage) -> None:
+        mark = self._journal.position
+        write_mark(self._disk, mark)
+        self._journal.remove_before(mark.journal_id)
+        honest(self)
+
+    patch.set(BookieStorage, "_checkpoint", checkpoint)
+
+
+@mutation("rule 67")
+def does_not_sync_entry_logs_before_the_index(patch: Patch) -> None:
+    def sync(_self: EntryLogWriter) -> None:
+        """The index points to what may not be there."""
+
+    patch.set(EntryLogWriter, "sync", sync)
+
+
+@mutation("BK-62, BK-166")
+def writes_index_pages_in_place_without_redo(patch: Patch) -> None:
+    def write(_disk: Disk, _images: list[Image]) -> None:
+        """A crash may tear what was durable long ago."""
+
+    patch.set(redo, "write", write)
