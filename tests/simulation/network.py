@@ -44,6 +44,7 @@ class Network:
         self.weather = CALM
         self._cut: dict[tuple[str, str], None] = {}
         self._slow_links: dict[tuple[str, str], bool] = {}
+        self._aimed: dict[tuple[str, str], tuple[float, float]] = {}
         self._connections = 0
 
     def new_connection(self) -> int:
@@ -58,14 +59,24 @@ class Network:
     def mend(self, source: str, target: str) -> None:
         self._cut.pop((source, target), None)
 
+    def aim(self, ways: list[tuple[str, str]], *, until_s: float, slow_max_s: float) -> None:
+        """Let every second message on *ways* take up to *slow_max_s*, until then."""
+        for way in ways:
+            self._aimed[way] = until_s, slow_max_s
+
     def heal(self) -> None:
         """End all partitions and all bad weather."""
         self._cut.clear()
+        self._aimed.clear()
         self.weather = CALM
 
     def delay_s(self, source: Host, target: Host) -> float:
         """Draw how long one message takes on this way."""
         weather, random = self.weather, self.scheduler.random
+        if self._aimed:
+            until_s, slow_max_s = self._aimed.get((source.name, target.name), (0.0, 0.0))
+            if self.scheduler.now < until_s and self.scheduler.chance(0.5):
+                return random.uniform(weather.delay_max_s, slow_max_s)
         if weather.slow_link:
             way = source.name, target.name
             if way not in self._slow_links:

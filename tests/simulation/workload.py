@@ -178,10 +178,26 @@ class Simulation:
         if any(not r.done and r.ledger_id == ledger_id for r in self.cluster.recoverers):
             self.scheduler.mark("recoveries_raced")
         recoverer = self.cluster.recoverer(ledger_id)
+        if self.profile.aimed_s and not self._healed:
+            self._aim(recoverer)
         if self.scheduler.chance(0.3) and not self._healed:
             self.scheduler.after(
                 self._random.uniform(0.0, 0.5), partial(self._crash_recoverer, recoverer)
             )
+
+    def _aim(self, recoverer: RecoveringClient) -> None:
+        """Let adds, fences and reads of this recovery overtake each other."""
+        metadata = self.cluster.oracle.ledgers[recoverer.ledger_id].recorded
+        writers = [w.name for w in self.cluster.writers if w.ledger_id == recoverer.ledger_id]
+        ways = [
+            way
+            for client in (recoverer.name, *writers)
+            for bookie in metadata.last_fragment.bookies
+            for way in ((client, str(bookie)), (str(bookie), client))
+        ]
+        slow_max_s = self.profile.aimed_s
+        until_s = self.scheduler.now + slow_max_s
+        self.cluster.network.aim(ways, until_s=until_s, slow_max_s=slow_max_s)
 
     def _crash_recoverer(self, recoverer: RecoveringClient) -> None:
         if not recoverer.done:
