@@ -129,9 +129,10 @@ class Round:
         writer = await client.create(quorum)
         calm = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            trouble = group.create_task(self._nemesis.run(calm))
             writing = group.create_task(self._write(writer))
             group.create_task(self._tail(writer))
+            await self._until_written(writing, 1)
+            trouble = group.create_task(self._nemesis.run(calm))
             count = self._random.choice((100, 3_000, 20_000))
             await self._until_written(writing, min(count, self._adds_max))
             ending = self._random.choice(("awake", "asleep", "cornered"))
