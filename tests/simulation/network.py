@@ -7,9 +7,10 @@ A message to or from a paused host waits there; one to a host that is down is re
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Generic, TypeVar
 
 from tests.simulation.host import Host
@@ -38,13 +39,26 @@ class Weather:
 CALM = Weather()
 
 
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Which of the next messages on one way are late, and how much."""
+
+    slow_min_s: float
+    slow_max_s: float
+    first: int = 0
+    last: int = 20
+
+
+NO_AIM = Aim(0.0, 0.0, last=-1)
+
+
 class Network:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.weather = CALM
         self._cut: dict[tuple[str, str], None] = {}
         self._slow_links: dict[tuple[str, str], bool] = {}
-        self._aimed: dict[tuple[str, str], tuple[float, float]] = {}
+        self._aimed: dict[tuple[str, str], tuple[Aim, Iterator[int]]] = {}
         self._connections = 0
 
     def new_connection(self) -> int:
@@ -59,10 +73,9 @@ class Network:
     def mend(self, source: str, target: str) -> None:
         self._cut.pop((source, target), None)
 
-    def aim(self, ways: list[tuple[str, str]], *, until_s: float, slow_max_s: float) -> None:
-        """Let every second message on *ways* take up to *slow_max_s*, until then."""
-        for way in ways:
-            self._aimed[way] = until_s, slow_max_s
+    def aim(self, source: str, target: str, aim: "Aim") -> None:
+        """Let the next messages on this way be as late as *aim* says."""
+        self._aimed[source, target] = aim, count()
 
     def heal(self) -> None:
         """End all partitions and all bad weather."""
@@ -74,9 +87,9 @@ class Network:
         """Draw how long one message takes on this way."""
         weather, random = self.weather, self.scheduler.random
         if self._aimed:
-            until_s, slow_max_s = self._aimed.get((source.name, target.name), (0.0, 0.0))
-            if self.scheduler.now < until_s and self.scheduler.chance(0.5):
-                return random.uniform(weather.delay_max_s, slow_max_s)
+            aim, numbers = self._aimed.get((source.name, target.name), (NO_AIM, count()))
+            if aim.first <= next(numbers) <= aim.last:
+                return random.uniform(aim.slow_min_s, aim.slow_max_s)
         if weather.slow_link:
             way = source.name, target.name
             if way not in self._slow_links:
