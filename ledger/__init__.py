@@ -5,6 +5,8 @@ from ledger.entry import Digest
 from ledger.errors import LogError
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement, RandomPlacement
+from ledger.protocol.quarantine import QuarantineConfig
 from ledger.quorum import Quorum
 from ledger.reader import Entry, LedgerReader
 from ledger.writer import LedgerWriter
@@ -24,5 +26,9 @@ __all__ = [
     "LedgerState",
     "LedgerWriter",
     "LogError",
+    "PlacementPolicy",
+    "QuarantineConfig",
     "Quorum",
+    "RackAwarePlacement",
+    "RandomPlacement",
 ]

@@ -23,6 +23,8 @@ POLL_S = 0.02
 class Kind(Enum):
     KILL = "kill"
     """SIGKILL, and a restart on the same data."""
+    BLACKOUT = "blackout"
+    """SIGKILL for all bookies at once: what is left is what they had on disk."""
     STOP = "stop"
     """SIGSTOP and SIGCONT: alive, and says nothing."""
     DEAF = "deaf"
@@ -35,7 +37,7 @@ class Kind(Enum):
     """The connections break once."""
 
 
-PROCESS_KINDS = (Kind.KILL, Kind.STOP)
+PROCESS_KINDS = (*[Kind.KILL, Kind.STOP] * 2, Kind.BLACKOUT)
 LINK_KINDS = (Kind.DEAF, Kind.MUTE, Kind.CUT, Kind.RESET)
 
 
@@ -105,6 +107,9 @@ class Nemesis:
         match fault.kind:
             case Kind.KILL:
                 self._cluster.kill_bookie(fault.bookie)
+            case Kind.BLACKOUT:
+                for index in range(len(self._cluster.processes)):
+                    self._cluster.kill_bookie(index)
             case Kind.STOP:
                 os.kill(process.pid, signal.SIGSTOP)
             case Kind.DEAF:
@@ -129,6 +134,9 @@ class Nemesis:
         match fault.kind:
             case Kind.KILL:
                 await self._cluster.restart_bookie(fault.bookie)
+            case Kind.BLACKOUT:
+                every = range(len(self._cluster.processes))
+                await asyncio.gather(*map(self._cluster.restart_bookie, every))
             case Kind.STOP:
                 os.kill(process.pid, signal.SIGCONT)
             case _:

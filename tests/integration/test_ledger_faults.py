@@ -129,15 +129,14 @@ class Round:
         writer = await client.create(quorum)
         calm = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            trouble = group.create_task(self._nemesis.run(calm))
             writing = group.create_task(self._write(writer))
             group.create_task(self._tail(writer))
+            await self._until_written(writing, 1)
+            trouble = group.create_task(self._nemesis.run(calm))
             count = self._random.choice((100, 3_000, 20_000))
             await self._until_written(writing, min(count, self._adds_max))
-            asleep = self._random.random() < 0.5
-            if asleep:  # and when it wakes up, its last adds arrive after all
-                for link in self._run.network.links_of("writer"):
-                    link.cut()
+            ending = self._random.choice(("awake", "asleep", "cornered"))
+            await self._take_away(writer, ending)
             recovering = [
                 group.create_task(
                     self._recover(name, writer.ledger_id, self._random.uniform(0, 0.3))
@@ -154,7 +153,7 @@ class Round:
                 await self._zombie(writer, writing)
                 await self._check_everything(writer.ledger_id, outcomes[0])
         self._history.check_closed(outcomes)
-        self._count(outcomes[0], asleep=asleep)
+        self._count(outcomes[0], ending)
 
     async def _write(self, writer: LedgerWriter) -> None:
         """Add bursts until the writer is over."""
@@ -187,6 +186,20 @@ class Round:
             if len(self._history.acknowledged) >= count:
                 return
             await asyncio.sleep(POLL_S)
+
+    async def _take_away(self, writer: LedgerWriter, ending: str) -> None:
+        """Bring the writer into the situation in which it is recovered."""
+        network = self._run.network
+        if ending == "asleep":  # and when it wakes up, its last adds arrive after all
+            for link in network.links_of("writer"):
+                link.cut()
+        elif ending == "cornered":  # alone with the one bookie that recovery does not reach
+            own, *others = writer.metadata.last_fragment.bookies
+            for bookie in others:
+                network.link("writer", bookie).cut()
+            await asyncio.sleep(self._random.uniform(0, BOOKIE_TIMEOUT_S / 2))
+            for name in CLIENTS[2:]:
+                network.link(name, own).cut()
 
     async def _tail(self, writer: LedgerWriter) -> None:
         """Follow the ledger beside its writer, to its end."""
@@ -277,13 +290,13 @@ class Round:
                     first = answer.considered + 1
         return copies
 
-    def _count(self, closed: LedgerMetadata, *, asleep: bool) -> None:
+    def _count(self, closed: LedgerMetadata, ending: str) -> None:
         happened, history = self._run.happened, self._history
         happened += self._nemesis.made
         happened["acknowledged"] += len(history.acknowledged)
         happened["refused"] += len(history.refused)
         happened["ensemble changes"] += len(closed.fragments) - 1
-        happened["slept through the recovery"] += asleep
+        happened[f"writer was {ending}"] += 1
         assert closed.last_entry is not None
         kept = closed.last_entry + 1 - len(history.acknowledged)
         happened["kept though not acknowledged"] += kept

@@ -1,6 +1,7 @@
 """Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`.
 
-Prints what was covered; for a seed that breaks something its step, the broken invariant, its
+Prints what was covered; over 1,000 seeds or more it fails if something of `coverage` never
+happened. For a seed that breaks something its step, the broken invariant, its
 last events and the command that shows it again. The exit status is 1 then.
 """
 
@@ -13,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from os import cpu_count
 
+from tests.simulation.coverage import SEEDS_MIN, missing
 from tests.simulation.workload import Outcome, Simulation, SimulationError, run_seed
 
 
@@ -47,7 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(seeds)} seeds, {len(failures)} broken, {steps} steps, {took_s:.1f} s, "
         f"{len(seeds) / took_s:.0f} seeds/s"
     )
-    return 1 if failures else 0
+    never = missing(marks) if len(seeds) >= SEEDS_MIN and not failures else []
+    for thing in never:
+        print(f"never happened in {len(seeds)} seeds: {thing}")
+    return 1 if failures or never else 0
 
 
 def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome | SimulationError]:

@@ -198,7 +198,7 @@ class SimBookie:
         scheduler, oracle = self._cluster.scheduler, self._cluster.oracle
         if status is Status.OK and not run.explicit_lac:
             self._check_bytes(run)
-            oracle.stored(self.name, run.ledger_id, run.entries)
+            oracle.stored(self.name, run.ledger_id, run.entries, by_writer=not run.recovery)
             self._promised()
             if fenced and not run.recovery:
                 oracle.ledger(run.ledger_id).broken_fences.append(
@@ -228,6 +228,7 @@ class SimBookie:
     def _answer_read(
         self, ledger_id: int, fence: bool, reply: Callable[[Answer], None], answer: Answer
     ) -> None:
+        self._cluster.scheduler.mark(f"read_{answer.status.name.lower()}")
         if fence and answer.fenced:
             history = self._cluster.oracle.ledger(ledger_id)
             if self.name not in history.fenced:
@@ -299,8 +300,9 @@ class SimBookie:
 
     def _commit(self) -> None:
         self._committing = False
-        self._proven = self.storage._journal.position
+        before = self.storage._journal.position
         self.core.committed(self.storage.commit())
+        self._proven = before
         self._cluster.scheduler.mark("journal_committed")
         durable = self.core.durable
         waiting, self._until_durable = self._until_durable, deque()
@@ -358,7 +360,6 @@ class _Request(Generic[Answer]):
         except StopIteration as stop:
             self._answer(stop.value)
         except (StorageError, OSError):
-            self._bookie.host.scheduler.mark("read_failed_by_disk")
             self._answer(self._failed)
         else:
             self._wait_for(need)
@@ -382,7 +383,6 @@ class _Request(Generic[Answer]):
         try:
             answer = self._bookie.storage.read(query)
         except (StorageError, OSError):
-            self._bookie.host.scheduler.mark("read_failed_by_disk")
             answer = ReadAnswer(Status.IO_ERROR)
         self.resume(answer)
 

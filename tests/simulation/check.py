@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tests.simulation.invariants import (
+    absent_entry_never_reaches_ack_quorum,
     all_acked_entries_are_readable,
     all_committed_entries_reach_ack_quorum,
     bookies_keep_their_promises,
@@ -25,6 +26,7 @@ INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
         fragments_strictly_ordered,
         all_acked_entries_are_readable,
         all_committed_entries_reach_ack_quorum,
+        absent_entry_never_reaches_ack_quorum,
         no_out_of_order_entries,
         read_value_never_changes,
         lac_never_above_acknowledged,

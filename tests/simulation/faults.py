@@ -90,7 +90,14 @@ class Faults:
 
     def _restart_soon(self, bookie: SimBookie) -> None:
         """Also after healing: who went down by itself comes back."""
-        self._scheduler.after(self._random.uniform(0.01, 1.0), partial(_restart, bookie))
+        self._scheduler.after(self._random.uniform(0.01, 1.0), partial(self._restart, bookie))
+
+    def _restart(self, bookie: SimBookie) -> None:
+        if bookie.host.up:
+            return
+        if self._profile.crashes and not self._healed and self._scheduler.chance(0.1):
+            bookie.disk.crash_at = bookie.disk.operations + self._random.randrange(1, 20)
+        bookie.restart()
 
     def _watch(self, bookie: SimBookie) -> None:
         bookie.on_promise = self._promised
@@ -149,7 +156,7 @@ class Faults:
         bookie = self._random.choice(self._bookies())
         if bookie.host.up:
             bookie.crash()
-            self._later(4.0, partial(_restart, bookie))
+            self._later(4.0, partial(self._restart, bookie))
 
     def _crash_at_work(self) -> None:
         """The power fails in the middle of what the bookie writes next."""
@@ -175,7 +182,7 @@ class Faults:
         for bookie in self._cluster.bookies.values():
             if bookie.host.up:
                 bookie.crash()
-                self._later(1.0, partial(_restart, bookie))
+                self._later(1.0, partial(self._restart, bookie))
 
     def _pause_bookie(self) -> None:
         bookie = self._random.choice(self._bookies())
@@ -230,11 +237,6 @@ def _ignore(_status: object) -> None:
 
 def _give_space(bookie: SimBookie) -> None:
     bookie.disk.capacity_bytes = None
-
-
-def _restart(bookie: SimBookie) -> None:
-    if not bookie.host.up:
-        bookie.restart()
 
 
 def _resume(host: Host) -> None:

@@ -7,9 +7,10 @@ A message to or from a paused host waits there; one to a host that is down is re
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Generic, TypeVar
 
 from tests.simulation.host import Host
@@ -38,12 +39,26 @@ class Weather:
 CALM = Weather()
 
 
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Which of the next messages on one way are late, and how much."""
+
+    slow_min_s: float
+    slow_max_s: float
+    first: int = 0
+    last: int = 20
+
+
+NO_AIM = Aim(0.0, 0.0, last=-1)
+
+
 class Network:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.weather = CALM
         self._cut: dict[tuple[str, str], None] = {}
         self._slow_links: dict[tuple[str, str], bool] = {}
+        self._aimed: dict[tuple[str, str], tuple[Aim, Iterator[int]]] = {}
         self._connections = 0
 
     def new_connection(self) -> int:
@@ -58,14 +73,23 @@ class Network:
     def mend(self, source: str, target: str) -> None:
         self._cut.pop((source, target), None)
 
+    def aim(self, source: str, target: str, aim: "Aim") -> None:
+        """Let the next messages on this way be as late as *aim* says."""
+        self._aimed[source, target] = aim, count()
+
     def heal(self) -> None:
         """End all partitions and all bad weather."""
         self._cut.clear()
+        self._aimed.clear()
         self.weather = CALM
 
     def delay_s(self, source: Host, target: Host) -> float:
         """Draw how long one message takes on this way."""
         weather, random = self.weather, self.scheduler.random
+        if self._aimed:
+            aim, numbers = self._aimed.get((source.name, target.name), (NO_AIM, count()))
+            if aim.first <= next(numbers) <= aim.last:
+                return random.uniform(aim.slow_min_s, aim.slow_max_s)
         if weather.slow_link:
             way = source.name, target.name
             if way not in self._slow_links:

@@ -26,6 +26,8 @@ class LedgerHistory:
     """(first, last) of each confirmation, in the order of delivery."""
     copies: dict[int, dict[str, None]] = field(default_factory=dict)
     """Bookies that said by OK that they store an entry durably, by entry id."""
+    added: dict[int, dict[str, None]] = field(default_factory=dict)
+    """The same, of the writer's adds only."""
     broken_promises: list[str] = field(default_factory=list)
     """What a bookie had promised and did not have after a restart."""
     fenced: dict[str, None] = field(default_factory=dict)
@@ -112,11 +114,15 @@ class Oracle:
         if last_add_confirmed > history.seen_lac:
             history.seen_lac, history.seen_lac_by = last_add_confirmed, who
 
-    def stored(self, bookie: str, ledger_id: int, entries: Iterable[int]) -> None:
+    def stored(
+        self, bookie: str, ledger_id: int, entries: Iterable[int], *, by_writer: bool = False
+    ) -> None:
         """*bookie* answered OK: it holds *entries* durably."""
-        copies = self.ledger(ledger_id).copies
+        history = self.ledger(ledger_id)
         for entry_id in entries:
-            copies.setdefault(entry_id, {})[bookie] = None
+            history.copies.setdefault(entry_id, {})[bookie] = None
+            if by_writer:
+                history.added.setdefault(entry_id, {})[bookie] = None
 
     def lost_disk(self, bookie: str, *, wholly: bool) -> None:
         """*bookie* has lost, from outside, what it promised: not its fault, and counted against

@@ -61,6 +61,9 @@ class Profile:
     """Whether connections break under living hosts."""
     forgeries: bool
     """Whether somebody sends other bytes under ids that are taken."""
+    aimed_s: float
+    """If positive: around each recovery, messages of those that take part are late by up to
+    this much, every second one."""
     deletes: float
     """How probably a ledger is deleted while it is in use."""
     pauses: bool
@@ -75,9 +78,9 @@ def draw(random: Random) -> Profile:
     """Return the short profile's next world: of any kind, or one of two that are made to hurt."""
     profile = _any_world(random)
     kind = random.random()
-    if kind < 0.3:
+    if kind < 0.35:
         return _races(profile, random)
-    if kind < 0.6:
+    if kind < 0.65:
         return _changes(profile, random)
     return profile
 
@@ -85,18 +88,23 @@ def draw(random: Random) -> Profile:
 def _races(profile: Profile, random: Random) -> Profile:
     """Recoverers at work while adds and fences are still on their way, few entries in all."""
     entries = random.randrange(1, 16)
+    quorum = random.choice((Quorum(3, 3, 2), profile.quorum))
     return replace(
         profile,
-        ledgers=random.choice((1, 2, 3)),
+        quorum=quorum,
+        bookies=quorum.ensemble + random.randrange(3),
+        disks_lost=min(profile.disks_lost, quorum.ack - 1),
+        ledgers=random.choice((1, 3, 5)),
+        aimed_s=random.choice((0.0, 0.02, 0.1, 0.4)),
         entries=entries,
-        pauses_s=random.choice(((0.0, 0.001), (0.01, 0.1), (0.3,))),
+        pauses_s=random.choice(((0.001, 0.005), (0.001, 0.02), (0.01, 0.1))),
         recoverers=random.choice((1, 2, 3)),
         recovery_begins_at=random.randrange(entries),
         weather=replace(
             profile.weather,
-            slow=random.choice((0.1, 0.3)),
-            slow_link=random.choice((0.0, 0.2, 0.4)),
-            slow_max_s=random.choice((0.1, 0.9, 3.0)),
+            slow=random.choice((0.0, 0.0, 0.1, 0.5)),
+            slow_link=random.choice((0.0, 0.0, 0.0, 0.3)),
+            slow_max_s=random.choice((0.05, 0.1, 0.9, 3.0)),
         ),
         fsync_s=random.choice(((0.0005, 0.005), (0.001, 0.1))),
         crash_after_promise=random.choice((0.0, 0.1, 0.3)) if profile.crashes else 0.0,
@@ -115,10 +123,12 @@ def _changes(profile: Profile, random: Random) -> Profile:
         recoverers=random.choice((0, 1)),
         weather=replace(
             profile.weather,
+            slow=random.choice((0.0, 0.1, 0.3)),
             slow_link=random.choice((0.0, 0.2, 0.4)),
-            slow_max_s=random.choice((0.1, 0.5)),
+            slow_max_s=random.choice((0.02, 0.1, 0.5)),
             corrupt=random.choice((0.0, 0.03)),
         ),
+        fsync_s=random.choice(((0.0005, 0.005), (0.001, 0.05))),
         writer_fate=random.choice(("lives", "lives", "is paused")),
     )
 
@@ -166,6 +176,7 @@ def _any_world(random: Random) -> Profile:
         disks_lost=random.randrange(quorum.ack) if random.random() < 0.7 else 0,
         resets=random.random() < 0.3,
         forgeries=random.random() < 0.1,
+        aimed_s=0.0,
         deletes=random.choice((0.0, 0.0, 0.0, 0.2)),
         pauses=random.random() < 0.5,
         partitions=random.random() < 0.5,

@@ -34,7 +34,9 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             self.done = True
             return
         self.note(f"recovers from version {version}")
-        machine = protocol.Recovery(self.ledger_id, metadata, version)
+        attempts_max = self.cluster.scheduler.random.choice((2, 5))
+        config = protocol.RecoveryConfig(attempts_max=attempts_max)
+        machine = protocol.Recovery(self.ledger_id, metadata, version, config)
         self.run(machine, protocol.TimePassed())
         self.feed(protocol.RecoveryStarted())
 

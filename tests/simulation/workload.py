@@ -20,6 +20,7 @@ from tests.simulation.bookie import READ_ALL_BYTES
 from tests.simulation.check import InvariantError, check
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
+from tests.simulation.network import Aim
 from tests.simulation.profile import Profile, draw
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.scheduler import Scheduler
@@ -178,10 +179,27 @@ class Simulation:
         if any(not r.done and r.ledger_id == ledger_id for r in self.cluster.recoverers):
             self.scheduler.mark("recoveries_raced")
         recoverer = self.cluster.recoverer(ledger_id)
+        if self.profile.aimed_s and not self._healed:
+            self._aim(recoverer)
         if self.scheduler.chance(0.3) and not self._healed:
             self.scheduler.after(
                 self._random.uniform(0.0, 0.5), partial(self._crash_recoverer, recoverer)
             )
+
+    def _aim(self, recoverer: RecoveringClient) -> None:
+        """Let adds, fences and reads of this recovery overtake each other."""
+        metadata = self.cluster.oracle.ledgers[recoverer.ledger_id].recorded
+        writers = [w.name for w in self.cluster.writers if w.ledger_id == recoverer.ledger_id]
+        bookies = [str(bookie) for bookie in metadata.last_fragment.bookies]
+        self._random.shuffle(bookies)
+        last, other, *rest = bookies
+        slow_s, aim = self.profile.aimed_s, self.cluster.network.aim
+        aim(recoverer.name, last, Aim(slow_s, slow_s, first=0, last=0))  # its fence
+        for bookie in rest:
+            aim(bookie, recoverer.name, Aim(0.0, slow_s, first=1))  # all but that it is fenced
+        for writer in writers:
+            aim(writer, last, Aim(0.0, slow_s))
+            aim(writer, other, Aim(slow_s / 2, slow_s))
 
     def _crash_recoverer(self, recoverer: RecoveringClient) -> None:
         if not recoverer.done:

@@ -257,6 +257,23 @@ def test_too_few_bookies_for_the_write_back_never_close_the_ledger_short() -> No
     assert step(machine, ReplacementsChosen(())) == [FailRecovery(Failure.NOT_ENOUGH_BOOKIES)]
 
 
+def test_one_spare_bookie_for_two_that_failed_is_enough_to_close() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10, considered=0))
+    step(machine, WriteBackRefused(1, 0, 0, 0, Status.UNREACHABLE))
+    step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, ReplacementsChosen(((1, D),))) == [
+        WriteBack(1, D, 1, 0, 0),
+        ChooseReplacements((2,), (A, D, C, B), (A, D, C)),
+    ]
+    assert step(machine, ReplacementsChosen(())) == []
+    step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(1, 1, 0, 0))
+    step(machine, has(0, 1))
+    effects = step(machine, has(1, 0))
+    closed = MARKED.with_ensemble(EntryId(0), (A, D, C)).closed(EntryId(0), 10)
+    assert effects == [WriteMetadata(closed, 1)]
+
+
 def test_the_base_is_asked_for_again_although_the_end_is_found_meanwhile() -> None:
     """Found by the simulator (seed 1641): the retry was dropped and recovery hung."""
     machine = recovery()

@@ -8,6 +8,7 @@
 | no_out_of_order_entries | NoOutOfOrderEntries | acknowledged and read in entry order |
 | read_value_never_changes | NoDirtyReads | one history for all readers |
 | closed_never_below_seen_lac | | CLOSED contradicts no LAC that anyone saw |
+| absent_entry_never_reaches_ack_quorum | | what recovery found absent stays so |
 | closed_length_is_that_of_its_entries | | the length at the close is the entries' |
 | lac_never_above_acknowledged | | nobody believes more than the writer promised |
 | fragments_strictly_ordered | ValidateFragments | metadata only ever moves forward |

@@ -49,8 +49,10 @@ def caught_by(error: SimulationError) -> str:
     first = error.broken.partition(":")[0]
     if first in INVARIANTS:
         return first
-    if first.endswith("Error"):
-        return f"an assertion of the machines ({first})" if first == "AssertionError" else first
+    if first == "AssertionError":
+        return "an assertion of production code"
+    if first.isidentifier():
+        return f"nobody handles {first}"
     if error.broken.startswith("at the end entry"):
         return "disks at the end"
     return "liveness"

@@ -5,7 +5,7 @@ Its disk is the simulated one. The journal commits at once, unless the test hold
 
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -43,6 +43,8 @@ class HandBookie:
         self.up = True
         self.registered = True
         """Iff clients may pick it for an ensemble."""
+        self.can_fence = True
+        """False: a bookie from before fencing, which answers as if nobody had asked for it."""
         self._world = world
         self._config = config
         self._life = 0
@@ -116,9 +118,11 @@ class HandBookie:
 
     def read(self, query: ReadQuery, reply: Callable[[ReadAnswer], None]) -> None:
         until = self._world.now + query.wait_ms / 1000
+        query = replace(query, fence=query.fence and self.can_fence)
         self._resume(self.core.read(query), None, self._answer(query, reply), until)
 
     def read_lac(self, query: LacQuery, reply: Callable[[LacAnswer], None]) -> None:
+        query = replace(query, fence=query.fence and self.can_fence)
         self._resume(self.core.read_lac(query), None, self._answer(query, reply), 0.0)
 
     def _answer(

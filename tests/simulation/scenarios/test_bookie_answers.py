@@ -18,8 +18,7 @@ from ledger.requests import AddRun, Status
 from tests.simulation.disk import Loss, SimDisk
 from tests.simulation.scenarios.bookie import SMALL
 from tests.simulation.scenarios.post import Kind
-from tests.simulation.scenarios.test_ensemble_change import MOVED
-from tests.simulation.scenarios.world import World
+from tests.simulation.scenarios.world import MOVED, World
 
 
 def test_2908_a_log_file_that_is_missing_is_an_error_and_never_a_no() -> None:

@@ -7,10 +7,7 @@ hand what it will do: copy, then compare-and-swap one bookie of a finished fragm
 
 from ledger.protocol import writer
 from tests.simulation.scenarios.post import Kind
-from tests.simulation.scenarios.world import World
-
-MOVED = ("fragments_strictly_ordered", "no_divergence_between_client_and_metadata")
-"""Invariants that do not know of re-replication yet."""
+from tests.simulation.scenarios.world import MOVED, World
 
 
 def test_1591_nothing_is_delivered_while_the_compare_and_swap_is_under_way() -> None:

@@ -128,6 +128,25 @@ def test_bk_101_a_writer_that_was_silent_for_long_cannot_write_behind_its_succes
     assert writing.failure is writer.Failure.FENCED
 
 
+def test_bk_101_the_no_of_a_bookie_that_did_not_fence_counts_for_nothing() -> None:
+    """b1 cannot fence. Its "no" and b3's must not end the ledger: b1 may yet take the add."""
+    world = World(bookies=3)
+    writing, recovering = world.writer(), world.recoverer()
+    world.bookie("b1").can_fence = False
+    late = world.hold(Kind.ADD, at="b1")
+    world.hold(Kind.ADD, at="b3")
+    writing.append("a")
+    slow = world.hold_answers(Kind.RECOVERY_READ, of="b2")
+
+    recovering.recover()
+    late.release()
+
+    assert writing.acknowledged == [0]
+    assert recovering.closed is None
+    slow.release()
+    assert recovering.closed_at == 0
+
+
 def test_bk_135_a_wrong_password_does_not_fence() -> None:
     world = World()
     writing = world.writer(password=b"right")

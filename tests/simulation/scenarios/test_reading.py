@@ -16,8 +16,7 @@ from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status
 from tests.simulation.check import INVARIANTS
 from tests.simulation.scenarios.post import Kind
-from tests.simulation.scenarios.test_ensemble_change import MOVED
-from tests.simulation.scenarios.world import World
+from tests.simulation.scenarios.world import MOVED, World
 
 
 def test_bk_710_a_reader_follows_entries_that_were_moved_while_it_was_idle() -> None:

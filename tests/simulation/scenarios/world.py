@@ -36,6 +36,8 @@ Result = TypeVar("Result")
 Client = TypeVar("Client", Writer, Recoverer, Reader)
 
 METADATA = "metadata"
+MOVED = ("fragments_strictly_ordered", "no_divergence_between_client_and_metadata")
+"""Invariants that do not know of re-replication yet: forgiven where `World.move` is used."""
 DEADLINES_MAX = 10_000
 """More of them in one `pass_time` are a machine that turns on the spot."""
 

@@ -1,0 +1,81 @@
+"""What must have happened in a long run: a simulator that misses one of these proves less.
+
+`make sim` over at least `SEEDS_MIN` seeds fails if any of them never did.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+SEEDS_MIN: Final = 1000
+
+FAULTS: Final = (
+    "bookie_crashed",
+    "bookie_crashed_at_start",
+    "bookie_crashed_at_work",
+    "bookie_restarted",
+    "bookie_stopped_by_its_disk",
+    "bookie_could_not_start",
+    "connection_broken",
+    "connection_reset",
+    "disk_full",
+    "disk_lost",
+    "disk_rotted",
+    "host_isolated",
+    "host_paused",
+    "message_corrupted",
+    "message_cut_by_partition",
+    "message_duplicated",
+    "message_lost",
+    "metadata_outage",
+    "one_way_partition",
+    "recoverer_crashed",
+    "session_expired",
+    "writer_crashed",
+    "writer_paused",
+)
+BOOKIES: Final = (
+    "add_conflict",
+    "add_damaged",
+    "add_fenced",
+    "add_forged",
+    "add_io_error",
+    "add_repeated_late",
+    "add_too_many_requests",
+    "bookie_refused_to_start",
+    "checkpoint",
+    "fenced",
+    "journal_committed",
+    "long_poll_woke_up",
+    "new_incarnation",
+    "read_io_error",
+    "read_no_such_ledger",
+    "read_ok",
+    "torn_journal_replayed",
+)
+LEDGERS: Final = (
+    "ensemble_change_wanted",
+    "entry_written_back",
+    "explicit_lac",
+    "ledger_deleted",
+    "metadata_conflict",
+    "metadata_write_unknown",
+    "no_replacement",
+    "reader_reached_end",
+    "recovered",
+    "recoveries_raced",
+    "recovery_ensemble_change",
+    "recovery_failed_deleted",
+    "recovery_failed_not_covered",
+    "recovery_failed_not_enough_bookies",
+    "recovery_failed_undecided",
+    "writer_closed",
+    "writer_failed_deleted",
+    "writer_failed_fenced",
+    "writer_failed_not_enough_bookies",
+)
+REQUIRED: Final = (*FAULTS, *BOOKIES, *LEDGERS)
+
+
+def missing(marks: Mapping[str, int]) -> list[str]:
+    """Return what never happened although it must have."""
+    return [thing for thing in REQUIRED if not marks.get(thing)]
