@@ -15,7 +15,7 @@ ZK ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench clean distclean
+.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench chaos-ledger clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -94,7 +94,11 @@ transcripts: $(STAMP)
 	$(PY) -m tests.transcripts
 
 bench: $(STAMP)
-	$(PY) -m benchmarks.wire
+	$(PY) -m benchmarks
+
+chaos-ledger: $(STAMP)
+	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
+	    $(PY) -m pytest -s tests/integration/test_ledger_faults.py
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

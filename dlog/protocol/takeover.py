@@ -32,6 +32,8 @@ from ledger.ids import LedgerId
 
 RECOVERED_SEGMENTS: Final = 2
 ATTEMPTS_MAX: Final = 8
+TROUBLES_MAX: Final = 3
+"""Attempts that may end in an error of bookies or metadata store; the rest are for races."""
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
 
@@ -237,6 +239,7 @@ class Takeover:
         self._wanted: Manifest | None = None
         self._verdict: LogError | None = None
         """Why to give up, once the own ledger is discarded; None: begin again."""
+        self._troubles = 0
         self._reason: LogError | None = None
         """The trouble that made the last attempt fail; None: another writer was faster."""
 
@@ -371,6 +374,9 @@ class Takeover:
             return self._discard(verdict)
         if verdict is not None:
             return self._give_up(verdict)
+        self._troubles += 1
+        if self._troubles == TROUBLES_MAX:
+            return self._give_up(error)  # each may have taken the time-outs of several requests
         return self._begin_again()
 
     def _again(self) -> bool:

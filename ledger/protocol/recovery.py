@@ -307,6 +307,8 @@ class Recovery:
         self._closing: LedgerMetadata | None = None
 
     def deadline(self) -> float | None:
+        if self.phase in {Phase.DONE, Phase.FAILED}:
+            return None
         times = [at for at, _ in self._retries]
         if self._metadata_retry_at is not None:
             times.append(self._metadata_retry_at)

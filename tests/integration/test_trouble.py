@@ -50,7 +50,7 @@ BOOKIE_TIMEOUT_S: Final = 1.0
 CREATE_TRIES: Final = 4
 """A creation whose reply may have been lost is looked for and repeated a few times."""
 OPEN_S_MAX: Final = 40.0
-"""Eight attempts at a takeover, with their pauses, while all bookies are silent."""
+"""Three attempts at a takeover, with their pauses, while all bookies are silent."""
 
 
 async def values(uri: str) -> list[bytes]:

@@ -9,6 +9,7 @@ from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
 from dlog.protocol.takeover import (
     ATTEMPTS_MAX,
+    TROUBLES_MAX,
     CheckLeadership,
     CreateLedger,
     DeleteLedger,
@@ -186,6 +187,19 @@ def test_as_long_as_the_outcome_of_the_swap_is_unknown_its_ledger_is_not_deleted
         effect = takeover.step(StepFailed(LOST_REPLY))
     assert effects == [ReadManifest()] * (ATTEMPTS_MAX - 1)
     assert effect.error is LOST_REPLY
+
+
+def test_bookies_that_stay_silent_are_told_after_a_few_attempts_not_after_minutes() -> None:
+    silent = RecoveryFailed(1, "too few of its bookies confirmed the fence")
+    takeover = Takeover("flights")
+    takeover.step(OpenRequested())
+    for _ in range(TROUBLES_MAX - 1):
+        takeover.step(ManifestRead(ROLLING, 7))
+        assert takeover.step(StepFailed(silent)) == CheckLeadership()
+        takeover.step(LeadershipChecked(held=True))
+        takeover.step(WaitEnded())
+    takeover.step(ManifestRead(ROLLING, 7))
+    assert give_up(takeover.step(StepFailed(silent))) is silent
 
 
 def test_a_swap_that_never_arrives_is_not_repeated_for_ever() -> None:
