@@ -15,6 +15,7 @@
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
     |  |- AppendFailed            not sent: the writer broke before; open the log again
+    |  |- RollPostponed           the roll is not done yet; it goes on in the background
     |  |- TakeoverFailed          others who open the log were faster each time
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
@@ -114,6 +115,20 @@ class AppendOutcomeUnknown(RemoteError):
             "Open the log and compare last_offset or last_txid, or read it"
         )
         self.log, self.offset, self.reason = log, offset, reason
+
+
+class RollPostponed(RemoteError):
+    """The roll is not done yet; it goes on in the background, and so do appends."""
+
+    retryable = True
+    outcome_unknown = True
+
+    def __init__(self, log: str, timeout_s: float, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: the roll is not done after {timeout_s:g} s: {reason}. "
+            "It goes on in the background, and appends go on too"
+        )
+        self.log, self.timeout_s, self.reason = log, timeout_s, reason
 
 
 class AppendFailed(RemoteError):

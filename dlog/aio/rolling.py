@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.segments import seal_of, stamp
-from dlog.errors import AppendFailed
+from dlog.errors import AppendFailed, RollPostponed
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
 from dlog.protocol import roll as protocol
@@ -17,6 +17,8 @@ from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop
 
 Step = protocol.CreateLedger | protocol.ListSegment | protocol.CloseLedger | protocol.SealSegment
+
+ROLL_PATIENCE_S: Final = 30.0
 
 _log = get_logger(__name__)
 
@@ -68,6 +70,8 @@ class Roller:
         """Last txid of the log when the previous ledger was switched from."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._error: LogError | None = None
+        self._trouble = "its ledgers are slow"
+        """Why a roll that is under way takes long."""
 
     @property
     def unsealed(self) -> tuple[LedgerAppender | None, LedgerAppender | None]:
@@ -81,13 +85,18 @@ class Roller:
     async def roll(self) -> None:
         """Roll now, unless the segment is empty; return when the one before is sealed.
 
-        Raises `LostOwnership` or what else ended the writer."""
+        Raises `LostOwnership` or what else ended the writer, and `RollPostponed` if it is not
+        done in time: it will be, and appends go on meanwhile."""
         if self._error is not None:
             raise self._error
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._machine.segment + 1, future))
         self._run.post(protocol.RollRequested())
-        await future
+        try:
+            async with asyncio.timeout(ROLL_PATIENCE_S):
+                await future
+        except TimeoutError:
+            raise RollPostponed(self._node.log, ROLL_PATIENCE_S, self._trouble) from None
 
     def stop(self, error: LogError) -> None:
         """Roll no more: the writer ended with *error*."""
@@ -120,6 +129,7 @@ class Roller:
         except LogError as error:
             if error.retryable or isinstance(error, LedgerFenced | BadVersion):
                 _log.warning("roll_postponed", log=self._node.log, error=str(error))
+                self._trouble = str(error)
                 return protocol.StepFailed()
             raise
 

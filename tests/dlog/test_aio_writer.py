@@ -16,6 +16,7 @@ from dlog.errors import (
     LostOwnership,
     NoSuchLog,
     RecordTooLarge,
+    RollPostponed,
     TxidOutOfOrder,
     UnexpectedOffset,
 )
@@ -560,6 +561,26 @@ async def test_trouble_with_the_store_postpones_a_roll_and_appends_go_on(
     store.down = False
     await log.roll()
     assert (await log.append(b"x")).dlsn.segment >= 2
+    await log.close()
+
+
+@asynchronous
+async def test_a_roll_that_is_asked_for_while_the_store_is_down_is_told_in_time_and_done_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.protocol.roll.BACKOFF_S", 0.001)
+    monkeypatch.setattr("dlog.aio.rolling.ROLL_PATIENCE_S", 0.05)
+    client, store = faulty(FakeCluster())
+    log = await Log.open("log", client=client)
+    await log.append(b"x")
+    store.down = True
+    with pytest.raises(RollPostponed, match="did not answer") as caught:
+        await log.roll()
+    assert caught.value.retryable
+    assert (await log.append(b"x")).dlsn.segment == 1
+    store.down = False
+    while (await log.append(b"x")).dlsn.segment == 1:
+        pass  # each append lets the roll go on
     await log.close()
 
 
