@@ -40,7 +40,7 @@ class MachineLoop(Generic[E, F]):
         time_passed: E,
         broken: Callable[[BaseException], None],
     ) -> None:
-        """*broken* is told what work that was spawned raised: the machine cannot go on."""
+        """*broken* is told what the machine, an effect or spawned work raised: it is over."""
         self._machine = machine
         self._execute = execute
         self._broken = broken
@@ -64,6 +64,8 @@ class MachineLoop(Generic[E, F]):
             while self._events:
                 for effect in self._machine.step(self._events.popleft(), now=self._loop.time()):
                     self._execute(effect)
+        except Exception as error:  # noqa: BLE001 - a broken invariant must not leave callers waiting
+            self._break(error)
         finally:
             self._stepping = False
         self._arm()
@@ -81,7 +83,12 @@ class MachineLoop(Generic[E, F]):
         error = task.exception()
         if error is None:
             self.post(task.result())
-        elif not self._stopped:
+        else:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        if not self._stopped:
+            self.stop()
             self._broken(error)
 
     def stop(self) -> None:
