@@ -8,21 +8,50 @@ must expect (all of it is played through by `tests/simulation/disk.py`):
     a file created, renamed or removed is so for sure only after `sync_directory` of its parent
     a synced write stays; a failed sync leaves nothing to rely on and must never be retried
 
-Methods block and raise `OSError`. Any method may be called from any thread; closing a file
-while another thread uses it is the caller's fault.
+Methods block and raise `OSError`. No space is told apart as `DiskFull`, except by syncs: whatever
+reason a sync gives, what was to be durable may be lost. Any method may be called from any thread;
+closing a file while another thread uses it is the caller's fault.
 """
 
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from bookie.errors import DirectoryInUse
 
 LOCK_FILE: Final = "LOCK"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _IOV_MAX: Final = 512
+
+
+class DiskFull(OSError):
+    """There is no space for what was to be written; nothing that was promised is hurt by it.
+
+    Of a write, a part may be there. The same step may be tried again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Of the whole file system a directory is on, as far as it is there for this process."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_share(self) -> float:
+        """From 0 to 1; a file system without a size counts as full."""
+        return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
+
+
+def disk_error(number: int, path: str, *, sync: bool = False) -> OSError:
+    """Return what a disk raises for error *number* at *path*; by a sync, never `DiskFull`."""
+    kind = DiskFull if number in _FULL and not sync else OSError
+    return kind(number, os.strerror(number), path)
 
 
 class DiskFile(Protocol):
@@ -79,6 +108,9 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None:
         """Make the names in *path* durable; "" is the root."""
 
+    def usage(self) -> DiskUsage:
+        """Return the space of the file system, and what is left of it for this process."""
+
     def describe(self, path: str) -> str:
         """Return where *path* is, as a person would look for it."""
 
@@ -93,13 +125,14 @@ class RealFile:
         return self._path
 
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        for start in range(0, len(buffers), _IOV_MAX):
-            group = list(buffers[start : start + _IOV_MAX])
-            size_bytes = sum(map(len, group))
-            written = os.pwritev(self._descriptor, group, offset)
-            if written < size_bytes:
-                self._write_rest(b"".join(group), written, offset)
-            offset += size_bytes
+        with _telling_full(self._path):
+            for start in range(0, len(buffers), _IOV_MAX):
+                group = list(buffers[start : start + _IOV_MAX])
+                size_bytes = sum(map(len, group))
+                written = os.pwritev(self._descriptor, group, offset)
+                if written < size_bytes:
+                    self._write_rest(b"".join(group), written, offset)
+                offset += size_bytes
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
         view = memoryview(data)
@@ -124,7 +157,8 @@ class RealFile:
     def preallocate(self, size_bytes: int) -> None:
         size_now = self.size()
         if size_bytes > size_now:
-            os.posix_fallocate(self._descriptor, size_now, size_bytes - size_now)
+            with _telling_full(self._path):
+                os.posix_fallocate(self._descriptor, size_now, size_bytes - size_now)
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
@@ -162,13 +196,15 @@ class RealDisk:
 
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return RealFile(path, os.open(self.root / path, flags, 0o644))
+        with _telling_full(path):
+            return RealFile(path, os.open(self.root / path, flags, 0o644))
 
     def open(self, path: str) -> DiskFile:
         return RealFile(path, os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC))
 
     def rename(self, source: str, target: str) -> None:
-        (self.root / source).rename(self.root / target)
+        with _telling_full(target):
+            (self.root / source).rename(self.root / target)
 
     def remove(self, path: str) -> None:
         (self.root / path).unlink()
@@ -180,7 +216,8 @@ class RealDisk:
             return []
 
     def make_directory(self, path: str) -> None:
-        (self.root / path).mkdir(parents=True, exist_ok=True)
+        with _telling_full(path):
+            (self.root / path).mkdir(parents=True, exist_ok=True)
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -189,5 +226,21 @@ class RealDisk:
         finally:
             os.close(descriptor)
 
+    def usage(self) -> DiskUsage:
+        space = os.statvfs(self.root)
+        # Blocks kept for the administrator are neither used nor free: they are not there.
+        total = space.f_blocks - space.f_bfree + space.f_bavail
+        return DiskUsage(total * space.f_frsize, space.f_bavail * space.f_frsize)
+
     def describe(self, path: str) -> str:
         return str(self.root / path)
+
+
+@contextmanager
+def _telling_full(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise disk_error(error.errno, path) from error
+        raise

@@ -1,13 +1,16 @@
 """What both disks have in common, and what only the simulated one does: forget."""
 
 import errno
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from bookie.disk import Disk, RealDisk
+from bookie.disk import Disk, DiskFull, DiskUsage, RealDisk, RealFile
 from bookie.errors import DirectoryInUse
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
@@ -131,7 +134,7 @@ def test_the_simulated_disk_fails_and_fills_up_and_stops_as_it_was_told() -> Non
     with pytest.raises(OSError, match="Input/output error"):
         file.sync()
     file.sync()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DiskFull, match="No space left"):
         file.write([bytes(101)], 0)
     disk.crash_at = disk.operations + 2
     file.write([bytes(10)], 0)
@@ -139,3 +142,103 @@ def test_the_simulated_disk_fails_and_fills_up_and_stops_as_it_was_told() -> Non
         file.sync()
     with pytest.raises(PowerLost):
         disk.list("")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_is_told_apart_from_a_broken_disk_but_not_by_a_sync(number: int) -> None:
+    disk = SimDisk(0)
+    disk.fail("make_directory", "d", number)
+    with pytest.raises(DiskFull):
+        disk.make_directory("d")
+    disk.fail("create", "f", number)
+    with pytest.raises(DiskFull):
+        disk.create("f")
+    file = disk.create("f")
+    disk.fail("preallocate", "f", number)
+    with pytest.raises(DiskFull):
+        file.preallocate(10)
+    disk.fail("rename", "g", number)
+    with pytest.raises(DiskFull):
+        disk.rename("f", "g")
+    disk.fail("sync", "f", number)
+    with pytest.raises(OSError) as told:  # noqa: PT011 - its type is what is tested
+        file.sync()
+    assert not isinstance(told.value, DiskFull)
+    disk.fail("sync_directory", "", number)
+    with pytest.raises(OSError) as told:  # noqa: PT011
+        disk.sync_directory("")
+    assert not isinstance(told.value, DiskFull)
+    file.close()
+
+
+def test_the_simulated_disk_has_the_space_it_was_given() -> None:
+    disk = SimDisk(0, capacity_bytes=100)
+    file = disk.create("f")
+    assert disk.usage() == DiskUsage(100, 100)
+    file.write([bytes(30)], 0)
+    assert disk.usage() == DiskUsage(100, 70)
+    assert disk.usage().used_share == pytest.approx(0.3)
+    with pytest.raises(DiskFull):
+        file.preallocate(101)
+    disk.capacity_bytes = 10
+    assert disk.usage() == DiskUsage(10, 0)
+    assert disk.usage().used_share == 1
+    assert SimDisk(0).usage().used_share == 0
+    assert DiskUsage(0, 0).used_share == 1
+
+
+def test_a_real_disk_tells_the_space_of_its_file_system(tmp_path: Path) -> None:
+    usage = RealDisk(tmp_path).usage()
+    assert 0 <= usage.free_bytes <= usage.total_bytes
+    assert usage.total_bytes > 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the file that is always full")
+def test_a_real_file_tells_that_there_is_no_space() -> None:
+    file = RealFile("full", os.open("/dev/full", os.O_RDWR))
+    with pytest.raises(DiskFull, match="No space left on device: 'full'"):
+        file.write([b"x"], 0)
+    file.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_real_disk_tells_no_space_whatever_it_was_needed_for(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(tmp_path)
+    file = disk.create("f")
+
+    def full(*_arguments: object, **_options: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("open", "posix_fallocate", "mkdir", "rename", "pwritev", "fdatasync"):
+        monkeypatch.setattr(os, name, full)
+    for needs_space in (
+        partial(file.write, [b"x"], 0),
+        partial(file.preallocate, 10),
+        partial(disk.create, "g"),
+        partial(disk.make_directory, "d"),
+        partial(disk.rename, "f", "g"),
+    ):
+        with pytest.raises(DiskFull) as told:
+            needs_space()
+        assert told.value.errno == number
+    with pytest.raises(OSError) as failed:  # noqa: PT011
+        file.sync()
+    assert not isinstance(failed.value, DiskFull)
+    monkeypatch.undo()
+    file.close()
+
+
+def test_other_errors_of_a_real_disk_stay_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    file = RealDisk(tmp_path).create("f")
+    monkeypatch.setattr(os, "pwritev", broken)
+    with pytest.raises(OSError, match="Input/output error") as told:
+        file.write([b"x"], 0)
+    assert not isinstance(told.value, DiskFull)
+    file.close()

@@ -4,7 +4,7 @@ Each file remembers which writes were not synced, each directory which changes o
 `crash` decides for each of them: kept, lost, or (writes) kept in some of their sectors. The
 decisions come from the random generator given, so a seed replays them.
 
-Besides: errors on chosen operations (`fail`), no space beyond `capacity_bytes`, and power
+Besides: errors on chosen operations (`fail`), `DiskFull` beyond `capacity_bytes`, and power
 loss at the n-th operation (`crash_at`), which raises `PowerLost` there and for everything
 after it until `crash` is called.
 """
@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from bookie.disk import DiskFile
+from bookie.disk import DiskFile, DiskUsage, disk_error
 from bookie.errors import DirectoryInUse
 
 SECTOR_BYTES: Final = 512
+_UNLIMITED_BYTES: Final = 1 << 50
 
 
 class PowerLost(BaseException):
@@ -264,13 +265,13 @@ class SimDisk:
             wanted, prefix, number = failing
             if wanted == operation and path.startswith(prefix):
                 self._failing.remove(failing)
-                raise OSError(number, os.strerror(number), path)
+                raise disk_error(number, path, sync=operation.startswith("sync"))
 
     def reserve(self, path: str, more_bytes: int) -> None:
         if self.capacity_bytes is None or more_bytes <= 0:
             return
         if self.used_bytes() + more_bytes > self.capacity_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            raise disk_error(errno.ENOSPC, path)
 
     def lock(self) -> None:
         self._locked = True
@@ -330,6 +331,10 @@ class SimDisk:
         for other in self._directories:
             if other and other.rpartition("/")[0] == path:
                 self._durable_directories[other] = None
+
+    def usage(self) -> DiskUsage:
+        total = _UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+        return DiskUsage(total, max(0, total - self.used_bytes()))
 
     def describe(self, path: str) -> str:
         return f"simulated disk:{path}"
