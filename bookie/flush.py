@@ -1,11 +1,11 @@
-"""Moves a memtable to the disk: entry logs first, synced, then the index (rules 65, 67)."""
+"""Moves a memtable to the disk, each ledger to the directory that it belongs to."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
-from bookie.entrylog.writer import EntryLogWriter
+from bookie.directories import Directories
 from bookie.index.format import LedgerHeader
-from bookie.index.ledger_index import LedgerIndex
+from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import LedgerRecord
 from bookie.memtable import Memtable
 
@@ -15,22 +15,38 @@ def header_of(record: LedgerRecord) -> LedgerHeader:
     return replace(record.stored, fenced=record.fenced, lac_proof=record.lac_proof)
 
 
-def flush(
-    memtable: Memtable,
-    headers: Iterable[LedgerHeader],
-    logs: EntryLogWriter,
-    index: LedgerIndex,
-) -> list[LedgerHeader]:
-    """Write all entries of *memtable* and all *headers*, which name at least its ledgers.
+class Flush:
+    """Everything that was in memory at one moment, on its way to the disk.
 
-    Returns the headers as they are on disk afterwards. Raises `OSError` and `IndexDamaged`;
-    nothing is lost then, but the disk is not to be trusted any more (rule 60)."""
-    placed = []
-    for header in headers:
-        entries = memtable.ledger(header.ledger_id)
-        pieces = entries.pieces() if entries else []
-        placed.append((header, pieces, logs.write(pieces)))
-    logs.sync()
-    stored = [index.put(header, pieces, places) for header, pieces, places in placed]
-    index.flush()
-    return stored
+    `run` may be repeated after `DiskFull`; directories that are done are not written again."""
+
+    def __init__(
+        self,
+        memtable: Memtable,
+        headers: Sequence[LedgerHeader],
+        directories: Directories,
+        ledger_directories: Sequence[LedgerDirectory],
+    ) -> None:
+        """*headers* name at least the ledgers of *memtable*, in order of their ids."""
+        self._memtable = memtable
+        self._left: list[tuple[LedgerDirectory, list[LedgerHeader]]] = []
+        for at, directory in enumerate(ledger_directories):
+            own = [h for h in headers if directories.ledger_directory_of(h.ledger_id) == at]
+            if own:
+                self._left.append((directory, own))
+        self.stored: list[LedgerHeader] = []
+        """The headers as they are on disk."""
+
+    def run(self) -> None:
+        """Raises `DiskFull`; `OSError` and `FileDamaged` if a directory failed."""
+        while self._left:
+            directory, headers = self._left[0]
+            self.stored += directory.flush(headers, self._memtable)
+            del self._left[0]
+
+    def forget(self, ledger_ids: Sequence[int]) -> None:
+        """Leave out ledgers that were deleted meanwhile (BK #1757)."""
+        gone = dict.fromkeys(ledger_ids)
+        for at, (directory, headers) in enumerate(self._left):
+            self._left[at] = directory, [h for h in headers if h.ledger_id not in gone]
+        self.stored = [h for h in self.stored if h.ledger_id not in gone]

@@ -26,6 +26,8 @@ class LedgerEntries:
     """The entries of one ledger in one memtable."""
 
     def __init__(self) -> None:
+        self.floor = -1
+        """Set when it is written out: the highest entry that was on disk before."""
         self._runs: list[Checked] = []
         self._firsts: list[int] = []
         self._late: dict[int, Piece] = {}
@@ -100,3 +102,7 @@ class Memtable:
 
     def ledger(self, ledger_id: int) -> LedgerEntries | None:
         return self._ledgers.get(ledger_id)
+
+    def remove(self, ledger_id: int) -> None:
+        """Forget the ledger; its bytes count until the memtable is written out."""
+        self._ledgers.pop(ledger_id, None)

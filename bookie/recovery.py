@@ -1,88 +1,99 @@
-"""What happens before a bookie serves: everything in the journal is done again, and flushed.
+"""What happens before a bookie serves: everything in the journals is done again, and flushed.
 
-Order: finish an interrupted index flush; read the journal from the mark on into a memtable,
-flushing whenever it is full; begin a new journal file; move the mark there; remove the old
-files. A crash anywhere in it leaves a state from which the same works again (rule 64).
+Order: finish interrupted index flushes; read each journal from its mark on into a memtable,
+flushing whenever it is full; begin a new file in each journal; move the marks there; remove the
+old files. A crash anywhere in it leaves a state from which the same works again (rule 64).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import urandom
 from typing import Final
 
+from bookie.directories import Directories
 from bookie.disk import Disk
 from bookie.entrylog import format as entrylog_format
-from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import JournalDamaged, JournalMissing
-from bookie.flush import flush, header_of
+from bookie.flush import Flush, header_of
 from bookie.frames import Bad, check_frames
 from bookie.index import format as index_format
-from bookie.index.ledger_index import LedgerIndex
 from bookie.journal import format as journal_format
 from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, Kind, Mark, Record
 from bookie.journal.recovery import is_new, plan, replay
 from bookie.journal.writer import TEMPORARY_SUFFIX, begin, write_mark
+from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import LedgerRecord, LedgerTable
 from bookie.memtable import Memtable
 
-DIRECTORIES: Final = (
-    journal_format.DIRECTORY,
-    entrylog_format.DIRECTORY,
-    index_format.DIRECTORY,
-)
+_FIRST: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Recovers the directory of one bookie; see the module's docstring."""
+    """Recovers the directories of one bookie; see the module's docstring."""
 
-    disk: Disk
-    index: LedgerIndex
-    logs: EntryLogWriter
+    directories: Directories
+    ledger_directories: Sequence[LedgerDirectory]
     memtable_bytes_max: int
     ledgers_in_memory_max: int
     preallocate_bytes: int
     entropy: Callable[[int], bytes]
 
-    def run(self) -> tuple[LedgerTable, FileHeader]:
-        """Return the ledgers that are here and the new journal file.
+    def run(self) -> tuple[LedgerTable, list[FileHeader]]:
+        """Return the ledgers that are here and the new file of each journal.
 
-        Raises a `FileDamaged` where the disk is not as this program left it."""
-        ledgers = LedgerTable(self.index.recover(), clean_max=self.ledgers_in_memory_max)
-        if is_new(self.disk):
-            self._check_empty(ledgers)
-            return ledgers, self._begin(1, None)
-        end = self._replay(ledgers)
-        return ledgers, self._begin(end.journal_id + 1, end)
-
-    def _check_empty(self, ledgers: LedgerTable) -> None:
-        """An empty journal beside data is a lost journal, not a new bookie (BK #544)."""
-        if ledgers.ids() or self.disk.list(entrylog_format.DIRECTORY):
-            raise JournalMissing(
-                self.disk.describe(journal_format.DIRECTORY),
-                "there are entries here, but there is no journal",
+        The caller moves the marks there. Raises a `FileDamaged` where a disk is not as this
+        program left it."""
+        here = [
+            ledger_id for directory in self.ledger_directories for ledger_id in directory.recover()
+        ]
+        ledgers = LedgerTable(here, clean_max=self.ledgers_in_memory_max)
+        self._check_journals()
+        initialise(self.directories, entropy=self.entropy)
+        ends = self._replay(ledgers)
+        return ledgers, [
+            begin(
+                disk,
+                end.journal_id + 1,
+                previous=end,
+                preallocate_bytes=self.preallocate_bytes,
+                entropy=self.entropy,
             )
+            for disk, end in zip(self.directories.journals, ends, strict=True)
+        ]
 
-    def _replay(self, ledgers: LedgerTable) -> Mark:
-        """Do again what the journal says; return where it ends."""
+    def _check_journals(self) -> None:
+        """An empty journal beside data is a lost journal, not a new bookie (BK #544)."""
+        for disk in self.directories.journals:
+            if is_new(disk) and not is_blank(self.directories):
+                raise JournalMissing(
+                    disk.describe(journal_format.DIRECTORY),
+                    "there are entries here, but there is no journal",
+                )
+
+    def _replay(self, ledgers: LedgerTable) -> list[Mark]:
+        """Do again what the journals say; return where each ends."""
         memtable = Memtable()
-        end = None
-        for segment in plan(self.disk):
-            records = replay(self.disk, segment)
-            path = self.disk.describe(journal_format.path_of(segment.header.journal_id))
-            while True:
-                try:
-                    record = next(records)
-                except StopIteration as stop:
-                    end = Mark(segment.header.journal_id, stop.value)
-                    break
-                self._apply(record, ledgers, memtable, path)
-                if memtable.size_bytes >= self.memtable_bytes_max:
-                    self._flush(memtable, ledgers)
-                    memtable = Memtable()
-        assert end is not None, "a journal that is not new has a file"
+        ends = []
+        for disk in self.directories.journals:
+            end = None
+            for segment in plan(disk):
+                records = replay(disk, segment)
+                path = disk.describe(journal_format.path_of(segment.header.journal_id))
+                while True:
+                    try:
+                        record = next(records)
+                    except StopIteration as stop:
+                        end = Mark(segment.header.journal_id, stop.value)
+                        break
+                    self._apply(record, ledgers, memtable, path)
+                    if memtable.size_bytes >= self.memtable_bytes_max:
+                        self._flush(memtable, ledgers)
+                        memtable = Memtable()
+            assert end is not None, "a journal that is not new has a file"
+            ends.append(end)
         self._flush(memtable, ledgers)
-        return end
+        return ends
 
     def _apply(self, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str) -> None:
         ledger = self._ledger(record, ledgers)
@@ -104,50 +115,46 @@ class Recovery:
         if not ledgers.is_known(record.ledger_id):
             return ledgers.create(record.ledger_id, record.key)
         if ledgers.get(record.ledger_id) is None:
-            ledgers.adopt(self.index.load(record.ledger_id))
+            at = self.directories.ledger_directory_of(record.ledger_id)
+            ledgers.adopt(self.ledger_directories[at].index.load(record.ledger_id))
         ledger = ledgers.get(record.ledger_id)
         assert ledger is not None
         return ledger
 
     def _flush(self, memtable: Memtable, ledgers: LedgerTable) -> None:
         headers = [header_of(record) for record in ledgers.begin_flush()]
-        ledgers.end_flush(flush(memtable, headers, self.logs, self.index))
-
-    def _begin(self, journal_id: int, previous: Mark | None) -> FileHeader:
-        """Begin the journal of this start and let the mark name it: all before is flushed."""
-        header = begin(
-            self.disk,
-            journal_id,
-            previous=previous,
-            preallocate_bytes=self.preallocate_bytes,
-            entropy=self.entropy,
-        )
-        write_mark(self.disk, Mark(journal_id, FILE_HEADER_BYTES))
-        return header
+        flush = Flush(memtable, headers, self.directories, self.ledger_directories)
+        flush.run()
+        ledgers.end_flush(flush.stored)
 
 
-def make_directories(disk: Disk) -> None:
-    """Make the directories of a bookie and clear what an interrupted start left in them."""
-    for directory in DIRECTORIES:
-        disk.make_directory(directory)
+def make_journal_directory(disk: Disk) -> None:
+    """Make it and clear what an interrupted start left in it."""
+    disk.make_directory(journal_format.DIRECTORY)
     disk.sync_directory("")
     for name in disk.list(journal_format.DIRECTORY):
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(f"{journal_format.DIRECTORY}/{name}")
 
 
-def initialise(disk: Disk, *, entropy: Callable[[int], bytes] = urandom) -> None:
-    """Begin the journal of a new bookie, so that a journal that is not there is a lost one."""
-    make_directories(disk)
-    if is_new(disk):
-        begin(disk, 1, previous=None, preallocate_bytes=0, entropy=entropy)
-        write_mark(disk, Mark(1, FILE_HEADER_BYTES))
+def initialise(directories: Directories, *, entropy: Callable[[int], bytes] = urandom) -> None:
+    """Begin the journals of a new bookie, so that a journal that is not there is a lost one."""
+    for disk in directories.journals:
+        make_journal_directory(disk)
+        if is_new(disk):
+            begin(disk, _FIRST, previous=None, preallocate_bytes=0, entropy=entropy)
+            write_mark(disk, Mark(_FIRST, FILE_HEADER_BYTES))
 
 
-def is_blank(disk: Disk) -> bool:
+def is_blank(directories: Directories) -> bool:
     """Whether no ledger was ever added to or fenced here. Raises a `FileDamaged`."""
-    if disk.list(entrylog_format.DIRECTORY) or disk.list(index_format.DIRECTORY):
-        return False
-    if is_new(disk):
-        return True
-    return not any(True for segment in plan(disk) for _ in replay(disk, segment))
+    for disk in directories.ledgers:
+        if disk.list(entrylog_format.DIRECTORY) or disk.list(index_format.DIRECTORY):
+            return False
+    return not any(
+        True
+        for disk in directories.journals
+        if not is_new(disk)
+        for segment in plan(disk)
+        for _ in replay(disk, segment)
+    )

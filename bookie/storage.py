@@ -1,10 +1,15 @@
-"""The storage engine of a bookie: journal, memtable, entry logs and index, held together.
+"""The storage engine of a bookie: journals, memtable, entry logs and index, held together.
 
 Who may call what: `add`, `fence`, `set_lac`, `read_recent` and `lac` take short turns under
-one lock and are meant for the event loop; `commit` is the journal thread's, `checkpoint` the
-sync thread's, `read` any thread's. Nothing here starts a thread. The event loop meets the disk
-in two rare cases: a ledger that was not used for long has its header read again, and an add
-of an id below the ledger's highest is compared with what is stored under it.
+one lock and are meant for the event loop; `commit` is the journal threads' (one per journal),
+`checkpoint` the sync thread's, `read` any thread's. Nothing here starts a thread. The event loop
+meets the disk in two rare cases: a ledger that was not used for long has its header read
+again, and an add of an id below the ledger's highest is compared with what is stored under it.
+
+A full disk is no failure: a commit or a checkpoint that finds no space leaves everything as it
+was, to be done again, and the storage refuses normal adds until there is space (`read_only`).
+When one of several ledger directories fails, nothing is flushed any more and the marks stay:
+what is in memory and on the other disks is served, and normal adds are refused for good.
 
 Invariants:
     an add checks the fence and enters the memtable in one step under the lock (30, 31)
@@ -12,32 +17,32 @@ Invariants:
     the mark moves forward only, and only after all before it was synced (65, 66)
     an entry is in memory until the index that names it is published; a reader looks at both
         in the state of one moment, so it misses nothing in between (58)
-    after a failed write or sync every call raises (60)
+    after a failed write or sync of a journal or the only ledger directory every call raises (60)
 """
 
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
 from os import urandom
 from typing import Final, Self, TypeVar
 
-from bookie.disk import Disk
-from bookie.entrylog.reader import EntryLogReader, Stored
-from bookie.entrylog.writer import EntryLogWriter
+from bookie.directories import Directories
+from bookie.disk import Disk, DiskFull
+from bookie.entrylog.reader import Stored
 from bookie.errors import FileDamaged, IndexDamaged, StorageFailed
-from bookie.flush import flush, header_of
+from bookie.flush import Flush, header_of
 from bookie.frames import Bad, Checked, check_frames
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
-from bookie.index.ledger_index import LedgerIndex
-from bookie.journal.format import Kind, Record
-from bookie.journal.writer import JournalWriter, write_mark
+from bookie.journal.format import Kind, Mark, Record
+from bookie.journal.journals import Journals
+from bookie.ledger_directory import LedgerDirectory, LedgerDirectoryConfig
 from bookie.ledgers import LedgerRecord, LedgerTable
-from bookie.memtable import Memtable
+from bookie.memory import Memory, Recent
 from bookie.pieces import Found, limit, merge
-from bookie.recovery import Recovery, make_directories
+from bookie.recovery import Recovery
 from ledger.entry import LAC_ENTRY
 from ledger.errors import HandleClosed
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
@@ -58,9 +63,13 @@ class StorageConfig:
     recovery_reserve_bytes: int = 32 * 1024 * 1024
     """So much more is taken from recovery adds."""
     journal_file_bytes_max: int = 256 * 1024 * 1024
-    journal_preallocate_bytes: int = 16 * 1024 * 1024
+    journal_preallocate_bytes: int = 64 * 1024 * 1024
+    """Space taken ahead; with half of it left and no more to be had, adds are refused."""
+    recent_bytes_max: int = 128 * 1024 * 1024
+    """What a checkpoint wrote stays in memory until the next, if it is not more than this."""
     entry_log_bytes_max: int = 1024 * 1024 * 1024
     index_cache_bytes: int = 32 * 1024 * 1024
+    """Shared out among the ledger directories, as the files are."""
     ledgers_in_memory_max: int = 20_000
     """Ledgers whose key and fence stay in memory after they were flushed."""
     files_open_max: int = 400
@@ -76,7 +85,7 @@ class StorageConfig:
 class _View:
     """What memory says about a ledger, at one moment."""
 
-    found: Found
+    recent: Recent
     stored: LedgerHeader
     lac_proof: bytes
     fenced: bool
@@ -98,75 +107,90 @@ class _Vetted:
     generation: int
 
 
+@dataclass(slots=True)
+class _Checkpoint:
+    """One that is under way, or is to be done again when there is space."""
+
+    marks: tuple[Mark, ...]
+    flush: Flush
+
+
 class BookieStorage:
     """See the module's docstring; made by `open`."""
 
     def __init__(
         self,
-        disk: Disk,
+        directories: Directories,
         config: StorageConfig,
         *,
         ledgers: LedgerTable,
-        journal: JournalWriter,
-        logs: EntryLogWriter,
-        index: LedgerIndex,
+        journals: Journals,
+        ledger_directories: Sequence[LedgerDirectory],
     ) -> None:
-        self._disk = disk
+        self._directories = directories
         self._config = config
         self._ledgers = ledgers
-        self._journal = journal
-        self._logs = logs
-        self._index = index
-        self._reader = EntryLogReader(disk, index, files_max=config.files_open_max)
+        self._journals = journals
+        self._ledger_directories = ledger_directories
+        self._memory = Memory(recent_bytes_max=config.recent_bytes_max)
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
-        self._active = Memtable()
-        self._flushing: Memtable | None = None
-        self._mark = journal.position
+        self._begun: _Checkpoint | None = None
+        self._marks = journals.positions()
         self._generation = 0
         self._failure: StorageFailed | None = None
         self._closed = False
+        self._told_read_only = False
+        self._no_space = ""
+        self._frozen: StorageFailed | None = None
 
     @classmethod
     def open(
-        cls, disk: Disk, config: StorageConfig, *, entropy: Callable[[int], bytes] = urandom
+        cls,
+        directories: Directories | Disk,
+        config: StorageConfig,
+        *,
+        entropy: Callable[[int], bytes] = urandom,
     ) -> Self:
         """Replay wholly, flush, and return a storage that may serve (rule 64).
 
-        Raises `DirectoryInUse`, or a `FileDamaged` where something that was promised may be
-        missing; then nothing was changed that matters."""
-        disk.lock()
+        A lone disk is all directories. Raises `DirectoryInUse`, or a `FileDamaged` where
+        something that was promised may be missing; then nothing was changed that matters."""
+        if not isinstance(directories, Directories):
+            directories = Directories.single(directories)
+        directories.lock()
         try:
-            make_directories(disk)
-            index = LedgerIndex(
-                disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
-            )
-            logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
+            ledger_directories = _open_ledger_directories(directories, config)
             recovery = Recovery(
-                disk=disk,
-                index=index,
-                logs=logs,
+                directories=directories,
+                ledger_directories=ledger_directories,
                 memtable_bytes_max=config.memtable_bytes_max,
                 ledgers_in_memory_max=config.ledgers_in_memory_max,
                 preallocate_bytes=config.journal_preallocate_bytes,
                 entropy=entropy,
             )
-            ledgers, header = recovery.run()
-            journal = JournalWriter(
-                disk,
-                header,
+            ledgers, headers = recovery.run()
+            journals = Journals(
+                directories,
+                headers,
                 file_bytes_max=config.journal_file_bytes_max,
                 preallocate_bytes=config.journal_preallocate_bytes,
                 entropy=entropy,
             )
-            journal.remove_before(header.journal_id)
+            journals.advance(journals.positions())
         except OSError as error:
-            disk.unlock()
+            directories.unlock()
             raise StorageFailed("the start of the storage", str(error)) from error
         except FileDamaged:
-            disk.unlock()
+            directories.unlock()
             raise
-        return cls(disk, config, ledgers=ledgers, journal=journal, logs=logs, index=index)
+        return cls(
+            directories,
+            config,
+            ledgers=ledgers,
+            journals=journals,
+            ledger_directories=ledger_directories,
+        )
 
     # Adding and fencing.
 
@@ -210,20 +234,54 @@ class BookieStorage:
         action = partial(self._set_lac, run, checked)
         return self._with_record(run.ledger_id, action, Status.IO_ERROR)
 
-    def has_pending(self) -> bool:
-        """Whether a commit would make a further ticket durable."""
-        return self._journal.has_pending()
+    @property
+    def journals(self) -> int:
+        """How many journals there are; they are numbered from 0."""
+        return len(self._journals)
 
-    def commit(self) -> int:
-        """Make all that was queued durable; return the highest durable ticket.
+    def has_pending(self, journal: int = 0) -> bool:
+        """Whether something is queued in *journal*. If its disk is full, a commit may not
+        change that."""
+        return self._journals.has_pending(journal)
 
-        Raises `JournalFailed`; then the process has to end."""
+    def commit(self, journal: int = 0) -> int:
+        """Make durable what queued in *journal*; return the highest ticket that is durable
+        together with all before it.
+
+        If the disk is full, what does not fit stays queued. Raises `JournalFailed`; then the
+        process has to end."""
         self._check()
         try:
-            return self._journal.commit()
+            return self._journals.commit(journal)
         except StorageFailed as failure:
             self._failure = failure
             raise
+
+    # Refusing.
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why normal adds are refused, apart from what `set_read_only` was told."""
+        full = [
+            f"{self._directories.journals[at].describe('')} has no room for its journal"
+            for at in self._journals.full
+        ]
+        frozen = [str(self._frozen)] if self._frozen is not None else []
+        return (*full, *([self._no_space] if self._no_space else []), *frozen)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether normal adds are refused; fences, reads and recovery adds never are."""
+        return bool(
+            self._told_read_only
+            or self._no_space
+            or self._frozen is not None
+            or self._journals.full
+        )
+
+    def set_read_only(self, *, read_only: bool) -> None:
+        """Refuse normal adds from now on, or do so only for reasons of its own."""
+        self._told_read_only = read_only
 
     # Reading.
 
@@ -236,8 +294,11 @@ class BookieStorage:
         if isinstance(view, Status):
             return ReadAnswer(view)
         stored = Stored(Found((), query.last))
-        if view.stored.last_entry >= query.first:
-            stored = self._reader.find(view.stored, query.first, query.last, query.bytes_max)
+        last = min(query.last, view.recent.floor)
+        if last >= query.first:
+            stored = self._find(view.stored, query.first, last, query.bytes_max)
+            if stored.found.considered == last:
+                stored = Stored(Found(stored.found.pieces, query.last))
         return _answer(query, view, stored)
 
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
@@ -252,7 +313,7 @@ class BookieStorage:
             view = self._view(query, record)
         if isinstance(view, Status):
             return ReadAnswer(view)
-        if view.stored.last_entry >= query.first:
+        if view.recent.floor >= query.first:
             return None
         return _answer(query, view, Stored(Found((), query.last)))
 
@@ -268,29 +329,49 @@ class BookieStorage:
     # Keeping.
 
     def checkpoint(self) -> None:
-        """Move what is in memory to entry logs and index, and the mark behind it (rule 65).
+        """Move what is in memory to entry logs and index, and the marks behind it (rule 65).
 
-        Raises `StorageFailed`; then the process has to end."""
+        If a disk is full, it is done again by the next call. Raises `StorageFailed`; then the
+        process has to end."""
         with self._checkpoint_lock:
             self._check()
+            if self._frozen is not None:
+                return
             try:
                 self._checkpoint()
+            except DiskFull as error:
+                self._no_space = f"a checkpoint found no space: {error}"
             except (OSError, FileDamaged) as error:
-                self._failure = StorageFailed("a checkpoint", str(error))
-                raise self._failure from error
+                failure = StorageFailed("a checkpoint", str(error))
+                if not self._others_work():
+                    self._failure = failure
+                    raise failure from error
+                self._frozen = failure
+            else:
+                self._no_space = ""
 
     def close(self) -> None:
-        """Close all files and free the directory. Requires that no other call is under way.
+        """Close all files and free the directories. Requires that no other call is under way.
 
-        Nothing is written: what is in the journal is replayed at the next start."""
+        What is not in entry logs is in the journals, and replayed at the next start."""
         if self._closed:
             return
         self._closed = True
-        self._journal.close()
-        self._logs.close()
-        self._reader.close()
-        self._index.close()
-        self._disk.unlock()
+        self._journals.close()
+        for directory in self._ledger_directories:
+            directory.close()
+        self._directories.unlock()
+
+    def _others_work(self) -> bool:
+        """Whether some, but not all ledger directories failed."""
+        failed = [directory.failure is not None for directory in self._ledger_directories]
+        return any(failed) and not all(failed)
+
+    def _directory_of(self, ledger_id: int) -> LedgerDirectory:
+        return self._ledger_directories[self._directories.ledger_directory_of(ledger_id)]
+
+    def _find(self, stored: LedgerHeader, first: int, last: int, bytes_max: int) -> Stored:
+        return self._directory_of(stored.ledger_id).reader.find(stored, first, last, bytes_max)
 
     def _with_record(
         self,
@@ -311,7 +392,7 @@ class BookieStorage:
                     return action(record)
                 generation = self._generation
             try:
-                stored = self._index.load(ledger_id)
+                stored = self._directory_of(ledger_id).index.load(ledger_id)
             except IndexDamaged:
                 return damaged
             with self._lock:
@@ -334,7 +415,10 @@ class BookieStorage:
         bytes_max = self._config.memtable_bytes_max
         if run.recovery:
             bytes_max += self._config.recovery_reserve_bytes
-        if len(self._active) and self._active.size_bytes + len(checked.data) > bytes_max:
+        elif self.read_only:
+            return Status.READ_ONLY, 0
+        active = self._memory.active
+        if len(active) and active.size_bytes + len(checked.data) > bytes_max:
             return Status.TOO_MANY_REQUESTS, 0
         new: list[int] | None = None
         if record is None:
@@ -344,26 +428,27 @@ class BookieStorage:
             if not isinstance(outcome, list):
                 return outcome
             if not outcome:
-                return Status.OK, self._journal.last_ticket  # it may still be on its way
+                return Status.OK, self._journals.last_ticket  # it may still be on its way
             new = outcome
-        self._active.add(run.ledger_id, checked, new)
+        self._memory.add(run.ledger_id, checked, new)
         self._ledgers.touch(record)
         record.learn(checked)
         lengths = array("I", run.lengths)
         journaled = Record(Kind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data)
-        return Status.OK, self._journal.add(journaled)
+        return Status.OK, self._journals.add(journaled)
 
     def _new_entries(
         self, record: LedgerRecord, checked: Checked, vetted: _Vetted | None
     ) -> list[int] | tuple[Status, int] | _Unvetted:
         """Return the indexes of entries that are not here yet; others must be the same bytes."""
         new = []
+        floor = self._memory.floor(record.stored)
         for index, entry_id in enumerate(checked.entries):
-            frame = self._frame_in_memory(record.ledger_id, entry_id)
+            frame = self._memory.frame(record.ledger_id, entry_id)
             if frame is not None:
                 if frame != checked.frame(index):
                     return Status.CONFLICT, 0
-            elif entry_id > record.stored.last_entry:
+            elif entry_id > floor:
                 new.append(index)
             elif vetted is None or vetted.generation != self._generation:
                 return _Unvetted(record.stored, self._generation)
@@ -375,7 +460,7 @@ class BookieStorage:
         """Compare an add with what is on disk; takes no lock."""
         present: dict[int, None] = {}
         for index, entry_id in enumerate(checked.entries):
-            stored = self._reader.find(unvetted.stored, entry_id, entry_id, 1)
+            stored = self._find(unvetted.stored, entry_id, entry_id, 1)
             if stored.damage is not None:
                 return Status.IO_ERROR
             for piece in stored.found.pieces:
@@ -384,14 +469,6 @@ class BookieStorage:
                 present[entry_id] = None
         return _Vetted(present, unvetted.generation)
 
-    def _frame_in_memory(self, ledger_id: int, entry_id: int) -> bytes | None:
-        for memtable in (self._active, self._flushing):
-            entries = memtable.ledger(ledger_id) if memtable else None
-            frame = entries.frame(entry_id) if entries else None
-            if frame is not None:
-                return frame
-        return None
-
     def _fence(self, ledger_id: int, key: bytes, record: LedgerRecord | None) -> tuple[Status, int]:
         if record is None:
             record = self._ledgers.create(ledger_id, key)
@@ -399,7 +476,7 @@ class BookieStorage:
             return Status.WRONG_KEY, 0
         if not record.fenced:
             record.fenced = True
-            record.fence_ticket = self._journal.add(Record(Kind.FENCE, ledger_id, key))
+            record.fence_ticket = self._journals.add(Record(Kind.FENCE, ledger_id, key))
             self._ledgers.touch(record)
         return Status.OK, record.fence_ticket  # a second fence waits for the first (34)
 
@@ -419,36 +496,35 @@ class BookieStorage:
             return Status.NO_SUCH_LEDGER
         if not compare_digest(record.key, query.key):
             return Status.WRONG_KEY
-        parts = [
-            entries.find(query.first, query.last, query.bytes_max)
-            for memtable in (self._active, self._flushing)
-            if memtable is not None and (entries := memtable.ledger(query.ledger_id))
-        ]
-        found = Found(
-            merge([piece for part in parts for piece in part.pieces]),
-            min((part.considered for part in parts), default=query.last),
-        )
-        return _View(found, record.stored, record.lac_proof, record.fenced)
+        recent = self._memory.find(record.stored, query.first, query.last, query.bytes_max)
+        return _View(recent, record.stored, record.lac_proof, record.fenced)
 
     def _checkpoint(self) -> None:
-        # Everything in the journal before this place was put into the memtable before it
-        # was queued, so into the one that is taken next or an earlier one.
-        mark = self._journal.position
+        if self._begun is None:
+            # Everything in a journal before this place was put into the memtable before it
+            # was queued, so into the one that is taken next or an earlier one.
+            marks = self._journals.positions()
+            with self._lock:
+                rolled = any(
+                    mark.journal_id != last.journal_id
+                    for mark, last in zip(marks, self._marks, strict=True)
+                )
+                if not self._ledgers.is_dirty and not rolled:
+                    return
+                headers = [header_of(record) for record in self._ledgers.begin_flush()]
+                memtable = self._memory.begin_flush(headers)
+            flush = Flush(memtable, headers, self._directories, self._ledger_directories)
+            self._begun = _Checkpoint(marks, flush)
+        begun = self._begun
+        begun.flush.run()
         with self._lock:
-            if not self._ledgers.is_dirty and mark.journal_id == self._mark.journal_id:
-                return
-            headers = [header_of(record) for record in self._ledgers.begin_flush()]
-            memtable, self._active = self._active, Memtable()
-            self._flushing = memtable
-        stored = flush(memtable, headers, self._logs, self._index)
-        with self._lock:
-            self._ledgers.end_flush(stored)
-            self._flushing = None
+            self._ledgers.end_flush(begun.flush.stored)
+            self._memory.end_flush()
             self._generation += 1
-        assert mark >= self._mark, "the mark moves forward only"
-        write_mark(self._disk, mark)
-        self._mark = mark
-        self._journal.remove_before(mark.journal_id)
+            self._begun = None
+        assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
+        self._journals.advance(begun.marks)
+        self._marks = begun.marks
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -467,8 +543,8 @@ def _lac(key: bytes, record: LedgerRecord | None) -> LacAnswer:
 
 def _answer(query: ReadQuery, view: _View, stored: Stored) -> ReadAnswer:
     """Put together what memory and disk have said."""
-    considered = min(view.found.considered, stored.found.considered)
-    pieces = merge([*view.found.pieces, *stored.found.pieces])
+    considered = min(view.recent.found.considered, stored.found.considered)
+    pieces = merge([*view.recent.found.pieces, *stored.found.pieces])
     found = limit(pieces, considered, query.bytes_max)
     if stored.damage is not None and found.considered < query.first:
         return ReadAnswer(Status.IO_ERROR, lac_proof=view.lac_proof, fenced=view.fenced)
@@ -485,3 +561,15 @@ def _answer(query: ReadQuery, view: _View, stored: Stored) -> ReadAnswer:
         lac_proof=view.lac_proof,
         fenced=view.fenced,
     )
+
+
+def _open_ledger_directories(
+    directories: Directories, config: StorageConfig
+) -> list[LedgerDirectory]:
+    count = len(directories.ledgers)
+    each = LedgerDirectoryConfig(
+        entry_log_bytes_max=config.entry_log_bytes_max,
+        index_cache_bytes=config.index_cache_bytes // count,
+        files_open_max=max(1, config.files_open_max // count),
+    )
+    return [LedgerDirectory(disk, each) for disk in directories.ledgers]

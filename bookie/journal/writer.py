@@ -1,18 +1,24 @@
-"""The journal being written: records queue, and one commit makes all that queued durable.
+"""One journal being written: records queue, and one commit makes all that queued durable.
 
 Invariants:
     a ticket is reported durable only after the file that holds its record was synced (59)
     a file is begun only after the one before it was synced to its end
     after a failed write or sync nothing is ever reported durable again (60)
-`add` may be called from any thread and only appends to a list; `commit` blocks, and is called
-by one thread at a time.
+    space is taken before anything is written into it: a full disk is met between batches
+
+While the disk is full, a batch that does not fit into what is left of the preallocated space
+waits; it is neither lost nor acknowledged. `is_full` tells it before that happens: it is set
+when the file could not be extended, with half of `preallocate_bytes` or more still free.
+
+`queue` only appends to a list, under the lock of `bookie.journal.journals`; `commit` blocks, and is
+called by one thread at a time.
 """
 
 import threading
 from collections.abc import Callable
 from typing import Final
 
-from bookie.disk import Disk, DiskFile
+from bookie.disk import Disk, DiskFile, DiskFull
 from bookie.errors import JournalFailed
 from bookie.journal.format import (
     DIRECTORY,
@@ -54,45 +60,43 @@ class JournalWriter:
         self._failure: JournalFailed | None = None
         self._lock = threading.Lock()
         self._queue: list[Record] = []
-        self._ticket = 0
-        self.durable = 0
-        """The highest durable ticket."""
+        self._first_queued = self._first_writing = 0
+        self.is_full = False
+        """Whether the disk has no room for more than is preallocated."""
         self.position = Mark(header.journal_id, FILE_HEADER_BYTES)
         """Every record before this place is durable."""
 
-    @property
-    def last_ticket(self) -> int:
-        """The last ticket that was given; when it is durable, everything queued so far is."""
-        return self._ticket
-
-    def add(self, record: Record) -> int:
-        """Queue *record*; return its ticket."""
+    def queue(self, record: Record, ticket: int) -> None:
+        """Queue *record* under *ticket*, which is higher than all before."""
         with self._lock:
+            self._first_queued = self._first_queued or ticket
             self._queue.append(record)
-            self._ticket += 1
-            return self._ticket
 
-    def has_pending(self) -> bool:
-        return self.durable < self._ticket
+    def first_pending(self) -> int:
+        """Return the lowest ticket that is not durable, 0 if there is none."""
+        with self._lock:
+            return self._first_writing or self._first_queued
 
-    def commit(self) -> int:
-        """Write and sync what has queued. Return the highest durable ticket.
+    def commit(self) -> None:
+        """Write and sync what has queued, unless there is no space for it.
 
-        Raises `JournalFailed`, then and ever after, if the disk did."""
+        Raises `JournalFailed`, then and ever after, if the disk failed."""
         if self._failure is not None:
             raise self._failure
         with self._lock:
             queue, self._queue = self._queue, []
-            ticket = self._ticket
-        if queue:
-            try:
-                self._write(queue)
-            except OSError as error:
-                path = self._disk.describe(path_of(self._header.journal_id))
-                self._failure = JournalFailed(f"journal {path}", str(error))
-                raise self._failure from error
-        self.durable = ticket
-        return ticket
+            self._first_writing, self._first_queued = self._first_queued, 0
+        try:
+            written = self._write(queue)
+        except OSError as error:
+            path = self._disk.describe(path_of(self._header.journal_id))
+            self._failure = JournalFailed(f"journal {path}", str(error))
+            raise self._failure from error
+        with self._lock:
+            if not written:
+                self._queue[:0] = queue
+                self._first_queued = self._first_writing
+            self._first_writing = 0
 
     def remove_before(self, journal_id: int) -> None:
         """Remove the files that the mark has left behind."""
@@ -107,7 +111,8 @@ class JournalWriter:
     def close(self) -> None:
         self._file.close()
 
-    def _write(self, queue: list[Record]) -> None:
+    def _write(self, queue: list[Record]) -> bool:
+        """Return False, and write nothing, if there is no space."""
         if self._end >= self._file_bytes_max:
             self._roll()
         pieces = [
@@ -116,24 +121,40 @@ class JournalWriter:
             for piece in encode_record(record, self._header.epoch, self._end)
         ]
         end = self._end + sum(map(len, pieces))
+        if self._allocated - end < self._preallocate_bytes // 2 or self.is_full:
+            self._extend(end + self._preallocate_bytes)
         if end > self._allocated:
-            self._allocated = end + self._preallocate_bytes
-            self._file.preallocate(self._allocated)
-        self._file.write(pieces, self._end)
-        self._file.sync()
-        self._end = end
-        self.position = Mark(self._header.journal_id, end)
+            return False
+        if pieces:
+            self._file.write(pieces, self._end)
+            self._file.sync()
+            self._end = end
+            self.position = Mark(self._header.journal_id, end)
+        return True
+
+    def _extend(self, size_bytes: int) -> None:
+        try:
+            self._file.preallocate(size_bytes)
+        except DiskFull:
+            self.is_full = True
+        else:
+            self._allocated = max(self._allocated, size_bytes)
+            self.is_full = False
 
     def _roll(self) -> None:
-        """Go on in a new file. All of the present one is synced."""
+        """Go on in a new file, if there is space for one. All of the present one is synced."""
         old = self._header
-        self._header = begin(
-            self._disk,
-            old.journal_id + 1,
-            previous=Mark(old.journal_id, self._end),
-            preallocate_bytes=self._preallocate_bytes,
-            entropy=self._entropy,
-        )
+        try:
+            self._header = begin(
+                self._disk,
+                old.journal_id + 1,
+                previous=Mark(old.journal_id, self._end),
+                preallocate_bytes=self._preallocate_bytes,
+                entropy=self._entropy,
+            )
+        except DiskFull:
+            self.is_full = True
+            return
         self._file.close()
         self._file = self._disk.open(path_of(self._header.journal_id))
         self._allocated = self._file.size()
@@ -161,6 +182,9 @@ def begin(
         file.write([encode_file_header(header)], 0)
         file.preallocate(FILE_HEADER_BYTES + preallocate_bytes)
         file.sync()
+    except DiskFull:
+        disk.remove(temporary)  # it may hold what space there was
+        raise
     finally:
         file.close()
     disk.rename(temporary, path_of(journal_id))

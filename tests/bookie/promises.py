@@ -11,6 +11,7 @@ KEY: Final = b"k" * 16
 SMALL: Final = StorageConfig(
     memtable_bytes_max=64 * 1024,
     recovery_reserve_bytes=16 * 1024,
+    recent_bytes_max=0,
     journal_file_bytes_max=2500,
     journal_preallocate_bytes=1024,
     entry_log_bytes_max=3000,

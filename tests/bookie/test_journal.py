@@ -6,12 +6,14 @@ from array import array
 
 import pytest
 
+from bookie.directories import Directories
 from bookie.errors import FileDamaged, JournalDamaged, JournalFailed, JournalMissing, MarkDamaged
 from bookie.frames import Checked, check_frames
 from bookie.journal import format as fmt
 from bookie.journal.format import FILE_HEADER_BYTES, Kind, Mark, Record
+from bookie.journal.journals import Journals
 from bookie.journal.recovery import is_new, plan, replay
-from bookie.journal.writer import JournalWriter, begin, journal_ids, write_mark
+from bookie.journal.writer import begin, journal_ids, write_mark
 from tests.bookie.promises import KEY, run_of
 from tests.simulation.disk import Loss, SimDisk
 
@@ -34,10 +36,16 @@ def new_disk() -> SimDisk:
     return disk
 
 
-def new_journal(disk: SimDisk, *, file_bytes_max: int = 1 << 20) -> JournalWriter:
-    header = begin(disk, 1, previous=None, preallocate_bytes=600, entropy=entropy)
-    return JournalWriter(
-        disk, header, file_bytes_max=file_bytes_max, preallocate_bytes=600, entropy=entropy
+def new_journals(*disks: SimDisk, file_bytes_max: int = 1 << 20) -> Journals:
+    headers = [
+        begin(disk, 1, previous=None, preallocate_bytes=600, entropy=entropy) for disk in disks
+    ]
+    return Journals(
+        Directories(disks[0], disks, disks),
+        headers,
+        file_bytes_max=file_bytes_max,
+        preallocate_bytes=600,
+        entropy=entropy,
     )
 
 
@@ -60,67 +68,66 @@ def test_records_come_back_as_they_were() -> None:
 
 def test_one_commit_makes_all_that_queued_durable_with_one_sync() -> None:
     disk = new_disk()
-    journal = new_journal(disk)
-    tickets = [journal.add(add_record(entry)) for entry in range(10)]
-    assert journal.has_pending()
+    journals = new_journals(disk)
+    tickets = [journals.add(add_record(entry)) for entry in range(10)]
+    assert journals.has_pending(0)
     before = disk.operations
-    assert journal.commit() == tickets[-1]
+    assert journals.commit(0) == tickets[-1]
     assert disk.operations - before <= 3  # grow, write, sync
-    assert not journal.has_pending()
+    assert not journals.has_pending(0)
     disk.crash(Loss.LOST)
     assert replayed(disk) == [(Kind.ADD, [entry]) for entry in range(10)]
 
 
 def test_what_was_not_committed_is_not_there() -> None:
     disk = new_disk()
-    journal = new_journal(disk)
-    journal.add(add_record(1))
-    journal.commit()
-    journal.add(add_record(2))
+    journals = new_journals(disk)
+    journals.add(add_record(1))
+    journals.commit(0)
+    journals.add(add_record(2))
     disk.crash(Loss.KEPT)
     assert replayed(disk) == [(Kind.ADD, [1])]
 
 
 def test_a_full_file_is_followed_by_one_with_a_higher_id() -> None:
     disk = new_disk()
-    journal = new_journal(disk, file_bytes_max=500)
+    journals = new_journals(disk, file_bytes_max=500)
     for entry in range(12):
-        journal.add(add_record(entry))
-        journal.commit()
+        journals.add(add_record(entry))
+        journals.commit(0)
     assert journal_ids(disk) == list(range(1, len(journal_ids(disk)) + 1))
     assert len(journal_ids(disk)) > 2
     assert replayed(disk) == [(Kind.ADD, [entry]) for entry in range(12)]
-    journal.remove_before(3)
+    journals.advance([Mark(3, FILE_HEADER_BYTES)])
     assert journal_ids(disk)[0] == 3
-    write_mark(disk, Mark(3, FILE_HEADER_BYTES))
     assert replayed(disk)
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "preallocate"])
 def test_after_a_failure_nothing_is_ever_durable_again(operation: str) -> None:
     disk = new_disk()
-    journal = new_journal(disk)
+    journals = new_journals(disk)
     for entry in range(20):
-        journal.add(add_record(entry))
+        journals.add(add_record(entry))
     disk.fail(operation, "journal/")
     with pytest.raises(JournalFailed, match=r"journal/0+1\.journal"):
-        journal.commit()
-    journal.add(add_record(50))
+        journals.commit(0)
+    journals.add(add_record(50))
     with pytest.raises(JournalFailed):
-        journal.commit()
-    assert journal.durable == 0
+        journals.commit(0)
+    assert journals.durable == 0
 
 
 def three_commits() -> tuple[SimDisk, list[int]]:
     """Return a disk with one file, and where the groups of its three commits end."""
     disk = new_disk()
-    journal = new_journal(disk)
+    journals = new_journals(disk)
     ends = []
     for entry in (1, 3, 5):
-        journal.add(add_record(entry))
-        journal.add(add_record(entry + 1))
-        journal.commit()
-        ends.append(journal.position.offset)
+        journals.add(add_record(entry))
+        journals.add(add_record(entry + 1))
+        journals.commit(0)
+        ends.append(journals.positions()[0].offset)
     write_mark(disk, Mark(1, FILE_HEADER_BYTES))
     return disk, ends
 
@@ -176,12 +183,12 @@ def test_a_zeroed_sector_in_what_was_synced_refuses() -> None:
 
 def test_damage_in_an_older_file_refuses_up_to_its_last_byte() -> None:
     disk = new_disk()
-    journal = new_journal(disk, file_bytes_max=300)
+    journals = new_journals(disk, file_bytes_max=300)
     ends = {}
     for entry in range(1, 7):
-        journal.add(add_record(entry))
-        journal.commit()
-        ends[journal.position.journal_id] = journal.position.offset
+        journals.add(add_record(entry))
+        journals.commit(0)
+        ends[journals.positions()[0].journal_id] = journals.positions()[0].offset
     assert len(ends) > 1
     assert outcome(disk) == 6
     cut = disk.copy()
@@ -209,10 +216,10 @@ def test_every_byte_of_the_mark_flipped_or_cut_refuses() -> None:
 def test_a_journal_that_is_not_there_refuses() -> None:
     disk = new_disk()
     assert is_new(disk)
-    journal = new_journal(disk, file_bytes_max=200)
+    journals = new_journals(disk, file_bytes_max=200)
     for entry in range(6):
-        journal.add(add_record(entry))
-        journal.commit()
+        journals.add(add_record(entry))
+        journals.commit(0)
     write_mark(disk, Mark(2, FILE_HEADER_BYTES))
     assert not is_new(disk)
     for missing in (2, 3):  # the one that the mark names, and one in the middle

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from bookie.directories import Directories
 from bookie.disk import RealDisk
 from bookie.errors import JournalMissing, StorageFailed
 from bookie.index.format import LedgerHeader
+from bookie.index.ledger_index import LedgerIndex
 from bookie.storage import BookieStorage, StorageConfig
 from ledger.entry import encode_lac, parse_header, verify_frame
 from ledger.errors import HandleClosed
@@ -221,7 +223,7 @@ def test_a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile(
     for ledger_id in range(1, 5):
         storage.add(run_of(ledger_id, 0))
     storage.checkpoint()
-    load = storage._index.load
+    load = storage._ledger_directories[0].index.load
     met: list[int] = []
 
     def load_slowly(ledger_id: int) -> LedgerHeader:
@@ -235,7 +237,7 @@ def test_a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile(
             assert storage._ledgers.get(1) is None
         return stored
 
-    monkeypatch.setattr(storage._index, "load", load_slowly)
+    monkeypatch.setattr(storage._ledger_directories[0].index, "load", load_slowly)
     assert storage.add(run_of(1, 1)) == (Status.FENCED, 0)
     assert met == [1]
 
@@ -360,18 +362,32 @@ def test_after_any_failed_step_of_a_checkpoint_a_restart_has_everything() -> Non
             promises.check()
 
 
-def test_a_full_disk_ends_the_storage_and_loses_nothing() -> None:
-    def fill_up() -> None:
-        for entry in range(1000):
-            assert promises.add(1, entry) is Status.OK
-            promises.commit()
+def fill_up(promises: Promises) -> int:
+    """Add until an add is refused; return the entry that was."""
+    for entry in range(1000):
+        status = promises.add(1, entry)
+        if status is not Status.OK:
+            assert status is Status.READ_ONLY
+            return entry
+        promises.commit()
+    raise AssertionError("a disk of 20,000 bytes took a thousand entries")
 
-    promises = Promises(
-        SimDisk(0, capacity_bytes=20_000), replace(SMALL, memtable_bytes_max=1 << 20)
-    )
+
+def test_a_full_disk_refuses_adds_and_takes_fences_and_recovery_adds() -> None:
+    config = replace(SMALL, memtable_bytes_max=1 << 20)
+    promises = Promises(SimDisk(0, capacity_bytes=20_000), config)
     promises.open()
-    with pytest.raises(StorageFailed, match="No space left"):
-        fill_up()
+    refused = fill_up(promises)
+    assert promises.storage.read_only
+    assert "no room for its journal" in promises.storage.troubles[0]
+    assert promises.add(1, refused + 1, recovery=True) is Status.OK
+    promises.fence(2)
+    promises.commit()
+    assert not promises.storage.has_pending()
+    promises.check()
+    promises.storage.checkpoint()
+    assert "a checkpoint found no space" in promises.storage.troubles[1]
+    promises.check()
     promises.disk.crash(Loss.LOST)
     with pytest.raises(StorageFailed, match="No space left"):
         promises.open()
@@ -379,6 +395,125 @@ def test_a_full_disk_ends_the_storage_and_loses_nothing() -> None:
     promises.disk.capacity_bytes = None
     promises.open()
     promises.check()
+
+
+def test_a_storage_takes_adds_again_when_there_is_space() -> None:
+    config = replace(SMALL, memtable_bytes_max=1 << 20)
+    promises = Promises(SimDisk(0, capacity_bytes=20_000), config)
+    promises.open()
+    refused = fill_up(promises)
+    promises.storage.checkpoint()
+    promises.disk.capacity_bytes = None
+    promises.commit()
+    promises.storage.checkpoint()
+    assert promises.storage.troubles == ()
+    assert promises.add(1, refused) is Status.OK
+    promises.commit()
+    promises.check()
+    promises.disk.crash(Loss.LOST)
+    promises.open()
+    promises.check()
+
+
+def test_a_batch_that_the_disk_has_no_space_for_waits_and_is_not_acknowledged() -> None:
+    config = replace(SMALL, memtable_bytes_max=1 << 20)
+    promises = Promises(SimDisk(0, capacity_bytes=12_000), config)
+    promises.open()
+    promises.add(1, *range(200))
+    promises.commit()
+    assert promises.stored == {}
+    assert promises.storage.has_pending()
+    assert promises.add(2, 0) is Status.READ_ONLY
+    promises.disk.capacity_bytes = None
+    promises.commit()
+    assert list(promises.stored[1]) == list(range(200))
+    promises.disk.crash(Loss.LOST)
+    promises.open()
+    promises.check()
+
+
+def several() -> tuple[Directories, list[SimDisk]]:
+    disks = [SimDisk(seed) for seed in range(5)]
+    return Directories(disks[0], tuple(disks[:2]), tuple(disks[2:])), disks
+
+
+def test_ledgers_are_spread_over_all_directories_and_survive_a_crash() -> None:
+    directories, disks = several()
+    storage = BookieStorage.open(directories, SMALL)
+    for ledger_id in range(12):
+        assert storage.add(run_of(ledger_id, 0, 1))[0] is Status.OK
+    assert storage.has_pending(0)
+    assert storage.has_pending(1)
+    assert storage.commit(1) == 0  # a ticket of the other journal comes before all
+    assert storage.commit(0) == 12
+    storage.add(run_of(12, 0))
+    assert storage.commit(1) == 12
+    assert storage.commit(0) == 13
+    storage.checkpoint()
+    assert storage.add(run_of(13, 7))[0] is Status.OK
+    storage.commit(1)
+    for disk in disks:
+        disk.crash(Loss.LOST)
+    storage = BookieStorage.open(directories, SMALL)
+    assert storage.ledger_ids() == list(range(14))
+    for ledger_id in range(12):
+        assert list(entries_of(storage, ledger_id)) == [0, 1]
+    assert list(entries_of(storage, 13)) == [7]
+    for at, disk in enumerate(disks[2:]):
+        found = [ledger for ledger in range(14) if directories.ledger_directory_of(ledger) == at]
+        assert found == sorted(LedgerIndex(disk, cache_bytes=1, files_max=1).recover())
+
+
+def test_one_bad_ledger_directory_of_several_makes_the_bookie_read_only() -> None:
+    directories, disks = several()
+    storage = BookieStorage.open(directories, SMALL)
+    for ledger_id in range(6):
+        storage.add(run_of(ledger_id, 0))
+    for journal in range(2):
+        storage.commit(journal)
+    disks[3].fail("sync", "entrylog/")
+    storage.checkpoint()
+    assert storage.read_only
+    assert "a checkpoint failed" in storage.troubles[0]
+    assert storage.add(run_of(1, 1)) == (Status.READ_ONLY, 0)
+    assert storage.add(run_of(1, 1, recovery=True))[0] is Status.OK
+    assert storage.fence(2, KEY)[0] is Status.OK
+    storage.checkpoint()  # nothing is tried again: what a failed sync left is not known
+    for ledger_id in range(6):
+        assert 0 in entries_of(storage, ledger_id)
+    for disk in disks:
+        disk.crash(Loss.LOST)
+    storage = BookieStorage.open(directories, SMALL)
+    for ledger_id in range(6):
+        assert list(entries_of(storage, ledger_id)) == [0]
+
+
+def test_a_journal_that_is_not_there_beside_others_refuses_the_start() -> None:
+    directories, disks = several()
+    storage = BookieStorage.open(directories, SMALL)
+    storage.add(run_of(1, 0))
+    storage.commit(1)
+    storage.close()
+    for name in disks[0].list("journal"):
+        disks[0].remove(f"journal/{name}")
+    with pytest.raises(JournalMissing):
+        BookieStorage.open(directories, SMALL)
+
+
+def test_readers_close_behind_the_writer_are_answered_from_memory() -> None:
+    storage = new_storage(config=replace(SMALL, recent_bytes_max=1 << 20))
+    storage.add(run_of(1, 0, 1))
+    storage.checkpoint()
+    storage.add(run_of(1, 2, 3))
+    storage.checkpoint()
+    storage.add(run_of(1, 4))
+    answer = storage.read_recent(query(1, 2))
+    assert answer is not None
+    assert list(answer.entries) == [2, 3, 4]
+    assert answer == storage.read(query(1, 2))
+    assert storage.read_recent(query(1, 1)) is None
+    assert list(storage.read(query(1, 1)).entries) == [1, 2, 3, 4]
+    assert storage.add(run_of(1, 3, salt=1)) == (Status.CONFLICT, 0)
 
 
 def test_a_closed_storage_says_so_and_its_directory_is_free() -> None:

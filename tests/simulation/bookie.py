@@ -300,7 +300,7 @@ class SimBookie:
 
     def _commit(self) -> None:
         self._committing = False
-        before = self.storage._journal.position
+        before = self.storage._journals.positions()[0]
         self.core.committed(self.storage.commit())
         self._proven = before
         self._cluster.scheduler.mark("journal_committed")

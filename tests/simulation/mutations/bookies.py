@@ -132,9 +132,9 @@ def answers_a_repeated_add_before_it_is_durable(patch: Patch) -> None:
     def add(
         self: BookieStorage, run: AddRun, checked: Checked, vetted: object, record: object
     ) -> object:
-        before = self._journal.last_ticket
+        before = self._journals.last_ticket
         outcome = honest(self, run, checked, vetted, record)  # type: ignore[arg-type]
-        repeated = self._journal.last_ticket == before
+        repeated = self._journals.last_ticket == before
         if isinstance(outcome, tuple) and outcome[0] is Status.OK and repeated:
             return Status.OK, 0
         return outcome

@@ -4,7 +4,6 @@ from bookie.disk import Disk
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.index import redo
 from bookie.index.redo import Image
-from bookie.journal.writer import write_mark
 from bookie.storage import BookieStorage
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -14,9 +13,7 @@ def moves_the_mark_before_the_flush(patch: Patch) -> None:
     honest = BookieStorage._checkpoint
 
     def checkpoint(self: BookieStorage) -> None:
-        mark = self._journal.position
-        write_mark(self._disk, mark)
-        self._journal.remove_before(mark.journal_id)
+        self._journals.advance(self._journals.positions())
         honest(self)
 
     patch.set(BookieStorage, "_checkpoint", checkpoint)

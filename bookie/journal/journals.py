@@ -1,0 +1,96 @@
+"""All journals of a bookie as one: tickets count over all of them, marks are one for each.
+
+A ticket is durable when all tickets up to it are, in whatever journal they are. So the rest of
+the bookie compares single numbers; the price is that an answer also waits for what was queued
+before it in another journal.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from bookie.directories import Directories
+from bookie.journal.format import FileHeader, Mark, Record
+from bookie.journal.writer import JournalWriter, write_mark
+
+
+class Journals:
+    """`add` may be called from any thread, `commit` of each journal by one at a time."""
+
+    def __init__(
+        self,
+        directories: Directories,
+        headers: Sequence[FileHeader],
+        *,
+        file_bytes_max: int,
+        preallocate_bytes: int,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._directories = directories
+        self._writers = [
+            JournalWriter(
+                disk,
+                header,
+                file_bytes_max=file_bytes_max,
+                preallocate_bytes=preallocate_bytes,
+                entropy=entropy,
+            )
+            for disk, header in zip(directories.journals, headers, strict=True)
+        ]
+        self._lock = threading.Lock()
+        self._ticket = 0
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    @property
+    def last_ticket(self) -> int:
+        """The last ticket that was given; when it is durable, everything queued so far is."""
+        return self._ticket
+
+    @property
+    def durable(self) -> int:
+        """The highest ticket that is durable together with all before it."""
+        with self._lock:
+            last = self._ticket
+            pending = [first for writer in self._writers if (first := writer.first_pending())]
+        return min(pending, default=last + 1) - 1
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        """The journals whose disks have no room for more than is preallocated."""
+        return tuple(at for at, writer in enumerate(self._writers) if writer.is_full)
+
+    def add(self, record: Record) -> int:
+        """Queue *record* in the journal of its ledger; return its ticket."""
+        writer = self._writers[self._directories.journal_of(record.ledger_id)]
+        with self._lock:
+            self._ticket += 1
+            writer.queue(record, self._ticket)
+            return self._ticket
+
+    def has_pending(self, journal: int) -> bool:
+        return bool(self._writers[journal].first_pending())
+
+    def commit(self, journal: int) -> int:
+        """Make durable what queued in *journal*; return the highest durable ticket.
+
+        If the disk is full and nothing could be written, that is as it was before.
+        Raises `JournalFailed`, then and ever after, if the disk failed."""
+        self._writers[journal].commit()
+        return self.durable
+
+    def positions(self) -> tuple[Mark, ...]:
+        """Return, for each journal, the place before which every record is durable."""
+        return tuple(writer.position for writer in self._writers)
+
+    def advance(self, marks: Sequence[Mark]) -> None:
+        """Let replay begin at *marks* from now on, and remove the files before them."""
+        for disk, writer, mark in zip(
+            self._directories.journals, self._writers, marks, strict=True
+        ):
+            write_mark(disk, mark)
+            writer.remove_before(mark.journal_id)
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()

@@ -1,0 +1,88 @@
+"""One ledger directory: the entry logs and the index of the ledgers that belong to it.
+
+Invariants:
+    `lock` is held by whoever writes entry logs' places into the index: a flush, a deletion or
+        a compaction, one at a time
+    an index never points to bytes that are not synced (67)
+    after a write or a sync failed, the directory is never written again, only read (60)
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.disk import Disk, DiskFull
+from bookie.entrylog import format as entrylog_format
+from bookie.entrylog.reader import EntryLogReader
+from bookie.entrylog.writer import EntryLogWriter
+from bookie.errors import FileDamaged
+from bookie.index import format as index_format
+from bookie.index.format import LedgerHeader
+from bookie.index.ledger_index import LedgerIndex
+from bookie.memtable import Memtable
+
+DIRECTORIES: Final = (entrylog_format.DIRECTORY, index_format.DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDirectoryConfig:
+    entry_log_bytes_max: int
+    index_cache_bytes: int
+    files_open_max: int
+
+
+class LedgerDirectory:
+    """See the module's docstring."""
+
+    def __init__(self, disk: Disk, config: LedgerDirectoryConfig) -> None:
+        for directory in DIRECTORIES:
+            disk.make_directory(directory)
+        disk.sync_directory("")
+        self.disk = disk
+        self.lock = threading.Lock()
+        self.failure: OSError | FileDamaged | None = None
+        """Why it is only read from, if so."""
+        self.index = LedgerIndex(
+            disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
+        )
+        self.logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
+        self.reader = EntryLogReader(disk, self.index, files_max=config.files_open_max)
+
+    def recover(self) -> list[int]:
+        """Finish what a crash may have interrupted; return the ledgers that are here."""
+        return self.index.recover()
+
+    def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
+        """Write all *headers* and what *memtable* has of their ledgers; all is durable then.
+
+        Entry logs first, synced, then the index (rules 65, 67). Returns the headers as they are
+        on disk. Raises `DiskFull`, after which it may be done again, and `OSError` and
+        `FileDamaged`, now and ever after."""
+        with self.lock:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                return self._flush(headers, memtable)
+            except DiskFull:
+                self.logs.abandon()
+                raise
+            except (OSError, FileDamaged) as error:
+                self.failure = error
+                raise
+
+    def close(self) -> None:
+        self.logs.close()
+        self.reader.close()
+        self.index.close()
+
+    def _flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
+        placed = []
+        for header in headers:
+            entries = memtable.ledger(header.ledger_id)
+            pieces = entries.pieces() if entries else []
+            placed.append((header, pieces, self.logs.write(pieces)))
+        self.logs.sync()
+        stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
+        self.index.flush()
+        return stored
