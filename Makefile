@@ -15,7 +15,7 @@ ZK ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench chaos-ledger clean distclean
+.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench bench-bookie chaos-ledger clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -26,6 +26,7 @@ help:
 	@echo 'make mutations         known bugs, put back one at a time: how many seeds find each'
 	@echo 'make transcripts       write the golden transcripts of the protocol anew'
 	@echo 'make bench             how many entries a second the wire and a bookie take'
+	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
 
@@ -95,6 +96,9 @@ transcripts: $(STAMP)
 
 bench: $(STAMP)
 	$(PY) -m benchmarks
+
+bench-bookie: $(STAMP)
+	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))
 
 chaos-ledger: $(STAMP)
 	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \

@@ -14,7 +14,9 @@ class Figure:
     """*value* in R or in F, whichever is its kind."""
     ratio_unit: str = ""
     aim: str = ""
-    """What DESIGN asks for, if it does."""
+    """What is asked for, if anything is."""
+    met: bool | None = None
+    """Whether it is reached; None where nobody judged that."""
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -28,7 +30,8 @@ def print_table(figures: Sequence[Figure]) -> None:
     for figure in figures:
         ratio = "" if figure.ratio is None else f"{figure.ratio:8.2f} {figure.ratio_unit}"
         line = f"{figure.name:{width}} {_number(figure.value):>10} {figure.unit:8} {ratio:14}"
-        print(f"{line} {figure.aim}".rstrip())
+        verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
+        print(f"{line} {figure.aim:20} {verdict}".rstrip())
 
 
 def print_json(figures: Sequence[Figure]) -> None:

@@ -22,12 +22,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from benchmarks.runs import runs_of
 from bookie.core import Storage
 from bookie.disk import RealDisk
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
 from bookie.storage import BookieStorage, StorageConfig
-from ledger.entry import HEADER_BYTES, encode_frame
+from ledger.entry import HEADER_BYTES
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, ReadAnswer, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
@@ -139,27 +140,6 @@ async def serve_sockets(path: Path) -> None:
     await asyncio.Event().wait()
 
 
-def runs_of(entry_bytes: int, run_bytes: int, total_bytes: int) -> list[AddRun]:
-    """Return *total_bytes* of entries of one ledger, as runs of *run_bytes*."""
-    count = max(1, run_bytes // entry_bytes)
-    payload = bytes(entry_bytes - HEADER_BYTES)
-    runs = []
-    for first in range(0, total_bytes // entry_bytes, count):
-        frames = [
-            encode_frame(
-                ledger_id=1,
-                entry_id=entry_id,
-                last_add_confirmed=first - 1,
-                length=(entry_id + 1) * len(payload),
-                payload=payload,
-            )
-            for entry_id in range(first, first + count)
-        ]
-        entries = range(first, first + count)
-        runs.append(AddRun(1, b"k" * 16, entries, [entry_bytes] * count, b"".join(frames)))
-    return runs
-
-
 async def client_grpc(ports: list[int], runs: list[AddRun]) -> None:
     names = [BookieId(str(number)) for number in range(BOOKIES)]
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
@@ -264,7 +244,9 @@ def main() -> None:
     print(f"{'wire':8} {'entry':>7} {'run':>8} {'entries/s':>11} {'MB/s':>7}")
     for entry_bytes in (100, 1024):
         for run_kib in (4, 64, 512):
-            runs = runs_of(entry_bytes, run_kib * 1024, arguments.megabytes * 1_000_000)
+            payload_bytes = entry_bytes - HEADER_BYTES
+            count = arguments.megabytes * 1_000_000 // entry_bytes
+            runs = list(runs_of(1, payload_bytes, count, run_bytes=run_kib * 1024))
             for kind, client in CLIENTS.items():
                 rate = measure(kind, client, runs, arguments.directory)
                 print(

@@ -1,0 +1,69 @@
+"""How long a bookie takes to serve again after a kill, with a long journal to replay."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks.bookie.bench import LABELS, Bench, one_bookie
+from benchmarks.bookie.load import RUN_BYTES, Pump
+from benchmarks.runs import runs_of
+from ledger.metastore import open_store
+from ledger.registry import BookieDirectory
+from ledger.transport.grpc import GrpcTransport
+
+_START_TIMEOUT_S: Final = 20.0
+_ENTRY_BYTES: Final = (100, 64_000)
+"""The smallest cost the most for each byte."""
+
+
+async def restart(bench: Bench) -> None:
+    """Fill a journal that nothing is checkpointed from, kill the bookie, start it again."""
+    for size in _ENTRY_BYTES:
+        with bench.place() as place:
+            async with one_bookie(place) as bookie:
+                await bookie.cluster.stop_bookie(0)
+                with _filling(bookie.cluster.uri, bookie.directory):
+                    await _fill(bench, bookie.cluster.uri, size)
+                journal_bytes = _journal_bytes(bookie.directory)
+                started = time.perf_counter()
+                await bookie.cluster.restart_bookie(0)
+                took = time.perf_counter() - started
+        name = f"restart after kill, {journal_bytes / 1e9:.2f} GB of {LABELS[size]} in the journal"
+        bench.at_most(name, took, "s", 10)
+
+
+@contextmanager
+def _filling(uri: str, directory: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "benchmarks.bookie.filling", uri, str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _fill(bench: Bench, uri: str, size: int) -> None:
+    store = await open_store(uri)
+    registry = BookieDirectory(store)
+    try:
+        await registry.start()
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            await registry.wait_for(1, _START_TIMEOUT_S)
+        transport = GrpcTransport(registry.address, timeout_s=60.0)
+        count = bench.sizes.journal_bytes // size
+        runs = runs_of(1, size, count, run_bytes=RUN_BYTES)
+        await Pump(transport).all(runs, payload_bytes=size)
+        await transport.close()
+    finally:
+        await registry.close()
+        await store.close()
+
+
+def _journal_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("journal/*"))
