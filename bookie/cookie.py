@@ -1,13 +1,10 @@
-"""The identity of a bookie's data: one cookie in its directory, the same in the metadata store.
+"""The cookie: who the data in a directory belongs to, in a file of each directory of a bookie.
 
-A bookie that starts without data that it once acknowledged would say "no such entry" where it
-has to say nothing; one such bookie is enough to lose entries (rules 74-76). So the cookie is
-made once, when directory and store both know nothing, and after that any difference refuses
-the start. Order of the first stamp: cookie into the directory, journal begun, cookie into the
-store; a crash in between leaves a directory without a single entry, and is simply repeated.
+The metadata store holds the same message, apart from the place. What the two must say of each
+other is the business of `bookie.identity`.
 """
 
-import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, Self
@@ -15,20 +12,8 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 from google_crc32c import value as crc32c
 
-from bookie.disk import Disk
-from bookie.errors import (
-    CookieDamaged,
-    CookieMissing,
-    DataMissing,
-    ForeignBookie,
-    ForeignCluster,
-    InvalidBookieName,
-)
-from bookie.journal.recovery import is_new
-from bookie.recovery import initialise, is_blank
-from ledger.errors import DamagedMetadata, NodeExists, NoSuchNode
-from ledger.metastore.port import MetadataStore, Versioned
-from ledger.registry import COOKIES
+from bookie.disk import Disk, DiskFull
+from bookie.errors import CookieDamaged
 from ledger.wire import metadata_pb2 as pb
 
 VERSION: Final = 1
@@ -47,8 +32,10 @@ class Cookie:
     """Random, made once: tells this data from any other data of the same name."""
     address: str
     """host:port of the last start; not part of the identity."""
-    directories: str = "."
-    """What belongs together, relative to the bookie's directory."""
+    directories: str
+    """The places of all directories of the bookie, in order."""
+    place: str = ""
+    """Of the one directory that the file is in; empty in the store."""
 
     def encode(self) -> bytes:
         node = pb.CookieNode(
@@ -58,6 +45,7 @@ class Cookie:
             directories=self.directories,
             cookie=self.cookie,
             address=self.address,
+            place=self.place,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -70,57 +58,17 @@ class Cookie:
             raise ValueError(str(error)) from error
         if node.version != VERSION or not node.cookie:
             raise ValueError(f"not a cookie of version {VERSION}")
-        return cls(node.bookie, node.instance, node.cookie, node.address, node.directories)
+        return cls(
+            node.bookie, node.instance, node.cookie, node.address, node.directories, node.place
+        )
+
+    def at(self, place: str) -> Self:
+        """Return the same identity for the directory at *place*; "" is the store."""
+        return replace(self, place=place)
 
     def is_same(self, other: Self) -> bool:
-        return replace(self, address="") == replace(other, address="")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    cookie: Cookie
-    incarnation: str
-    """Random, of this start (rule 75)."""
-
-
-async def identify(
-    store: MetadataStore, disk: Disk, *, bookie: str, instance: str, address: str
-) -> Identity:
-    """Check that *disk* holds the data of *bookie*, or make it so if both know nothing.
-
-    Takes the directory's lock. Call it before the storage is opened. Raises `DirectoryInUse`,
-    a `WrongDirectory`, `InvalidBookieName`, a `FileDamaged`, and what the store raises."""
-    if not bookie or "/" in bookie or not bookie.isprintable():
-        raise InvalidBookieName(bookie)
-    disk.lock()
-    here = disk.describe("")
-    local = read_cookie(disk)
-    if local is not None and local.instance != instance:
-        raise ForeignCluster(here, local.instance, instance)
-    if local is not None and local.bookie != bookie:
-        raise ForeignBookie(here, local.bookie, bookie)
-    stored = await _get(store, bookie)
-    if stored is None:
-        if not is_blank(disk):
-            raise CookieMissing(here, bookie)
-        if local is None:
-            local = Cookie(bookie, instance, secrets.token_hex(16), address)
-            _write(disk, local)
-        initialise(disk)
-        stored = await _create(store, local)
-    remote = _decode(stored.value, bookie)
-    if local is None:
-        raise DataMissing(here, bookie, "it has no cookie")
-    if not local.is_same(remote):
-        raise DataMissing(here, bookie, "its cookie is another one")
-    if is_new(disk):
-        raise DataMissing(here, bookie, "it has no journal")
-    if remote.address != address:
-        await store.set(f"{COOKIES}/{bookie}", replace(remote, address=address).encode())
-    if local.address != address:
-        local = replace(local, address=address)
-        _write(disk, local)
-    return Identity(local, secrets.token_hex(8))
+        """Whether both say the same of the whole bookie's data."""
+        return replace(self, address="", place="") == replace(other, address="", place="")
 
 
 def read_cookie(disk: Disk) -> Cookie | None:
@@ -146,36 +94,19 @@ def read_cookie(disk: Disk) -> Cookie | None:
         raise CookieDamaged(path, _HEAD.size, str(error)) from error
 
 
-def _write(disk: Disk, cookie: Cookie) -> None:
+def write_cookie(disk: Disk, cookie: Cookie) -> None:
+    """Put *cookie* into the directory, in place of one that is there, as one step."""
     body = cookie.encode()
-    file = disk.create(_NEW_PATH)
     try:
-        file.write([_HEAD.pack(_MAGIC, crc32c(body)), body], 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(_NEW_PATH, PATH)
+        file = disk.create(_NEW_PATH)
+        try:
+            file.write([_HEAD.pack(_MAGIC, crc32c(body)), body], 0)
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(_NEW_PATH, PATH)
+    except DiskFull:
+        with suppress(OSError):
+            disk.remove(_NEW_PATH)
+        raise
     disk.sync_directory("")
-
-
-async def _get(store: MetadataStore, bookie: str) -> Versioned | None:
-    try:
-        return await store.get(f"{COOKIES}/{bookie}")
-    except NoSuchNode:
-        return None
-
-
-async def _create(store: MetadataStore, cookie: Cookie) -> Versioned:
-    """Create the node; if somebody was first, possibly this call itself, return theirs."""
-    try:
-        await store.create(f"{COOKIES}/{cookie.bookie}", cookie.encode())
-    except NodeExists:
-        return await store.get(f"{COOKIES}/{cookie.bookie}")
-    return Versioned(cookie.encode(), 0)
-
-
-def _decode(value: bytes, bookie: str) -> Cookie:
-    try:
-        return Cookie.decode(value)
-    except ValueError as error:
-        raise DamagedMetadata(f"{COOKIES}/{bookie}", str(error)) from error

@@ -5,11 +5,15 @@ CallerError
 |- AddressUnusable
 |- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
+|- DirectoryUnusable       it cannot be made or read
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster
    |- ForeignBookie        it belongs to another bookie of this cluster
    |- CookieMissing        it has an identity that the cluster does not know
-   `- DataMissing          the cluster knows the bookie, but its data is not here
+   |- DataMissing          the cluster knows the bookie, but its data is not here
+   |- DirectoriesChanged   the data is in other directories, or in more or fewer, than were given
+   |- DirectoryMisplaced   it is one of the bookie's, but another one than it was given as
+   `- DirectoriesMixed     the directories are not of the same data
 StorageError
 |- BookieFailed            the disk failed under a running bookie; it has stopped
 |- StorageFailed           the same, as the storage engine says it: it refuses all further calls
@@ -57,6 +61,12 @@ class DirectoryInUse(CallerError):
         self.directory, self.holder = directory, holder
 
 
+class DirectoryUnusable(CallerError):
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(f"{directory} cannot be used as a directory for data: {reason}")
+        self.directory, self.reason = directory, reason
+
+
 class WrongDirectory(CallerError):
     """A bookie was started on data that is not its own, or without its data."""
 
@@ -96,6 +106,34 @@ class DataMissing(WrongDirectory):
             "forgot what it promised would lose acknowledged entries"
         )
         self.directory, self.bookie, self.reason = directory, bookie, reason
+
+
+class DirectoriesChanged(WrongDirectory):
+    def __init__(self, directory: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{directory} belongs to a bookie with the directories [{found}], it was started with "
+            f"[{expected}]; give the same number of journal and ledger directories as at the "
+            "first start, in the same order: what is in which follows from their numbers"
+        )
+        self.directory, self.found, self.expected = directory, found, expected
+
+
+class DirectoryMisplaced(WrongDirectory):
+    def __init__(self, directory: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{directory} is [{found}] of this bookie, but was given as [{expected}]; "
+            "give the directories in the order of the first start"
+        )
+        self.directory, self.found, self.expected = directory, found, expected
+
+
+class DirectoriesMixed(WrongDirectory):
+    def __init__(self, directory: str, other: str) -> None:
+        super().__init__(
+            f"{directory} and {other} hold data of one bookie, but from two first starts; "
+            "they do not belong together. Give the directories that do, or empty ones"
+        )
+        self.directory, self.other = directory, other
 
 
 class BookieFailed(StorageError):

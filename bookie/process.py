@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 from bookie.config import BookieConfig
-from bookie.cookie import identify, read_cookie
-from bookie.disk import Disk, RealDisk
+from bookie.cookie import read_cookie
+from bookie.directories import Directories
+from bookie.disk import RealDisk
 from bookie.errors import BookieFailed, PortInUse
+from bookie.identity import identify
 from bookie.registering import Registrar
 from bookie.server import BookieServer, is_free
 from bookie.service import BookieService
@@ -33,8 +35,8 @@ async def run_bookie(
 
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
-    disk = RealDisk(config.directory)
-    disk.lock()
+    directories = Directories.single(RealDisk(config.directory))
+    directories.lock()
     try:
         store = await open_store(
             config.uri,
@@ -42,28 +44,28 @@ async def run_bookie(
             timeout_s=config.metadata_timeout_s,
         )
         try:
-            await _run(config, disk, store, on_ready)
+            await _run(config, directories, store, on_ready)
         finally:
             await store.close()
     finally:
-        disk.unlock()
+        directories.unlock()
 
 
 async def _run(
     config: BookieConfig,
-    disk: Disk,
+    directories: Directories,
     store: MetadataStore,
     on_ready: Callable[[str, str], None],
 ) -> None:
     namespace = await open_namespace(store)
     server = BookieServer()
     try:
-        name, port, bound = _place(config, disk, server)
+        name, port, bound = _place(config, directories, server)
         address = config.address(port)
         identity = await identify(
-            store, disk, bookie=name, instance=namespace.instance, address=address
+            store, directories, bookie=name, instance=namespace.instance, address=address
         )
-        storage = await asyncio.to_thread(BookieStorage.open, disk, config.storage)
+        storage = await asyncio.to_thread(BookieStorage.open, directories, config.storage)
         try:
             if not bound:
                 server.bind(config.host, port)
@@ -88,12 +90,15 @@ async def _run(
         await _stop(name, registrar, server, service)
 
 
-def _place(config: BookieConfig, disk: Disk, server: BookieServer) -> tuple[str, int, bool]:
+def _place(
+    config: BookieConfig, directories: Directories, server: BookieServer
+) -> tuple[str, int, bool]:
     """Return name, port, and whether the port is listened on already.
 
-    A directory that was used before keeps its name, and its port if that is still free. The
-    port of a first start is taken at once, as the name may come from it."""
-    cookie = read_cookie(disk)
+    Data that was used before keeps its name, and its port if that is still free. The port of a
+    first start is taken at once, as the name may come from it."""
+    cookies = [cookie for disk in directories.every() if (cookie := read_cookie(disk)) is not None]
+    cookie = cookies[0] if cookies else None
     port = config.port
     if port and not is_free(config.host, port):
         raise PortInUse(config.host, port)

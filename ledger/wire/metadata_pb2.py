@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aledger/wire/metadata.proto\x12\x10\x64log.metadata.v1\"1\n\x0cInstanceNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08instance\x18\x02 \x01(\t\"-\n\nLayoutNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06layout\x18\x02 \x01(\t\",\n\x0bIdBlockNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\x03\"Q\n\nBookieNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\"u\n\nCookieNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06\x62ookie\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\x13\n\x0b\x64irectories\x18\x04 \x01(\t\x12\x0e\n\x06\x63ookie\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\"4\n\x0c\x46ragmentNode\x12\x13\n\x0b\x66irst_entry\x18\x01 \x01(\x03\x12\x0f\n\x07\x62ookies\x18\x02 \x03(\t\"\x97\x03\n\nLedgerNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\r\x12\x14\n\x0cwrite_quorum\x18\x03 \x01(\r\x12\x12\n\nack_quorum\x18\x04 \x01(\r\x12,\n\x05state\x18\x05 \x01(\x0e\x32\x1d.dlog.metadata.v1.LedgerState\x12\x12\n\nlast_entry\x18\x06 \x01(\x03\x12\x0e\n\x06length\x18\x07 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x08 \x01(\r\x12\x12\n\naccess_key\x18\t \x01(\x0c\x12\x31\n\tfragments\x18\n \x03(\x0b\x32\x1e.dlog.metadata.v1.FragmentNode\x12\x38\n\x06\x63ustom\x18\x0b \x03(\x0b\x32(.dlog.metadata.v1.LedgerNode.CustomEntry\x12\x16\n\x0e\x63reation_token\x18\x0c \x01(\x0c\x12\x12\n\ncreated_ms\x18\r \x01(\x03\x1a-\n\x0b\x43ustomEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01*R\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aledger/wire/metadata.proto\x12\x10\x64log.metadata.v1\"1\n\x0cInstanceNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08instance\x18\x02 \x01(\t\"-\n\nLayoutNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06layout\x18\x02 \x01(\t\",\n\x0bIdBlockNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04next\x18\x02 \x01(\x03\"Q\n\nBookieNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04rack\x18\x04 \x01(\t\"\x84\x01\n\nCookieNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06\x62ookie\x18\x02 \x01(\t\x12\x10\n\x08instance\x18\x03 \x01(\t\x12\x13\n\x0b\x64irectories\x18\x04 \x01(\t\x12\x0e\n\x06\x63ookie\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\r\n\x05place\x18\x07 \x01(\t\"4\n\x0c\x46ragmentNode\x12\x13\n\x0b\x66irst_entry\x18\x01 \x01(\x03\x12\x0f\n\x07\x62ookies\x18\x02 \x03(\t\"\x97\x03\n\nLedgerNode\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08\x65nsemble\x18\x02 \x01(\r\x12\x14\n\x0cwrite_quorum\x18\x03 \x01(\r\x12\x12\n\nack_quorum\x18\x04 \x01(\r\x12,\n\x05state\x18\x05 \x01(\x0e\x32\x1d.dlog.metadata.v1.LedgerState\x12\x12\n\nlast_entry\x18\x06 \x01(\x03\x12\x0e\n\x06length\x18\x07 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x08 \x01(\r\x12\x12\n\naccess_key\x18\t \x01(\x0c\x12\x31\n\tfragments\x18\n \x03(\x0b\x32\x1e.dlog.metadata.v1.FragmentNode\x12\x38\n\x06\x63ustom\x18\x0b \x03(\x0b\x32(.dlog.metadata.v1.LedgerNode.CustomEntry\x12\x16\n\x0e\x63reation_token\x18\x0c \x01(\x0c\x12\x12\n\ncreated_ms\x18\r \x01(\x03\x1a-\n\x0b\x43ustomEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01*R\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0f\n\x0bIN_RECOVERY\x10\x02\x12\n\n\x06\x43LOSED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LEDGERNODE_CUSTOMENTRY']._loaded_options = None
   _globals['_LEDGERNODE_CUSTOMENTRY']._serialized_options = b'8\001'
-  _globals['_LEDGERSTATE']._serialized_start=858
-  _globals['_LEDGERSTATE']._serialized_end=940
+  _globals['_LEDGERSTATE']._serialized_start=874
+  _globals['_LEDGERSTATE']._serialized_end=956
   _globals['_INSTANCENODE']._serialized_start=48
   _globals['_INSTANCENODE']._serialized_end=97
   _globals['_LAYOUTNODE']._serialized_start=99
@@ -43,12 +43,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_IDBLOCKNODE']._serialized_end=190
   _globals['_BOOKIENODE']._serialized_start=192
   _globals['_BOOKIENODE']._serialized_end=273
-  _globals['_COOKIENODE']._serialized_start=275
-  _globals['_COOKIENODE']._serialized_end=392
-  _globals['_FRAGMENTNODE']._serialized_start=394
-  _globals['_FRAGMENTNODE']._serialized_end=446
-  _globals['_LEDGERNODE']._serialized_start=449
-  _globals['_LEDGERNODE']._serialized_end=856
-  _globals['_LEDGERNODE_CUSTOMENTRY']._serialized_start=811
-  _globals['_LEDGERNODE_CUSTOMENTRY']._serialized_end=856
+  _globals['_COOKIENODE']._serialized_start=276
+  _globals['_COOKIENODE']._serialized_end=408
+  _globals['_FRAGMENTNODE']._serialized_start=410
+  _globals['_FRAGMENTNODE']._serialized_end=462
+  _globals['_LEDGERNODE']._serialized_start=465
+  _globals['_LEDGERNODE']._serialized_end=872
+  _globals['_LEDGERNODE_CUSTOMENTRY']._serialized_start=827
+  _globals['_LEDGERNODE_CUSTOMENTRY']._serialized_end=872
 # @@protoc_insertion_point(module_scope)

@@ -147,14 +147,17 @@ class CookieNode(_message.Message):
     DIRECTORIES_FIELD_NUMBER: _builtins.int
     COOKIE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     bookie: _builtins.str
     instance: _builtins.str
     directories: _builtins.str
-    """what the bookie keeps together"""
+    """the places of all directories of the bookie, in order"""
     cookie: _builtins.str
     """random, made once: the identity of the data"""
     address: _builtins.str
+    place: _builtins.str
+    """of the directory that the file is in; empty in the store"""
     def __init__(
         self,
         *,
@@ -164,10 +167,11 @@ class CookieNode(_message.Message):
         directories: _builtins.str = ...,
         cookie: _builtins.str = ...,
         address: _builtins.str = ...,
+        place: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "cookie", b"cookie", "directories", b"directories", "instance", b"instance", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "cookie", b"cookie", "directories", b"directories", "instance", b"instance", "place", b"place", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
