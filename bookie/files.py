@@ -16,6 +16,7 @@ from bookie.disk import Disk, DiskFile
 class _Open:
     file: DiskFile
     users: int = 0
+    forgotten: bool = False
 
 
 class FileCache:
@@ -43,6 +44,19 @@ class FileCache:
         finally:
             with self._lock:
                 entry.users -= 1
+                if entry.forgotten and not entry.users:
+                    entry.file.close()
+
+    def forget(self, path: str) -> None:
+        """Keep *path* open only for those who use it now: its name means another file, or none,
+        from now on."""
+        with self._lock:
+            entry = self._open.pop(path, None)
+            if entry is None:
+                return
+            entry.forgotten = True
+            if not entry.users:
+                entry.file.close()
 
     def close(self) -> None:
         with self._lock:

@@ -1,7 +1,9 @@
 """Reads entries back from entry logs, through the index, and checks every byte of them.
 
 Whatever is not as it was written ends the answer before it: damage is told as damage and
-never as a "no such entry" (rule 58). Safe to be used from any thread.
+never as a "no such entry" (rule 58). A log that is gone may have been compacted after the index
+was asked, so the index is asked again; if it still names that place, it is damage.
+Safe to be used from any thread.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,6 +23,8 @@ from bookie.pieces import Found, Piece, whole
 _PAGES_MAX: Final = 4096
 """Index pages that one read looks at, at most; then it says how far it came."""
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
+_LOOKUPS_MAX: Final = 4
+"""An entry that is moved more often while it is read is told as damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +46,38 @@ class EntryLogReader:
     def find(self, header: LedgerHeader, first: int, last: int, bytes_max: int) -> Stored:
         """Return the entries in first..last that are on disk, up to *bytes_max*, at least
         one."""
-        locations: list[Location] = []
-        considered, damage = self._locate(header, first, last, bytes_max, locations)
         pieces: list[Piece] = []
-        for stretch in _stretches(locations):
-            piece, broken = self._read(header.ledger_id, stretch)
-            if piece is not None:
-                pieces.append(piece)
-            if broken is not None:
-                at = len(piece.entries) if piece else 0
-                return Stored(Found(pieces, stretch[at].entry_id - 1), broken)
-        return Stored(Found(pieces, considered), damage)
+        left_bytes = bytes_max
+        begin, gone = first, None
+        for _ in range(_LOOKUPS_MAX):
+            locations: list[Location] = []
+            considered, damage = self._locate(header, begin, last, left_bytes, locations)
+            if gone is not None and gone in locations:
+                break
+            gone = None
+            for stretch in _stretches(locations):
+                try:
+                    piece, broken = self._read(header.ledger_id, stretch)
+                except FileNotFoundError:
+                    gone = stretch[0]
+                    break
+                if piece is not None:
+                    pieces.append(piece)
+                    left_bytes -= piece.size_bytes
+                if broken is not None:
+                    at = len(piece.entries) if piece else 0
+                    return Stored(Found(pieces, stretch[at].entry_id - 1), broken)
+            if gone is None:
+                return Stored(Found(pieces, considered), damage)
+            begin = gone.entry_id
+        assert gone is not None
+        path = self._disk.describe(path_of(gone.log_id))
+        missing = EntryLogDamaged(path, gone.offset, "the file is gone")
+        return Stored(Found(pieces, gone.entry_id - 1), missing)
+
+    def forget(self, log_id: int) -> None:
+        """Take note that the log was removed: its file is closed."""
+        self._files.forget(path_of(log_id))
 
     def close(self) -> None:
         self._files.close()
@@ -87,7 +112,9 @@ class EntryLogReader:
     def _read(
         self, ledger_id: int, stretch: list[Location]
     ) -> tuple[Piece | None, EntryLogDamaged | None]:
-        """Return the entries that lie together, whole up to where they are damaged."""
+        """Return the entries that lie together, whole up to where they are damaged.
+
+        Raises `FileNotFoundError`."""
         _, log_id, offset, _ = stretch[0]
         entries = [location.entry_id for location in stretch]
         lengths = [location.length for location in stretch]
@@ -95,6 +122,8 @@ class EntryLogReader:
         try:
             with self._files.use(path) as file:
                 data = file.read(sum(lengths), offset)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             return None, EntryLogDamaged(self._disk.describe(path), offset, str(error))
         if len(data) < sum(lengths):

@@ -1,94 +1,106 @@
 """Writes entries to entry logs: at checkpoints only, in the order given, rolled by size.
 
 A start begins a new log, so nothing is ever written behind bytes that a crash left.
-Used by one thread at a time.
+Used by one thread at a time, except `is_writing`.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from contextlib import suppress
 
-from bookie.disk import Disk, DiskFile
-from bookie.entrylog.format import (
-    DIRECTORY,
-    HEADER_BYTES,
-    LOG_ID_MAX,
-    SUFFIX,
-    encode_header,
-    path_of,
-)
+from bookie.disk import Disk
+from bookie.entrylog.format import DIRECTORY
+from bookie.entrylog.log_file import LogFile, LogIds
 from bookie.pieces import Piece
-
-_WRITE_BYTES: Final = 1024 * 1024
 
 
 class EntryLogWriter:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self, disk: Disk, *, log_bytes_max: int) -> None:
+    After a `DiskFull`, `abandon` must come before the next `write`."""
+
+    def __init__(self, disk: Disk, *, log_bytes_max: int, ids: LogIds | None = None) -> None:
+        self.ids = ids or LogIds(disk)
         self._disk = disk
         self._log_bytes_max = log_bytes_max
-        names = [name for name in disk.list(DIRECTORY) if name.endswith(SUFFIX)]
-        self._log_id = max((int(name.removesuffix(SUFFIX), 16) for name in names), default=0)
-        self._file: DiskFile | None = None
-        self._end = 0
-        self._unsynced: list[DiskFile] = []
+        self._log: LogFile | None = None
+        self._finished: list[LogFile] = []
+        """Logs that are full, but not synced."""
         self._new_names = False
-        self._buffers: list[bytes | memoryview] = []
-        self._buffered_bytes = 0
+        self._writing: frozenset[int] = frozenset()
+        self._synced: frozenset[int] = frozenset()
+        """The log that goes on, if any: the index may name what is in it."""
+
+    def is_writing(self, log_id: int) -> bool:
+        """Whether the log is not finished, or not synced. What such a log holds may not be in the
+        index yet, so nobody else may touch it; to be asked while no flush is under way."""
+        return log_id in self._writing
 
     def write(self, pieces: Iterable[Piece]) -> list[tuple[int, int]]:
         """Append *pieces*; return the (log id, offset) of each. Not durable before `sync`."""
         places = []
         for piece in pieces:
-            file = self._current()
-            places.append((self._log_id, self._end + self._buffered_bytes))
-            self._buffers.append(piece.view())
-            self._buffered_bytes += piece.size_bytes
-            if self._buffered_bytes >= _WRITE_BYTES:
-                self._flush(file)
+            log = self._current()
+            places.append((log.log_id, log.append(piece)))
         return places
 
     def sync(self) -> None:
         """Make everything durable that was written since the last call."""
-        if self._file is not None:
-            self._flush(self._file)
-        for file in self._unsynced:
-            file.sync()
-            if file is not self._file:
-                file.close()
-        self._unsynced.clear()
+        for log in self._finished:
+            log.sync()
+        if self._log is not None and not self._log.is_synced:
+            self._log.sync()
         if self._new_names:
             self._disk.sync_directory(DIRECTORY)
             self._new_names = False
+        for log in self._finished:
+            log.close()
+        self._finished.clear()
+        self._keep()
 
-    def close(self) -> None:
-        files = {id(file): file for file in self._unsynced}
-        if self._file is not None:
-            files[id(self._file)] = self._file
-        for file in files.values():
-            file.close()
+    def abandon(self) -> None:
+        """Forget everything that was written since the last `sync`, so that it can be done again.
 
-    def _current(self) -> DiskFile:
-        """Return the log to write to, a new one if the present one is full."""
-        if self._file is not None:
-            if self._end + self._buffered_bytes < self._log_bytes_max:
-                return self._file
-            self._flush(self._file)
-        self._log_id += 1
-        assert self._log_id <= LOG_ID_MAX, "entry log ids are used up"
-        self._file = self._disk.create(path_of(self._log_id))
-        self._new_names = True
-        self._end = 0
-        self._buffers = [encode_header(self._log_id)]
-        self._buffered_bytes = HEADER_BYTES
-        return self._file
+        Nothing of it is named anywhere yet. Logs that hold nothing else are removed, as their
+        space is what is missing."""
+        logs, self._finished = self._finished, []
+        if self._log is not None and (logs or not self._log.is_synced):
+            logs.append(self._log)
+            self._log = None
+        for log in logs:
+            log.close()
+            if log.log_id not in self._synced:
+                with suppress(OSError):  # garbage that a collection will find
+                    self._disk.remove(log.path)
+        self._keep()
 
-    def _flush(self, file: DiskFile) -> None:
-        if not self._buffers:
+    def close(self, *, finish: bool = True) -> None:
+        """Close the files. If *finish*, give the last log its map, or leave it without one if
+        that does not work."""
+        for log in self._finished:
+            log.close()
+        if self._log is None:
             return
-        if file not in self._unsynced:
-            self._unsynced.append(file)
-        file.write(self._buffers, self._end)
-        self._end += self._buffered_bytes
-        self._buffers = []
-        self._buffered_bytes = 0
+        if finish and self._log.is_synced:
+            with suppress(OSError):
+                self._log.finish()
+                self._log.sync()
+        self._log.close()
+
+    def _current(self) -> LogFile:
+        """Return the log to write to, a new one if the present one is full."""
+        log = self._log
+        if log is not None:
+            if log.end < self._log_bytes_max and not log.is_full_of_ledgers:
+                return log
+            log.finish()
+            self._finished.append(log)
+            self._log = None
+        new = LogFile(self._disk, self.ids.take())
+        self._new_names = True
+        self._writing |= {new.log_id}
+        self._log = new
+        return new
+
+    def _keep(self) -> None:
+        """Take note that nothing is unfinished but the present log, which is synced."""
+        self._writing = self._synced = frozenset(() if self._log is None else (self._log.log_id,))

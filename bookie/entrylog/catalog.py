@@ -1,0 +1,138 @@
+"""What entry logs a ledger directory has, and what is in each: for garbage collection.
+
+The map at a log's end says it. Where there is none, the log was not ended in order; then it
+is scanned, once, and the map is kept in memory until `seal` writes it behind the log.
+
+A scan that ends early is no proof that the rest is nothing. Such a log is *damaged* until its
+user has asked the index whether it names anything there; only then may it be sealed.
+Used by one thread at a time.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.disk import Disk
+from bookie.entrylog.format import (
+    DIRECTORY,
+    HEADER_BYTES,
+    UNFINISHED_SUFFIX,
+    is_header_of,
+    is_whole_header,
+    logs_of,
+    path_of,
+)
+from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder, encode_map, read_map
+from bookie.entrylog.scan import ScanEnd, scan
+from bookie.errors import EntryLogDamaged
+
+_REBUILT_MAX: Final = 64
+"""Maps in memory that are not on disk; above it the oldest is scanned for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """One log and what is in it."""
+
+    log_id: int
+    size_bytes: int
+    ledger_map: LedgerMap
+    """Of a damaged log: of what was found before the damage."""
+    is_sealed: bool = True
+    """Whether the map is on disk."""
+    damage: EntryLogDamaged | None = None
+    """Why nothing is known from `ledger_map.frames_end` on. The index may name entries there."""
+    is_foreign: bool = False
+    """Whether it is a whole file of another log, program or version: never to be touched."""
+
+
+class LogCatalog:
+    """See the module's docstring. Logs that are still written to must not be asked for."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._rebuilt: dict[int, LogInfo] = {}
+
+    def log_ids(self) -> list[int]:
+        """Return all logs, ascending; without what compaction has not finished."""
+        return logs_of(self._disk.list(DIRECTORY))
+
+    def remove_unfinished(self) -> list[int]:
+        """Remove what an interrupted compaction left; for the start. Returns the ids."""
+        unfinished = logs_of(self._disk.list(DIRECTORY), UNFINISHED_SUFFIX)
+        for log_id in unfinished:
+            self._disk.remove(path_of(log_id, UNFINISHED_SUFFIX))
+        return unfinished
+
+    def info(self, log_id: int) -> LogInfo:
+        """Return what is in the log. Raises `FileNotFoundError`, nothing else."""
+        known = self._rebuilt.get(log_id)
+        if known is not None:
+            return known
+        path = path_of(log_id)
+        file = self._disk.open(path)
+        size_bytes = 0
+        try:
+            size_bytes = file.size()
+            header = file.read(HEADER_BYTES, 0)
+            if not is_header_of(log_id, header):
+                reason = "its header is not whole"
+                if foreign := is_whole_header(header):
+                    reason = "its header names another log, program or version"
+                return self._damaged(log_id, size_bytes, 0, reason, foreign=foreign)
+            ledger_map = read_map(file, log_id)
+        except OSError as error:
+            return self._damaged(log_id, size_bytes, 0, str(error))
+        finally:
+            file.close()
+        if ledger_map is not None:
+            return LogInfo(log_id, size_bytes, ledger_map)
+        return self._rebuild(log_id, size_bytes)
+
+    def seal(self, info: LogInfo) -> None:
+        """Write the map of *info* behind the log, durably; it is the truth from now on.
+
+        Requires that the index names nothing from `frames_end` on, if the log is damaged.
+        Raises `OSError`."""
+        assert not info.is_foreign
+        if info.is_sealed or info.ledger_map.frames_end < HEADER_BYTES:
+            return
+        file = self._disk.open(path_of(info.log_id))
+        try:
+            offset = file.size()
+            file.write([encode_map(info.log_id, info.ledger_map, offset)], offset)
+            file.sync()
+        finally:
+            file.close()
+        self.forget(info.log_id)
+
+    def forget(self, log_id: int) -> None:
+        """Take note that the log is not there any more, or has changed."""
+        self._rebuilt.pop(log_id, None)
+
+    def _rebuild(self, log_id: int, size_bytes: int) -> LogInfo:
+        builder = LedgerMapBuilder()
+        batches = scan(self._disk, log_id, end=size_bytes)
+        end: ScanEnd | None = None
+        while end is None:
+            try:
+                batch = next(batches)
+            except StopIteration as stop:
+                end = stop.value
+            else:
+                builder.add(batch.ledger_id, len(batch.run.data), len(batch.run.entries))
+        assert end is not None
+        damage = None
+        if end.reason:
+            damage = EntryLogDamaged(self._disk.describe(path_of(log_id)), end.offset, end.reason)
+        ledger_map = builder.build(end.offset)
+        info = LogInfo(log_id, size_bytes, ledger_map, is_sealed=False, damage=damage)
+        while len(self._rebuilt) >= _REBUILT_MAX:
+            del self._rebuilt[next(iter(self._rebuilt))]
+        self._rebuilt[log_id] = info
+        return info
+
+    def _damaged(
+        self, log_id: int, size_bytes: int, offset: int, reason: str, *, foreign: bool = False
+    ) -> LogInfo:
+        damage = EntryLogDamaged(self._disk.describe(path_of(log_id)), offset, reason)
+        return LogInfo(log_id, size_bytes, LedgerMap(offset), False, damage, is_foreign=foreign)

@@ -1,0 +1,123 @@
+"""Reads an entry log from its first frame on, without index: for collection and offline tools.
+
+Every byte is checked. A scan ends at the first place that is not a whole frame and says so;
+what is behind it may still be named by the index, so nobody may take it for gone.
+"""
+
+from array import array
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.disk import Disk, DiskFile
+from bookie.entrylog.format import HEADER_BYTES, path_of
+from bookie.frames import Bad, Checked, check_frames
+from ledger.entry import ENTRY_BYTES_MAX, HEADER, TRAILER_BYTES, VERSION, Digest
+from ledger.entry import HEADER_BYTES as FRAME_HEADER_BYTES
+
+CHUNK_BYTES: Final = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Whole frames of one ledger that follow each other, ids ascending, from *offset* on."""
+
+    ledger_id: int
+    offset: int
+    run: Checked
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (entry id, offset, length) of each."""
+        starts = self.run.starts
+        for at, entry_id in enumerate(self.run.entries):
+            yield entry_id, self.offset + starts[at], starts[at + 1] - starts[at]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """Every frame before *offset* is whole; *reason* says why no further, "" at the end."""
+
+    offset: int
+    reason: str = ""
+
+
+Scan = Generator[Batch, None, ScanEnd]
+
+
+def scan(
+    disk: Disk, log_id: int, *, end: int | None = None, chunk_bytes: int = CHUNK_BYTES
+) -> Scan:
+    """Yield all frames up to *end*, by default up to the end of the file; return where it ended.
+
+    The header is the caller's to check. Raises `FileNotFoundError`, nothing else: what cannot be
+    read ends the scan."""
+    file = disk.open(path_of(log_id))
+    try:
+        return (yield from _scan(file, end, chunk_bytes))
+    finally:
+        file.close()
+
+
+def _scan(file: DiskFile, end: int | None, chunk_bytes: int) -> Scan:
+    offset = HEADER_BYTES
+    chunk_bytes = wanted_bytes = max(chunk_bytes, FRAME_HEADER_BYTES)
+    try:
+        end = file.size() if end is None else end
+        while offset < end:
+            data = file.read(min(wanted_bytes, end - offset), offset)
+            stretches = list(_stretches(data))
+            for at, ledger_id, entries, lengths in stretches:
+                last = at + sum(lengths)
+                checked = check_frames(ledger_id, entries, lengths, data[at:last])
+                if isinstance(checked, Bad):
+                    good = max(0, checked.index)
+                    last = at + sum(lengths[:good])
+                    before = check_frames(ledger_id, entries[:good], lengths[:good], data[at:last])
+                    if isinstance(before, Checked):
+                        yield Batch(ledger_id, offset + at, before)
+                    return ScanEnd(offset + last, checked.reason)
+                yield Batch(ledger_id, offset + at, checked)
+            used = sum(sum(lengths) for _, _, _, lengths in stretches)
+            offset += used
+            wanted_bytes = chunk_bytes
+            if used == 0:
+                frame_bytes = _frame_bytes(data, 0)
+                if frame_bytes is None:
+                    return ScanEnd(offset, "no frame begins here")
+                if offset + frame_bytes > end or len(data) >= frame_bytes:
+                    return ScanEnd(offset, f"the file ends within a frame of {frame_bytes} bytes")
+                wanted_bytes = frame_bytes  # larger than a chunk
+    except OSError as error:
+        return ScanEnd(offset, str(error))
+    return ScanEnd(offset)
+
+
+def _stretches(data: bytes) -> Iterator[tuple[int, int, "array[int]", "array[int]"]]:
+    """Yield (start, ledger, entries, lengths) of frames that lie in *data* wholly, as far as their
+    headers say: they are not checked yet."""
+    at = start = 0
+    ledger_before, entry_before = -1, -1
+    entries, lengths = array("q"), array("I")
+    while (frame_bytes := _frame_bytes(data, at)) is not None and at + frame_bytes <= len(data):
+        fields = HEADER.unpack_from(data, at)
+        ledger_id, entry_id = fields[4], fields[5]
+        if entries and (ledger_id != ledger_before or entry_id <= entry_before):
+            yield start, ledger_before, entries, lengths
+            start, entries, lengths = at, array("q"), array("I")
+        entries.append(entry_id)
+        lengths.append(frame_bytes)
+        ledger_before, entry_before = ledger_id, entry_id
+        at += frame_bytes
+    if entries:
+        yield start, ledger_before, entries, lengths
+
+
+def _frame_bytes(data: bytes, at: int) -> int | None:
+    """Return how long the frame at *at* says it is; None if it can be none."""
+    if len(data) - at < FRAME_HEADER_BYTES:
+        return None
+    version, digest, _, payload_bytes = HEADER.unpack_from(data, at)[:4]
+    if version != VERSION or payload_bytes > ENTRY_BYTES_MAX:
+        return None
+    trailer_bytes = TRAILER_BYTES if digest == Digest.HMAC_SHA256 else 0
+    return int(FRAME_HEADER_BYTES + payload_bytes + trailer_bytes)
