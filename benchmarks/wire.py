@@ -42,6 +42,9 @@ _LENGTH = struct.Struct("<I")
 class AppendingStorage:
     """Appends frames to one file; nothing is checked, indexed or read."""
 
+    journals = 1
+    read_only = False
+
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._lock = threading.Lock()
@@ -54,10 +57,10 @@ class AppendingStorage:
             self._ticket += 1
             return Status.OK, self._ticket
 
-    def has_pending(self) -> bool:
+    def has_pending(self, journal: int = 0) -> bool:  # noqa: ARG002 - there is one
         return bool(self._queue)
 
-    def commit(self) -> int:
+    def commit(self, journal: int = 0) -> int:  # noqa: ARG002 - there is one
         with self._lock:
             queue, ticket = self._queue, self._ticket
             self._queue = []

@@ -1,17 +1,21 @@
 """Drives `BookieCore` with asyncio and threads; knows nothing of the wire.
 
-Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on the
-journal thread, woken by adds and fences; `storage.checkpoint` on the sync thread, by time, by
-bytes taken since the last one, and at the end; disk reads on a small pool. A storage that
-fails in commit or checkpoint is not trusted again: `failure` is set, nothing is acknowledged
-any more, and the process is expected to end (rule 60).
+Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on a
+thread per journal, woken by adds and fences; `storage.checkpoint` on the sync thread, by time,
+by bytes taken since the last one, when there may be space again, and at the end; disk reads on
+a small pool. A storage that fails in commit or checkpoint is not trusted again: `failure` is
+set, nothing is acknowledged any more, and the process is expected to end (rule 60).
+
+A storage without space is read-only and keeps what is queued; its journal threads try again
+every now and then, also with nothing queued, as it is a commit that finds the space.
 """
 
 import asyncio
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 
 from bookie.core import (
@@ -32,6 +36,7 @@ from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer,
 _WAIT_MS_MAX: Final = 60_000
 _STREAM_BATCHES_MAX: Final = 1024
 """A stream with more unanswered batches is not read from until some are answered."""
+_NO_SPACE_RETRY_S: Final = 0.2
 
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
@@ -51,11 +56,11 @@ class BookieService:
 
     def __init__(self, storage: Storage, info: InfoAnswer, config: ServiceConfig) -> None:
         loop = asyncio.get_running_loop()
-        self.info = info
         self.failure: asyncio.Future[BaseException] = loop.create_future()
         """Set once, to why the storage cannot go on."""
         self.stopping = asyncio.Event()
         self._loop = loop
+        self._info = info
         self._config = config
         self._storage = storage
         self._core = BookieCore(storage, config.limits)
@@ -63,14 +68,25 @@ class BookieService:
         self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
         self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
         self._bytes_since_checkpoint = 0
-        self._journal_wake = threading.Event()
+        self._ending = threading.Event()
+        self._journal_wakes = [threading.Event() for _ in range(storage.journals)]
         self._sync_wake = threading.Event()
         self._readers = ThreadPoolExecutor(config.read_threads, "bookie-read")
-        self._threads = ThreadPoolExecutor(2, "bookie-disk")
-        self._journal = loop.run_in_executor(self._threads, self._commit_loop)
+        self._threads = ThreadPoolExecutor(storage.journals + 1, "bookie-disk")
+        self._journals = [
+            loop.run_in_executor(self._threads, partial(self._commit_loop, journal, wake))
+            for journal, wake in enumerate(self._journal_wakes)
+        ]
         self._sync = loop.run_in_executor(self._threads, self._checkpoint_loop)
-        for thread in (self._journal, self._sync):
+        for thread in (*self._journals, self._sync):
             thread.add_done_callback(self._thread_ended)
+
+    @property
+    def info(self) -> InfoAnswer:
+        read_only = self._storage.read_only
+        if read_only != self._info.read_only:
+            self._info = replace(self._info, read_only=read_only)
+        return self._info
 
     def stream(self) -> "AddStream":
         """Return a new stream of adds; its user closes it."""
@@ -111,8 +127,8 @@ class BookieService:
 
         After a failure nothing more is written."""
         self.stop_taking()
-        self._journal_wake.set()
-        await asyncio.wait([self._journal])
+        self._wake_journals()
+        await asyncio.wait(self._journals)
         self._sync_wake.set()
         await asyncio.wait([self._sync])
         if self.failure.done():
@@ -125,13 +141,18 @@ class BookieService:
     def fail(self, error: BaseException) -> None:
         """Take note that the storage cannot go on: nothing is committed from here on."""
         _resolve(self.failure, error)
-        self._journal_wake.set()
+        self._wake_journals()
+        self._sync_wake.set()
+
+    def checkpoint_soon(self) -> None:
+        """Let the sync thread not wait for its time: there may be space again."""
         self._sync_wake.set()
 
     def taken(self, size_bytes: int) -> None:
-        """Wake the journal thread, and whoever waits for what just came in."""
-        if self._storage.has_pending():
-            self._journal_wake.set()
+        """Wake the journal threads, and whoever waits for what just came in."""
+        for journal, wake in enumerate(self._journal_wakes):
+            if self._storage.has_pending(journal):
+                wake.set()
         self._bytes_since_checkpoint += size_bytes
         if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:
             self._sync_wake.set()
@@ -205,24 +226,39 @@ class BookieService:
         if error is not None:
             self.fail(error)
 
-    def _commit_loop(self) -> None:
-        """Run on the journal thread until stopped and nothing is pending."""
+    def _wake_journals(self) -> None:
+        self._ending.set()
+        for wake in self._journal_wakes:
+            wake.set()
+
+    def _commit_loop(self, journal: int, wake: threading.Event) -> None:
+        """Run on the journal's thread until stopped and nothing is pending."""
         while not self.failure.done():
-            self._journal_wake.wait()
-            self._journal_wake.clear()
-            # What queues while one commit runs is the next group.
-            while self._storage.has_pending() and not self.failure.done():
-                durable = self._storage.commit()
-                self._loop.call_soon_threadsafe(self._committed, durable)
+            wake.wait(_NO_SPACE_RETRY_S if self._storage.read_only else None)
+            wake.clear()
+            if self._storage.has_pending(journal) or self._storage.read_only:
+                self._commit_queued(journal)
             if self.stopping.is_set():
                 return
+
+    def _commit_queued(self, journal: int) -> None:
+        """Commit until nothing is pending. What queues while one commit runs is the next group."""
+        durable = -1
+        while not self.failure.done():
+            before, durable = durable, self._storage.commit(journal)
+            self._loop.call_soon_threadsafe(self._committed, durable)
+            if not self._storage.has_pending(journal):
+                return
+            no_space = durable == before and self._storage.read_only
+            if no_space and self._ending.wait(_NO_SPACE_RETRY_S):
+                return  # what waits was not acknowledged
 
     def _checkpoint_loop(self) -> None:
         """Run on the sync thread until stopped; the last checkpoint follows the last commit."""
         while not self.failure.done():
             self._sync_wake.wait(self._config.checkpoint_interval_s)
             self._sync_wake.clear()
-            last = self.stopping.is_set() and self._journal.done()
+            last = self.stopping.is_set() and all(journal.done() for journal in self._journals)
             if self.failure.done():
                 return
             self._bytes_since_checkpoint = 0

@@ -1,4 +1,7 @@
-"""A storage in memory for tests of what stands above it, with a gate before each commit."""
+"""A storage in memory for tests of what stands above it, with a gate before each commit.
+
+Tickets and journals are as in `bookie.journal.journals`: a ticket is durable with all before it.
+"""
 
 import threading
 
@@ -9,10 +12,15 @@ from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 class MemoryStorage:
     """Same calls as `bookie.storage.BookieStorage`; nothing survives it."""
 
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        """Commits wait for it; set from the start."""
-        self.gate.set()
+    def __init__(self, journals: int = 1) -> None:
+        self.journals = journals
+        self.gates = [threading.Event() for _ in range(journals)]
+        """Commits of each journal wait for its gate; set from the start."""
+        for gate in self.gates:
+            gate.set()
+        self.read_only = False
+        self.full = False
+        """Whether commits find no space."""
         self.commits = 0
         self.checkpoints = 0
         self.closed = False
@@ -23,13 +31,22 @@ class MemoryStorage:
         self.fenced: set[int] = set()
         self.proofs: dict[int, tuple[int, bytes]] = {}
         self._ticket = 0
-        self._durable = 0
+        self._pending: list[list[int]] = [[] for _ in range(journals)]
+        self._lock = threading.Lock()
+
+    @property
+    def gate(self) -> threading.Event:
+        """Of the one journal."""
+        (gate,) = self.gates
+        return gate
 
     def add(self, run: AddRun) -> tuple[Status, int]:
         if run.key == b"wrong":
             return Status.WRONG_KEY, 0
         if run.ledger_id in self.fenced and not run.recovery:
             return Status.FENCED, 0
+        if self.read_only and not run.recovery:
+            return Status.READ_ONLY, 0
         start = 0
         view = memoryview(run.frames)
         entries = self.ledgers.setdefault(run.ledger_id, {})
@@ -37,30 +54,33 @@ class MemoryStorage:
             entries[entry_id] = bytes(view[start : start + length])
             self._learn(run.ledger_id, entries[entry_id])
             start += length
-        return Status.OK, self._next_ticket()
+        return Status.OK, self._next_ticket(run.ledger_id)
 
     def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]:
         if key == b"wrong":
             return Status.WRONG_KEY, 0
         self.fenced.add(ledger_id)
         self.ledgers.setdefault(ledger_id, {})
-        return Status.OK, self._next_ticket()
+        return Status.OK, self._next_ticket(ledger_id)
 
     def set_lac(self, run: AddRun) -> Status:
         self._learn(run.ledger_id, bytes(run.frames))
         return Status.OK
 
-    def has_pending(self) -> bool:
-        return self._durable < self._ticket
+    def has_pending(self, journal: int = 0) -> bool:
+        return bool(self._pending[journal])
 
-    def commit(self) -> int:
-        ticket = self._ticket
-        assert self.gate.wait(20)
+    def commit(self, journal: int = 0) -> int:
+        queued = len(self._pending[journal])
+        assert self.gates[journal].wait(20)
         if self.commit_error is not None:
             raise self.commit_error
         self.commits += 1
-        self._durable = ticket
-        return ticket
+        with self._lock:
+            if not self.full:
+                del self._pending[journal][:queued]
+            waiting = [tickets[0] for tickets in self._pending if tickets]
+            return min(waiting, default=self._ticket + 1) - 1
 
     def read(self, query: ReadQuery) -> ReadAnswer:
         entries = self.ledgers.get(query.ledger_id)
@@ -112,6 +132,8 @@ class MemoryStorage:
     def _proof(self, ledger_id: int) -> bytes:
         return self.proofs.get(ledger_id, (-1, b""))[1]
 
-    def _next_ticket(self) -> int:
-        self._ticket += 1
-        return self._ticket
+    def _next_ticket(self, ledger_id: int) -> int:
+        with self._lock:
+            self._ticket += 1
+            self._pending[ledger_id % self.journals].append(self._ticket)
+            return self._ticket

@@ -35,14 +35,18 @@ class Bookie:
         return int(self.address.rpartition(":")[2])
 
     async def stop(self) -> None:
-        self.storage.gate.set()
+        self._open_gates()
         await self.server.stop()
         await self.service.close()
 
     async def kill(self) -> None:
         await self.server.kill()
-        self.storage.gate.set()
+        self._open_gates()
         await self.service.close()
+
+    def _open_gates(self) -> None:
+        for gate in self.storage.gates:
+            gate.set()
 
 
 @asynccontextmanager
