@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from bookie.errors import DirectoryInUse
 LOCK_FILE: Final = "LOCK"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _IOV_MAX: Final = 512
+_SYNC_THREADS: Final = 8
 
 
 class DiskFull(OSError):
@@ -107,6 +109,11 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make the names in *path* durable; "" is the root."""
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        """Make all of *files* durable; faster than one after the other.
+
+        Raises `OSError` if that failed for any of them."""
 
     def usage(self) -> DiskUsage:
         """Return the space of the file system, and what is left of it for this process."""
@@ -225,6 +232,16 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        if len(files) < _SYNC_THREADS:
+            for file in files:
+                file.sync()
+            return
+        # File systems write the commits of many waiting threads as one.
+        with ThreadPoolExecutor(_SYNC_THREADS, "bookie-sync") as pool:
+            for _ in pool.map(lambda file: file.sync(), files):
+                pass
 
     def usage(self) -> DiskUsage:
         space = os.statvfs(self.root)

@@ -64,7 +64,7 @@ class LedgerHeader:
 
 
 def directory_of(ledger_id: int) -> str:
-    return f"{DIRECTORY}/{ledger_id & 0xFF:02x}/{ledger_id >> 8 & 0xFF:02x}"
+    return f"{DIRECTORY}/{ledger_id & 0xFF:02x}"
 
 
 def path_of(ledger_id: int) -> str:

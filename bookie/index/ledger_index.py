@@ -8,10 +8,11 @@ Writing (`put`, `flush`) is done by one thread; reading by any.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bookie.disk import Disk, DiskFile
 from bookie.errors import IndexDamaged
@@ -39,6 +40,10 @@ from bookie.index.ledger_cache import LedgerCache
 from bookie.index.redo import Image
 from bookie.pieces import Piece
 
+_DIRECTORY_CHARACTERS: Final = 2
+_FILES_AT_ONCE: Final = 64
+"""Written, then synced together."""
+
 
 class Location(NamedTuple):
     """Where an entry lies. A tuple: there is one for each entry read."""
@@ -64,10 +69,9 @@ class LedgerIndex:
         self._write_in_place(list(redo.read(self._disk)))
         return [
             ledger_id
-            for outer in self._disk.list(DIRECTORY)
-            if len(outer) == 2
-            for inner in self._disk.list(f"{DIRECTORY}/{outer}")
-            for name in self._disk.list(f"{DIRECTORY}/{outer}/{inner}")
+            for directory in self._disk.list(DIRECTORY)
+            if len(directory) == _DIRECTORY_CHARACTERS
+            for name in self._disk.list(f"{DIRECTORY}/{directory}")
             if (ledger_id := ledger_of(name)) is not None
         ]
 
@@ -162,35 +166,44 @@ class LedgerIndex:
 
     def _write_in_place(self, images: Sequence[Image]) -> None:
         """Write *images* to their files, durably."""
-        new_directories: dict[str, None] = {}
         ordered = sorted(images, key=attrgetter("ledger_id", "offset"))
-        for ledger_id, group in groupby(ordered, key=attrgetter("ledger_id")):
-            path = path_of(ledger_id)
-            of_file = list(group)
-            try:
-                with self._files.use(path) as file:
+        by_ledger = groupby(ordered, key=attrgetter("ledger_id"))
+        new_directories: dict[str, None] = {}
+        while some := list(islice(((i, list(group)) for i, group in by_ledger), _FILES_AT_ONCE)):
+            with ExitStack() as in_use:
+                files = []
+                for ledger_id, of_file in some:
+                    file = self._open(ledger_id, in_use, new_directories)
                     _write_images(file, of_file)
-            except FileNotFoundError:
-                self._make_directory(directory_of(ledger_id))
-                new_directories[directory_of(ledger_id)] = None
-                self._disk.create(path).close()
-                with self._files.use(path) as file:
-                    _write_images(file, of_file)
+                    files.append(file)
+                self._disk.sync_files(files)
         for directory in new_directories:
             self._disk.sync_directory(directory)
+
+    def _open(
+        self, ledger_id: int, in_use: ExitStack, new_directories: dict[str, None]
+    ) -> DiskFile:
+        """Open the file of a ledger; make it if it is not there, and note in which directory."""
+        path = path_of(ledger_id)
+        try:
+            return in_use.enter_context(self._files.use(path))
+        except FileNotFoundError:
+            directory = directory_of(ledger_id)
+            self._make_directory(directory)
+            new_directories[directory] = None
+            self._disk.create(path).close()
+            return in_use.enter_context(self._files.use(path))
 
     def _make_directory(self, directory: str) -> None:
         if directory in self._directories:
             return
         self._disk.make_directory(directory)
-        parent = directory.rpartition("/")[0]
         self._disk.sync_directory(DIRECTORY)
-        self._disk.sync_directory(parent)
         self._directories[directory] = None
 
 
 def _write_images(file: DiskFile, images: Sequence[Image]) -> None:
-    """Write images of one file, those that lie together at once."""
+    """Write images of one file, those that lie together at once. Does not sync."""
     start = images[0].offset
     together: list[bytes | memoryview] = []
     for image in images:
@@ -199,4 +212,3 @@ def _write_images(file: DiskFile, images: Sequence[Image]) -> None:
             start, together = image.offset, []
         together.append(image.data)
     file.write(together, start)
-    file.sync()

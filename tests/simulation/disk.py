@@ -332,6 +332,10 @@ class SimDisk:
             if other and other.rpartition("/")[0] == path:
                 self._durable_directories[other] = None
 
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        for file in files:
+            file.sync()
+
     def usage(self) -> DiskUsage:
         total = _UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
         return DiskUsage(total, max(0, total - self.used_bytes()))
