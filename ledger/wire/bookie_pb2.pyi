@@ -325,3 +325,511 @@ class InfoReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InfoReply: _TypeAlias = InfoReply  # noqa: Y015
+
+@_typing.final
+class StatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+
+@_typing.final
+class StatusReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    UPTIME_S_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
+    JOURNALS_FIELD_NUMBER: _builtins.int
+    MEMTABLE_FIELD_NUMBER: _builtins.int
+    CACHES_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    LEDGER_DIRECTORIES_FIELD_NUMBER: _builtins.int
+    COLLECTOR_FIELD_NUMBER: _builtins.int
+    bookie: _builtins.str
+    incarnation: _builtins.str
+    instance: _builtins.str
+    address: _builtins.str
+    version: _builtins.str
+    """of the program"""
+    uptime_s: _builtins.float
+    read_only: _builtins.bool
+    ledgers: _builtins.int
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """for being read-only"""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """not reasons yet"""
+
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedCompositeFieldContainer[Global___DirectoryUsage]: ...
+    @_builtins.property
+    def journals(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalStatus]: ...
+    @_builtins.property
+    def memtable(self) -> Global___MemtableStatus: ...
+    @_builtins.property
+    def caches(self) -> _containers.RepeatedCompositeFieldContainer[Global___CacheStatus]: ...
+    @_builtins.property
+    def ledger_directories(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerDirectoryStatus]: ...
+    @_builtins.property
+    def collector(self) -> Global___CollectorStatus: ...
+    def __init__(
+        self,
+        *,
+        bookie: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        instance: _builtins.str = ...,
+        address: _builtins.str = ...,
+        version: _builtins.str = ...,
+        uptime_s: _builtins.float = ...,
+        read_only: _builtins.bool = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+        directories: _abc.Iterable[Global___DirectoryUsage] | None = ...,
+        journals: _abc.Iterable[Global___JournalStatus] | None = ...,
+        memtable: Global___MemtableStatus | None = ...,
+        caches: _abc.Iterable[Global___CacheStatus] | None = ...,
+        ledgers: _builtins.int = ...,
+        ledger_directories: _abc.Iterable[Global___LedgerDirectoryStatus] | None = ...,
+        collector: Global___CollectorStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collector", b"collector", "memtable", b"memtable"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class DirectoryUsage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    place: _builtins.str
+    """"main", "journal 0 of 2", ..."""
+    total_bytes: _builtins.int
+    free_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        place: _builtins.str = ...,
+        total_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "path", b"path", "place", b"place", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DirectoryUsage: _TypeAlias = DirectoryUsage  # noqa: Y015
+
+@_typing.final
+class JournalStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    MARK_FILE_FIELD_NUMBER: _builtins.int
+    MARK_OFFSET_FIELD_NUMBER: _builtins.int
+    END_FILE_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    mark_file: _builtins.int
+    """replay would begin here"""
+    mark_offset: _builtins.int
+    end_file: _builtins.int
+    """every record before this place is durable"""
+    end_offset: _builtins.int
+    files: _builtins.int
+    bytes: _builtins.int
+    full: _builtins.bool
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        mark_file: _builtins.int = ...,
+        mark_offset: _builtins.int = ...,
+        end_file: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        files: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        full: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "end_file", b"end_file", "end_offset", b"end_offset", "files", b"files", "full", b"full", "mark_file", b"mark_file", "mark_offset", b"mark_offset", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JournalStatus: _TypeAlias = JournalStatus  # noqa: Y015
+
+@_typing.final
+class MemtableStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIVE_BYTES_FIELD_NUMBER: _builtins.int
+    FLUSHING_BYTES_FIELD_NUMBER: _builtins.int
+    RECENT_BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_MAX_FIELD_NUMBER: _builtins.int
+    active_bytes: _builtins.int
+    flushing_bytes: _builtins.int
+    recent_bytes: _builtins.int
+    """written to entry logs already, kept for tailers"""
+    bytes_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        active_bytes: _builtins.int = ...,
+        flushing_bytes: _builtins.int = ...,
+        recent_bytes: _builtins.int = ...,
+        bytes_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_bytes", b"active_bytes", "bytes_max", b"bytes_max", "flushing_bytes", b"flushing_bytes", "recent_bytes", b"recent_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemtableStatus: _TypeAlias = MemtableStatus  # noqa: Y015
+
+@_typing.final
+class CacheStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    HITS_FIELD_NUMBER: _builtins.int
+    MISSES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    unit: _builtins.str
+    used: _builtins.int
+    max: _builtins.int
+    hits: _builtins.int
+    misses: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        unit: _builtins.str = ...,
+        used: _builtins.int = ...,
+        max: _builtins.int = ...,
+        hits: _builtins.int = ...,
+        misses: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "max", b"max", "misses", b"misses", "name", b"name", "unit", b"unit", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheStatus: _TypeAlias = CacheStatus  # noqa: Y015
+
+@_typing.final
+class EntryLogStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LIVE_BYTES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    log: _builtins.int
+    bytes: _builtins.int
+    live_bytes: _builtins.int
+    """as of the last collection; of a log not looked at yet, all"""
+    state: _builtins.str
+    """"writing", "ended", "damaged" """
+    def __init__(
+        self,
+        *,
+        log: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        live_bytes: _builtins.int = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "live_bytes", b"live_bytes", "log", b"log", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EntryLogStatus: _TypeAlias = EntryLogStatus  # noqa: Y015
+
+@_typing.final
+class LedgerDirectoryStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    failure: _builtins.str
+    """empty: none"""
+    @_builtins.property
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntryLogStatus]: ...
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        failure: _builtins.str = ...,
+        logs: _abc.Iterable[Global___EntryLogStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "logs", b"logs", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerDirectoryStatus: _TypeAlias = LedgerDirectoryStatus  # noqa: Y015
+
+@_typing.final
+class CollectorRun(_message.Message):
+    """One run that ended, of garbage collection or compaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ENDED_AGO_S_FIELD_NUMBER: _builtins.int
+    TOOK_S_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    BYTES_FREED_FIELD_NUMBER: _builtins.int
+    BYTES_MOVED_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """"gc", "minor compaction", "major compaction" """
+    ended_ago_s: _builtins.float
+    took_s: _builtins.float
+    ledgers: _builtins.int
+    """removed"""
+    logs: _builtins.int
+    """removed"""
+    bytes_freed: _builtins.int
+    bytes_moved: _builtins.int
+    failure: _builtins.str
+    """empty: none"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        ended_ago_s: _builtins.float = ...,
+        took_s: _builtins.float = ...,
+        ledgers: _builtins.int = ...,
+        logs: _builtins.int = ...,
+        bytes_freed: _builtins.int = ...,
+        bytes_moved: _builtins.int = ...,
+        failure: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "ended_ago_s", b"ended_ago_s", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "took_s", b"took_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectorRun: _TypeAlias = CollectorRun  # noqa: Y015
+
+@_typing.final
+class CollectorStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNNING_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    running: _builtins.str
+    """its kind; empty: none"""
+    suspended: _builtins.str
+    """why compaction waits; empty: it does not"""
+    @_builtins.property
+    def last(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorRun]:
+        """the last of each kind"""
+
+    @_builtins.property
+    def due(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorDue]: ...
+    def __init__(
+        self,
+        *,
+        running: _builtins.str = ...,
+        last: _abc.Iterable[Global___CollectorRun] | None = ...,
+        due: _abc.Iterable[Global___CollectorDue] | None = ...,
+        suspended: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due", b"due", "last", b"last", "running", b"running", "suspended", b"suspended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectorStatus: _TypeAlias = CollectorStatus  # noqa: Y015
+
+@_typing.final
+class CollectorDue(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    IN_S_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    in_s: _builtins.float
+    threshold: _builtins.float
+    """of live bytes; compaction only"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        in_s: _builtins.float = ...,
+        threshold: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_s", b"in_s", "kind", b"kind", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectorDue: _TypeAlias = CollectorDue  # noqa: Y015
+
+@_typing.final
+class CollectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+
+@_typing.final
+class CollectReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___CollectorRun: ...
+    def __init__(
+        self,
+        *,
+        run: Global___CollectorRun | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectReply: _TypeAlias = CollectReply  # noqa: Y015
+
+@_typing.final
+class CompactRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAJOR_FIELD_NUMBER: _builtins.int
+    major: _builtins.bool
+    def __init__(
+        self,
+        *,
+        major: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["major", b"major"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactRequest: _TypeAlias = CompactRequest  # noqa: Y015
+
+@_typing.final
+class CompactReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___CollectorRun: ...
+    def __init__(
+        self,
+        *,
+        run: Global___CollectorRun | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactReply: _TypeAlias = CompactReply  # noqa: Y015
+
+@_typing.final
+class SetReadOnlyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    read_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        read_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_only", b"read_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetReadOnlyRequest: _TypeAlias = SetReadOnlyRequest  # noqa: Y015
+
+@_typing.final
+class SetReadOnlyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    read_only: _builtins.bool
+    """what it is now"""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """why, if it is"""
+
+    def __init__(
+        self,
+        *,
+        read_only: _builtins.bool = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_only", b"read_only", "reasons", b"reasons"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetReadOnlyReply: _TypeAlias = SetReadOnlyReply  # noqa: Y015
