@@ -24,7 +24,7 @@ _PAGES_MAX: Final = 4096
 """Index pages that one read looks at, at most; then it says how far it came."""
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
 _LOOKUPS_MAX: Final = 4
-"""An entry that is moved more often while it is read is told as damage."""
+"""What is not where the index says even then is damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,6 @@ class EntryLogReader:
         for _ in range(_LOOKUPS_MAX):
             locations: list[Location] = []
             considered, damage = self._locate(header, begin, last, left_bytes, locations)
-            if gone is not None and gone in locations:
-                break
             gone = None
             for stretch in _stretches(locations):
                 try:

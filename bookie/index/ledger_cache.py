@@ -12,6 +12,7 @@ replace the one that the flush wrote.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Container
 from typing import Final
 
 from bookie.disk import Disk
@@ -69,6 +70,13 @@ class LedgerCache:
             for place, page in self._dirty.items():
                 self._keep(place, bytes(page))
             self._dirty.clear()
+
+    def remove(self, ledger_ids: Container[int]) -> None:
+        """Forget all pages of these ledgers, also dirty ones: their files are gone."""
+        with self._lock:
+            for pages in (self._dirty, self._clean):
+                for place in [place for place in pages if place[0] in ledger_ids]:
+                    del pages[place]
 
     def _load(self, ledger_id: int, number: int) -> bytes:
         place = (ledger_id, number)

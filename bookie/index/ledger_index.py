@@ -4,11 +4,13 @@ Invariants:
     what it points to was synced before it points there (rule 67; the caller's duty)
     a flush is all or nothing, whatever tears (`bookie.index.redo`)
     the header of a ledger reaches the disk together with the pages it names
-Writing (`put`, `flush`) is done by one thread; reading by any.
+    what the redo file says is in place before the redo file says something else
+Writing (`put`, `flush`, `move`, `remove`) is done by one thread at a time; reading by any. After
+`DiskFull` each of them may be called again; after another error nothing may be written any more.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
@@ -63,10 +65,14 @@ class LedgerIndex:
         self._cache = LedgerCache(disk, self._files, bytes_max=cache_bytes)
         self._headers: dict[int, LedgerHeader] = {}
         self._directories: dict[str, None] = {}
+        self._new_names: dict[str, None] = {}
+        """Directories with files that are not there for sure."""
+        self._in_place = True
+        """Whether all that the redo file says is where it belongs."""
 
     def recover(self) -> list[int]:
         """Finish the flush that a crash may have interrupted; return all ledgers."""
-        self._write_in_place(list(redo.read(self._disk)))
+        self._finish()
         return [
             ledger_id
             for directory in self._disk.list(DIRECTORY)
@@ -122,13 +128,116 @@ class LedgerIndex:
         )
         if not images:
             return
+        if not self._in_place:
+            self._finish()
         redo.write(self._disk, images)
+        self._in_place = False
         self._write_in_place(images)
         self._cache.flushed()
         self._headers.clear()
 
+    def newest(self, ledger_id: int) -> LedgerHeader:
+        """Return what `put` said last of a ledger, or what is on disk. Raises `IndexDamaged`.
+
+        While a flush is under way, what it reads from disk may be half written."""
+        return self._headers.get(ledger_id) or self.load(ledger_id)
+
+    def still_at(
+        self, header: LedgerHeader, log_id: int, entries: Sequence[int], offsets: Sequence[int]
+    ) -> list[int]:
+        """Return the indexes of the *entries* that lie in *log_id* at their *offsets*, as far as
+        the index knows. Raises `IndexDamaged`."""
+        found = []
+        number, page = -1, None
+        for index, entry_id in enumerate(entries):
+            wanted, slot = divmod(entry_id, PAGE_ENTRIES)
+            if wanted != number:
+                number, page = wanted, self._page(header, wanted)
+            if page is not None:
+                log, _, offset = SLOT.unpack_from(page, SLOTS_AT + slot * SLOT.size)
+                if log == log_id and offset == offsets[index]:
+                    found.append(index)
+        return found
+
+    def names(self, header: LedgerHeader, log_id: int, first_offset: int) -> bool:
+        """Whether any entry lies in *log_id* from *first_offset* on. Raises `IndexDamaged`."""
+        return any(
+            location.log_id == log_id and location.offset >= first_offset
+            for number in header.pages(0, header.last_entry)
+            for location in self.page_locations(header, number)
+        )
+
+    def move(
+        self, header: LedgerHeader, piece: Piece, place: tuple[int, int], sources: Container[int]
+    ) -> int:
+        """Let the entries of *piece* lie at *place*, except those that do not lie in one of
+        *sources* now: those are elsewhere for good reasons. Returns how many were moved.
+
+        That it is the same log is enough: whatever place in a log the index names for an entry,
+        the same bytes are there. Durable after `flush`. Raises `IndexDamaged`."""
+        log_id, start = place
+        starts = piece.run.starts
+        number, page, dirty = -1, None, None
+        moved = 0
+        for index in range(piece.begin, piece.end):
+            wanted, slot = divmod(piece.run.entries[index], PAGE_ENTRIES)
+            if wanted != number:
+                number, page, dirty = wanted, self._page(header, wanted), None
+            if page is None:
+                continue
+            at = SLOTS_AT + slot * SLOT.size
+            log, length, _ = SLOT.unpack_from(page, at)
+            if not length or log not in sources:
+                continue
+            if length != starts[index + 1] - starts[index]:
+                path = self._disk.describe(path_of(header.ledger_id))
+                reason = f"entry {piece.run.entries[index]} has another length than in its log"
+                raise IndexDamaged(path, page_offset(number) + at, reason)
+            if dirty is None:
+                dirty = page = self._cache.dirty(header.ledger_id, number, exists=True)
+            offset = start + starts[index] - starts[piece.begin]
+            SLOT.pack_into(dirty, at, log_id, length, offset)
+            moved += 1
+        if self._cache.is_full:
+            self.flush()
+        return moved
+
+    def remove(self, ledger_ids: Iterable[int]) -> None:
+        """Remove all that is here of these ledgers, durably; it is fine if nothing is.
+
+        The caller sees to it that nothing of them is put any more."""
+        gone = dict.fromkeys(ledger_ids)
+        if not self._in_place:
+            self._finish()
+        redo.clear(self._disk)
+        directories: dict[str, None] = {}
+        for ledger_id in gone:
+            with suppress(FileNotFoundError):
+                self._disk.remove(path_of(ledger_id))
+                directories[directory_of(ledger_id)] = None
+        for directory in directories:
+            self._disk.sync_directory(directory)
+        for ledger_id in gone:  # only now: a reader may have opened or read one meanwhile
+            self._files.forget(path_of(ledger_id))
+            self._headers.pop(ledger_id, None)
+        self._cache.remove(gone)
+
     def close(self) -> None:
         self._files.close()
+
+    def _page(self, header: LedgerHeader, number: int) -> bytes | bytearray | None:
+        """Return a page for reading; None if there is none."""
+        return self._cache.page(header.ledger_id, number) if header.has_page(number) else None
+
+    def _finish(self) -> None:
+        """Put in place what the redo file says, durably, whatever of it is there already."""
+        images = list(redo.read(self._disk))
+        directories = set(self._disk.list(DIRECTORY))
+        for image in images:
+            directory = directory_of(image.ledger_id)
+            if directory.rpartition("/")[2] in directories:  # its file may not be there for sure
+                self._new_names[directory] = None
+        self._write_in_place(images)
 
     def _put_piece(
         self, header: LedgerHeader, piece: Piece, log_id: int, offset: int
@@ -168,21 +277,20 @@ class LedgerIndex:
         """Write *images* to their files, durably."""
         ordered = sorted(images, key=attrgetter("ledger_id", "offset"))
         by_ledger = groupby(ordered, key=attrgetter("ledger_id"))
-        new_directories: dict[str, None] = {}
         while some := list(islice(((i, list(group)) for i, group in by_ledger), _FILES_AT_ONCE)):
             with ExitStack() as in_use:
                 files = []
                 for ledger_id, of_file in some:
-                    file = self._open(ledger_id, in_use, new_directories)
+                    file = self._open(ledger_id, in_use)
                     _write_images(file, of_file)
                     files.append(file)
                 self._disk.sync_files(files)
-        for directory in new_directories:
+        for directory in self._new_names:
             self._disk.sync_directory(directory)
+        self._new_names.clear()
+        self._in_place = True
 
-    def _open(
-        self, ledger_id: int, in_use: ExitStack, new_directories: dict[str, None]
-    ) -> DiskFile:
+    def _open(self, ledger_id: int, in_use: ExitStack) -> DiskFile:
         """Open the file of a ledger; make it if it is not there, and note in which directory."""
         path = path_of(ledger_id)
         try:
@@ -190,7 +298,7 @@ class LedgerIndex:
         except FileNotFoundError:
             directory = directory_of(ledger_id)
             self._make_directory(directory)
-            new_directories[directory] = None
+            self._new_names[directory] = None
             self._disk.create(path).close()
             return in_use.enter_context(self._files.use(path))
 

@@ -80,3 +80,18 @@ def read(disk: Disk) -> Iterator[Image]:
     for at in range(0, len(body), _IMAGE.size + PAGE_BYTES):
         ledger_id, offset = _IMAGE.unpack_from(body, at)
         yield Image(ledger_id, offset, body[at + _IMAGE.size : at + _IMAGE.size + PAGE_BYTES])
+
+
+def clear(disk: Disk) -> None:
+    """Leave nothing to be done again, durably. Requires that all images are in place and synced.
+
+    Who removes index files comes here first, or the next start would make them again."""
+    try:
+        file = disk.open(PATH)
+    except FileNotFoundError:
+        return
+    try:
+        file.write([bytes(_HEADER_BYTES)], 0)
+        file.sync()
+    finally:
+        file.close()

@@ -74,7 +74,7 @@ def written(*pieces: Piece, finish: bool = True) -> SimDisk:
     return disk
 
 
-PIECES = (piece(5, 0, 1, 2), piece(9, 7), piece(5, 3, 4), piece(2**62, 1), piece(5, 1))
+PIECES = (piece(5, 0, 1, 2), piece(9, 7), piece(5, 3, 4), piece(5, 1), piece(2**62, 1))
 
 
 # Maps.
