@@ -3,10 +3,14 @@
 The node is ephemeral: it goes with the session that made it, and a node of a session that
 ended here may still stand for a while. So it is not enough to have created it: it is watched,
 and made again whenever it, or the session, is gone.
+
+A bookie that becomes read-only, or writable again, moves from one list to the other: the new
+node is made before the old one goes, so that it is never in neither; for a moment it is in both.
 """
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from ledger.errors import MetadataError
@@ -27,12 +31,21 @@ class Registrar:
     def __init__(self, store: MetadataStore, registration: BookieRegistration) -> None:
         self._store = store
         self._registration = registration
+        """As it is to be."""
+        self._announced = registration
+        """As it was last announced."""
+        self._moved = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Register. Raises `NodeExists`, `MetadataUnavailable`."""
         await register(self._store, self._registration)
         self._task = asyncio.create_task(self._stay(), name="registration")
+
+    def set_read_only(self, *, read_only: bool) -> None:
+        """Move to the list where the bookie belongs from now on, as soon as the store lets it."""
+        self._registration = replace(self._registration, read_only=read_only)
+        self._moved.set()
 
     async def close(self) -> None:
         """Take the registration back, if the store can be reached; idempotent."""
@@ -43,39 +56,56 @@ class Registrar:
         self._task = None
         with suppress(MetadataError, TimeoutError):  # then it goes with the session
             async with asyncio.timeout(_CLOSE_S_MAX):
-                await unregister(self._store, self._registration)
+                # A move may have been under way: the node may be in either list, or in both.
+                for read_only in (False, True):
+                    registration = replace(self._registration, read_only=read_only)
+                    await unregister(self._store, registration)
 
     async def _stay(self) -> None:
         retry_s = _RETRY_S_MIN
         while True:
             try:
-                await self._until_gone()
-                _log.warning("registration_lost", bookie=self._registration.bookie)
-                await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet
-                await register(self._store, self._registration)
+                if not await self._until_gone_or_moved():
+                    _log.warning("registration_lost", bookie=self._registration.bookie)
+                    await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet
+                registration = self._registration
+                await register(self._store, registration)
             except MetadataError as error:
                 _log.warning("not_registered", bookie=self._registration.bookie, reason=str(error))
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
             else:
-                _log.info("registered_again", bookie=self._registration.bookie)
+                read_only = registration.read_only
+                _log.info("registered_again", bookie=registration.bookie, read_only=read_only)
+                self._announced = registration
                 retry_s = _RETRY_S_MIN
 
-    async def _until_gone(self) -> None:
-        """Return once the session is lost or the node is not there."""
+    async def _until_gone_or_moved(self) -> bool:
+        """Return False once the session is lost or the node is not there, True if it is there
+        and belongs into the other list."""
         session = self._store.session
-        watch = self._store.watch(self._registration.path)
-        lost = asyncio.ensure_future(session.lost.wait())
-        changed: asyncio.Future[None] | None = None
+        announced = self._announced
+        watch = self._store.watch(announced.path)
+        lost = asyncio.ensure_future(_set(session.lost))
+        waits: list[asyncio.Task[None]] = []
         try:
             while not session.lost.is_set():
-                if await self._store.exists(self._registration.path) is None:
-                    return
-                changed = asyncio.ensure_future(watch.changed())
-                await asyncio.wait((lost, changed), return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                self._moved.clear()
+                if self._registration != announced:
+                    return True
+                if await self._store.exists(announced.path) is None:
+                    return False
+                waits = [asyncio.ensure_future(w) for w in (watch.changed(), _set(self._moved))]
+                await asyncio.wait((lost, *waits), return_when=asyncio.FIRST_COMPLETED)
+                for wait in waits:
+                    wait.cancel()
         finally:
             lost.cancel()
-            if changed is not None:
-                changed.cancel()
+            for wait in waits:
+                wait.cancel()
             watch.close()
+        return False
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()

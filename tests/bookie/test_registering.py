@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from bookie.registering import Registrar
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
-from ledger.registry import BookieRegistration
+from ledger.registry import BookieRegistration, register
 from tests.ledger.serving import until
 
 ANNA = BookieRegistration("anna", "127.0.0.1:1", "start 1")
+READ_ONLY_ANNA = replace(ANNA, read_only=True)
 
 
 class Watched:
@@ -25,6 +27,18 @@ class Watched:
 
     async def is_registered(self) -> bool:
         return await self.other.exists(ANNA.path) is not None
+
+    async def lists(self) -> tuple[bool, bool]:
+        """Return whether it is among the available and among the read-only ones."""
+        return (
+            await self.other.exists(ANNA.path) is not None,
+            await self.other.exists(READ_ONLY_ANNA.path) is not None,
+        )
+
+    async def until_in(self, *, available: bool, read_only: bool) -> None:
+        async with asyncio.timeout(10):
+            while await self.lists() != (available, read_only):  # noqa: ASYNC110 - any store
+                await asyncio.sleep(0.01)
 
     async def until_registered(self, *, wanted: bool = True) -> None:
         async with asyncio.timeout(10):
@@ -101,6 +115,91 @@ def test_a_first_registration_that_fails_is_told() -> None:
         watched.store.cut()
         with pytest.raises(MetadataUnavailable):
             await watched.registrar.start()
+        await watched.registrar.close()
+
+    asyncio.run(scenario())
+
+
+def test_it_moves_to_the_read_only_ones_and_back() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            assert await watched.lists() == (True, False)
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+            watched.registrar.set_read_only(read_only=False)
+            await watched.until_in(available=True, read_only=False)
+            await watched.registrar.close()
+            assert await watched.lists() == (False, False)
+
+    asyncio.run(scenario())
+
+
+def test_while_it_moves_it_is_always_in_one_list() -> None:
+    """The new node is made before the old one is taken away."""
+
+    async def scenario() -> None:
+        async with registered() as watched:
+            calls: list[str] = []
+            create, delete = watched.store.create, watched.store.delete
+
+            async def creating(path: str, *args: object, **options: object) -> str:
+                calls.append(f"create {path}")
+                return await create(path, *args, **options)  # type: ignore[arg-type]
+
+            async def deleting(path: str, *args: object, **options: object) -> None:
+                calls.append(f"delete {path}")
+                await delete(path, *args, **options)  # type: ignore[arg-type]
+
+            watched.store.create = creating  # type: ignore[method-assign]
+            watched.store.delete = deleting  # type: ignore[method-assign]
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+            assert calls == [f"create {READ_ONLY_ANNA.path}", f"delete {ANNA.path}"]
+
+    asyncio.run(scenario())
+
+
+def test_many_changes_of_mind_end_where_the_last_one_says() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            for read_only in (True, False, True, False, True):
+                watched.registrar.set_read_only(read_only=read_only)
+                await asyncio.sleep(0)
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_ends_while_it_moves_leaves_it_where_it_belongs() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.registrar.set_read_only(read_only=True)
+            watched.store.expire()
+            await watched.until_in(available=False, read_only=True)
+            watched.store.expire()
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_store_out_of_reach_delays_the_move_only() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.store.cut()
+            watched.registrar.set_read_only(read_only=True)
+            await asyncio.sleep(0)
+            watched.store.heal()
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_node_of_a_crashed_start_in_the_other_list_is_taken_away() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        await register(watched.other, replace(READ_ONLY_ANNA, incarnation="start 0"))
+        await watched.registrar.start()
+        assert await watched.lists() == (True, False)
         await watched.registrar.close()
 
     asyncio.run(scenario())
