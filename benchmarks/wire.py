@@ -25,6 +25,7 @@ from typing import Final
 from benchmarks.runs import runs_of
 from bookie.core import Storage
 from bookie.disk import RealDisk
+from bookie.prepared import Prepared
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
 from bookie.storage import BookieStorage, StorageConfig
@@ -51,7 +52,19 @@ class AppendingStorage:
         self._queue: list[bytes | memoryview] = []
         self._ticket = 0
 
-    def add(self, run: AddRun) -> tuple[Status, int]:
+    def needs_load(self, ledger_id: int) -> bool:  # noqa: ARG002 - nothing is kept
+        return False
+
+    def load(self, ledger_id: int) -> None:
+        raise NotImplementedError
+
+    def needs_disk(self, run: AddRun) -> bool:  # noqa: ARG002 - nothing is compared
+        return False
+
+    def prepare(self, run: AddRun) -> Prepared:
+        raise NotImplementedError
+
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:  # noqa: ARG002
         with self._lock:
             self._queue.append(run.frames)
             self._ticket += 1

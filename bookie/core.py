@@ -4,7 +4,9 @@
 It is driven; the driver (`bookie.service`, and the simulator) does as follows, all on one
 thread:
 
-    adds    `session()` per client stream, `session.offer(batch, runs)` per batch. Then let a
+    adds    `session()` per client stream. Per batch: where `storage.needs_disk(run)` for any of
+            its runs, call `storage.prepare(run)` for all, where blocking is allowed; then
+            `session.offer(batch, runs, prepared)`. Then let a
             thread per journal call `storage.commit(journal)` until
             `storage.has_pending(journal)` is false, and hand each result to `committed()`;
             then send `session.acks()` of every session.
@@ -25,8 +27,10 @@ Invariants:
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Protocol
 
+from bookie.prepared import Prepared
 from ledger.entry import parse_header
 from ledger.errors import BadMessage
 from ledger.ids import NO_ENTRY
@@ -36,7 +40,11 @@ from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, 
 class Storage(Protocol):
     """What the core and its driver need of `bookie.storage.BookieStorage`."""
 
-    def add(self, run: AddRun) -> tuple[Status, int]: ...
+    def needs_load(self, ledger_id: int) -> bool: ...
+    def load(self, ledger_id: int) -> None: ...
+    def needs_disk(self, run: AddRun) -> bool: ...
+    def prepare(self, run: AddRun) -> Prepared: ...
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]: ...
     def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]: ...
     def set_lac(self, run: AddRun) -> Status: ...
     @property
@@ -68,13 +76,20 @@ class UntilChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """Resume with None after `storage.load(ledger_id)`, called where blocking is allowed."""
+
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class FromDisk:
     """Resume with the answer of `storage.read(query)`, called where blocking is allowed."""
 
     query: ReadQuery
 
 
-Need = UntilDurable | UntilChanged | FromDisk
+Need = UntilDurable | UntilChanged | Loaded | FromDisk
 Resume = ReadAnswer | bool | None
 ReadSteps = Generator[Need, Resume, ReadAnswer]
 LacSteps = Generator[Need, Resume, LacAnswer]
@@ -132,7 +147,7 @@ class BookieCore:
         self._changed.clear()
         return changed
 
-    def add(self, run: AddRun) -> tuple[Status, int]:
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Hand one run to the storage; return its status and the ticket that must be durable
         before the answer. For `AddSession`, and drivers that have no batches."""
         if run.explicit_lac:
@@ -144,7 +159,7 @@ class BookieCore:
             bytes_max = limits.recovery_adds_bytes_max if run.recovery else limits.adds_bytes_max
             if queued_bytes and queued_bytes + size_bytes > bytes_max:
                 return Status.TOO_MANY_REQUESTS, 0
-            status, ticket = self.storage.add(run)
+            status, ticket = self.storage.add(run, prepared)
             if status is Status.OK and ticket > self.durable:
                 self._queued_bytes[run.recovery] += size_bytes
                 # A repeated add may get an earlier ticket than the run before it had.
@@ -179,12 +194,14 @@ class BookieCore:
             refused = yield from self._fence(query.ledger_id, query.key)
             if refused is not None:
                 return LacAnswer(refused)
+        yield from self._load(query.ledger_id)
         return self.storage.lac(query.ledger_id, query.key)
 
     def _fence(self, ledger_id: int, key: bytes) -> Generator[Need, Resume, Status | None]:
         """Fence and wait until that is durable. Return None, or why it was not done."""
         if self._fencing_reads >= self.limits.fencing_reads_max:
             return Status.TOO_MANY_REQUESTS
+        yield from self._load(ledger_id)
         status, ticket = self.storage.fence(ledger_id, key)
         if status is not Status.OK:
             return status
@@ -197,6 +214,10 @@ class BookieCore:
             self._fencing_reads -= 1
         assert ticket <= self.durable, "a fence was to be answered before it was durable"
         return None
+
+    def _load(self, ledger_id: int) -> Generator[Need, Resume, None]:
+        if self.storage.needs_load(ledger_id):
+            yield Loaded(ledger_id)
 
     def _wait_confirmed(self, query: ReadQuery) -> Generator[Need, Resume, int | ReadAnswer]:
         """Wait for a confirmed entry from *first* on. Return the LAC, or the final answer.
@@ -211,6 +232,7 @@ class BookieCore:
         try:
             seen = False
             while True:
+                yield from self._load(ledger_id)
                 answer = self.storage.lac(ledger_id, query.key)
                 lac = _last_add_confirmed(answer)
                 if answer.status is Status.OK:
@@ -268,12 +290,14 @@ class AddSession:
         """Whether `acks` has something to say."""
         return bool(self._open) and self._open[0][1] <= self._core.durable
 
-    def offer(self, batch: int, runs: Sequence[AddRun]) -> None:
-        """Take batch number *batch*, which follows the last one. Raises `BadMessage`."""
+    def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
+        """Take batch number *batch*, which follows the last one. Raises `BadMessage`.
+
+        *prepared* is what `storage.prepare` said of each run, if any needed it."""
         if batch != self._last_batch + 1:
             raise BadMessage("AddBatch", f"batch {batch} came after {self._last_batch}")
         self._last_batch = batch
-        results = [self._core.add(run) for run in runs]
+        results = [self._core.add(run, ready) for run, ready in zip_longest(runs, prepared)]
         statuses = tuple(status for status, _ in results)
         if all(status is Status.OK for status in statuses):
             statuses = ()

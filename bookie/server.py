@@ -147,7 +147,8 @@ class BookieServer:
 async def _receive(stream: AddStream, context: AddContext) -> None:
     """Offer what the client sends until it ends the stream. Raises `BadMessage`."""
     while isinstance(message := await context.read(), pb.AddBatch):
-        stream.offer(message.batch, batch_runs(message))
+        runs = batch_runs(message)
+        stream.offer(message.batch, runs, await stream.prepare(runs))
         await stream.room()
 
 

@@ -12,7 +12,7 @@ every now and then, also with nothing queued, as it is a commit that finds the s
 
 import asyncio
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,12 +23,14 @@ from bookie.core import (
     BookieCore,
     CoreLimits,
     FromDisk,
+    Loaded,
     Need,
     Resume,
     Storage,
     UntilChanged,
     UntilDurable,
 )
+from bookie.prepared import Prepared
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
@@ -39,6 +41,8 @@ _STREAM_BATCHES_MAX: Final = 1024
 _NO_SPACE_RETRY_S: Final = 0.2
 
 _Answer = TypeVar("_Answer")
+_Asked = TypeVar("_Asked")
+_Value = TypeVar("_Value")
 _log = get_logger(__name__)
 
 
@@ -181,12 +185,22 @@ class BookieService:
                         resume = None
                     case UntilChanged(ledger_id):
                         resume = await self._changed(ledger_id, deadline)
+                    case Loaded(ledger_id):
+                        resume = await self.on_reader(self._storage.load, ledger_id)
                     case FromDisk(query):
-                        resume = await self._loop.run_in_executor(
-                            self._readers, self._storage.read, query
-                        )
+                        resume = await self.on_reader(self._storage.read, query)
         finally:
             steps.close()
+
+    async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
+        """Look up on disk what adds of *runs* will need; nothing in the common case."""
+        if not any(map(self._storage.needs_disk, runs)):
+            return ()
+        return [await self.on_reader(self._storage.prepare, run) for run in runs]
+
+    async def on_reader(self, call: Callable[[_Asked], _Value], asked: _Asked) -> _Value:
+        """Call where blocking is allowed."""
+        return await self._loop.run_in_executor(self._readers, call, asked)
 
     async def _durable(self, ticket: int) -> None:
         future = self._loop.create_future()
@@ -278,12 +292,16 @@ class AddStream:
         self._look = asyncio.Event()
         self._sent = asyncio.Event()
 
-    def offer(self, batch: int, runs: Sequence[AddRun]) -> None:
+    async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
+        """Return what `offer` is to be told of *runs*."""
+        return await self._service.prepare(runs)
+
+    def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
         """Take a batch, unless the stream is shut. Raises `BadMessage`."""
         if self._shut:
             return
         try:
-            self._session.offer(batch, runs)
+            self._session.offer(batch, runs, prepared)
         except BadMessage:
             raise
         except Exception as error:
@@ -326,9 +344,6 @@ class AddStream:
 
     def close(self) -> None:
         self._service.forget(self)
-
-
-_Value = TypeVar("_Value")
 
 
 def _resolve(future: "asyncio.Future[_Value]", value: _Value) -> None:

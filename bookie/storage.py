@@ -2,9 +2,11 @@
 
 Who may call what: `add`, `fence`, `set_lac`, `read_recent` and `lac` take short turns under
 one lock and are meant for the event loop; `commit` is the journal threads' (one per journal),
-`checkpoint` the sync thread's, `read` any thread's. Nothing here starts a thread. The event loop
-meets the disk in two rare cases: a ledger that was not used for long has its header read
-again, and an add of an id below the ledger's highest is compared with what is stored under it.
+`checkpoint` the sync thread's, `read`, `load` and `prepare` any thread's. Nothing here starts a
+thread. Two things need the disk before an add or a fence: a ledger that was not used for long
+has its header read again, and an add of an id below the ledger's highest is compared with what
+is stored under it. `needs_load` and `needs_disk` tell so, `load` and `prepare` do it; without
+them the call does it itself, and blocks.
 
 A full disk is no failure: a commit or a checkpoint that finds no space leaves everything as it
 was, to be done again, and the storage refuses normal adds until there is space (`read_only`).
@@ -42,6 +44,7 @@ from bookie.ledger_directory import LedgerDirectory, LedgerDirectoryConfig
 from bookie.ledgers import LedgerRecord, LedgerTable
 from bookie.memory import Memory, Recent
 from bookie.pieces import Found, limit, merge
+from bookie.prepared import Prepared, Vetted
 from bookie.recovery import Recovery
 from ledger.entry import LAC_ENTRY
 from ledger.errors import HandleClosed
@@ -96,14 +99,6 @@ class _Unvetted:
     """Some entries of an add may be on disk already: compare first, with *stored*."""
 
     stored: LedgerHeader
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Vetted:
-    """These entries of an add are on disk, byte for byte, as of *generation*."""
-
-    present: dict[int, None]
     generation: int
 
 
@@ -194,7 +189,43 @@ class BookieStorage:
 
     # Adding and fencing.
 
-    def add(self, run: AddRun) -> tuple[Status, int]:
+    def needs_load(self, ledger_id: int) -> bool:
+        """Whether the ledger's header is not in memory; a ledger that is not here needs none."""
+        with self._lock:
+            return self._ledgers.get(ledger_id) is None and self._ledgers.is_known(ledger_id)
+
+    def load(self, ledger_id: int) -> None:
+        """Bring the ledger's header into memory, if it can be read; may block."""
+        self._with_record(ledger_id, lambda _record: None, None)
+
+    def needs_disk(self, run: AddRun) -> bool:
+        """Whether `add` would have to look at the disk, so that `prepare` should do so before."""
+        with self._lock:
+            record = self._ledgers.get(run.ledger_id)
+            if record is None:
+                return self._ledgers.is_known(run.ledger_id)
+            if run.explicit_lac or not run.entries:
+                return False
+            floor = self._memory.floor(record.stored)
+            return run.entries[0] <= floor and any(
+                self._memory.frame(run.ledger_id, entry_id) is None
+                for entry_id in run.entries
+                if entry_id <= floor
+            )
+
+    def prepare(self, run: AddRun) -> Prepared:
+        """Look up on disk what `add` will need; may block."""
+        checked = check_frames(run.ledger_id, run.entries, run.lengths, run.frames)
+        if isinstance(checked, Bad):
+            return None
+
+        def unvetted(record: LedgerRecord | None) -> _Unvetted | None:
+            return None if record is None else _Unvetted(record.stored, self._generation)
+
+        outcome = self._with_record(run.ledger_id, unvetted, None)
+        return None if outcome is None else self._vet(outcome, checked)
+
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Take *run*; it may be acknowledged once the ticket returned is durable."""
         if len(run.frames) > RUN_BYTES_MAX or len(run.key) > KEY_BYTES_MAX:
             return Status.BAD_REQUEST, 0
@@ -203,7 +234,7 @@ class BookieStorage:
             return (Status.BAD_REQUEST if checked.index < 0 else Status.DAMAGED), 0
         if checked.entries[0] < 0 or checked.entries[-1] > ENTRY_ID_MAX or run.ledger_id < 0:
             return Status.BAD_REQUEST, 0
-        vetted: _Vetted | None = None
+        vetted = prepared
         for _ in range(_ATTEMPTS_MAX):
             action = partial(self._add, run, checked, vetted)
             outcome = self._with_record(run.ledger_id, action, (Status.IO_ERROR, 0))
@@ -404,7 +435,7 @@ class BookieStorage:
         self,
         run: AddRun,
         checked: Checked,
-        vetted: _Vetted | None,
+        vetted: Prepared,
         record: LedgerRecord | None,
     ) -> tuple[Status, int] | _Unvetted:
         if record is not None:
@@ -438,7 +469,7 @@ class BookieStorage:
         return Status.OK, self._journals.add(journaled)
 
     def _new_entries(
-        self, record: LedgerRecord, checked: Checked, vetted: _Vetted | None
+        self, record: LedgerRecord, checked: Checked, vetted: Prepared
     ) -> list[int] | tuple[Status, int] | _Unvetted:
         """Return the indexes of entries that are not here yet; others must be the same bytes."""
         new = []
@@ -450,13 +481,15 @@ class BookieStorage:
                     return Status.CONFLICT, 0
             elif entry_id > floor:
                 new.append(index)
+            elif isinstance(vetted, Status):
+                return vetted, 0
             elif vetted is None or vetted.generation != self._generation:
                 return _Unvetted(record.stored, self._generation)
             elif entry_id not in vetted.present:
                 new.append(index)
         return new
 
-    def _vet(self, unvetted: _Unvetted, checked: Checked) -> _Vetted | Status:
+    def _vet(self, unvetted: _Unvetted, checked: Checked) -> Vetted | Status:
         """Compare an add with what is on disk; takes no lock."""
         present: dict[int, None] = {}
         for index, entry_id in enumerate(checked.entries):
@@ -467,7 +500,7 @@ class BookieStorage:
                 if piece.view() != checked.frame(index):
                     return Status.CONFLICT
                 present[entry_id] = None
-        return _Vetted(present, unvetted.generation)
+        return Vetted(present, unvetted.generation)
 
     def _fence(self, ledger_id: int, key: bytes, record: LedgerRecord | None) -> tuple[Status, int]:
         if record is None:

@@ -5,6 +5,7 @@ Tickets and journals are as in `bookie.journal.journals`: a ticket is durable wi
 
 import threading
 
+from bookie.prepared import Prepared
 from ledger.entry import parse_header, proof_of
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 
@@ -29,6 +30,8 @@ class MemoryStorage:
         """Whether reads miss the memory."""
         self.ledgers: dict[int, dict[int, bytes]] = {}
         self.fenced: set[int] = set()
+        self.cold: set[int] = set()
+        """Ledgers whose headers have to be loaded before anything else is asked of them."""
         self.proofs: dict[int, tuple[int, bytes]] = {}
         self._ticket = 0
         self._pending: list[list[int]] = [[] for _ in range(journals)]
@@ -40,7 +43,26 @@ class MemoryStorage:
         (gate,) = self.gates
         return gate
 
-    def add(self, run: AddRun) -> tuple[Status, int]:
+    def needs_load(self, ledger_id: int) -> bool:
+        return ledger_id in self.cold
+
+    def load(self, ledger_id: int) -> None:
+        self._warm(ledger_id)
+
+    def needs_disk(self, run: AddRun) -> bool:
+        return run.ledger_id in self.cold
+
+    def _warm(self, ledger_id: int) -> None:
+        assert threading.current_thread().name.startswith("bookie-read")
+        self.cold.discard(ledger_id)
+
+    def prepare(self, run: AddRun) -> Prepared:
+        self._warm(run.ledger_id)
+        return None
+
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
+        assert run.ledger_id not in self.cold, "the event loop would have to look at the disk"
+        assert prepared is None
         if run.key == b"wrong":
             return Status.WRONG_KEY, 0
         if run.ledger_id in self.fenced and not run.recovery:
@@ -57,6 +79,7 @@ class MemoryStorage:
         return Status.OK, self._next_ticket(run.ledger_id)
 
     def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]:
+        assert ledger_id not in self.cold, "the event loop would have to look at the disk"
         if key == b"wrong":
             return Status.WRONG_KEY, 0
         self.fenced.add(ledger_id)

@@ -7,6 +7,7 @@ from typing import Never
 import pytest
 
 from bookie.errors import AddressUnusable, PortInUse
+from bookie.prepared import Prepared
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
@@ -189,9 +190,33 @@ def test_a_failed_commit_is_told_and_nothing_is_acknowledged_after_it() -> None:
     asyncio.run(scenario())
 
 
+def test_what_needs_the_disk_first_is_looked_up_off_the_event_loop() -> None:
+    """`MemoryStorage` looks nothing up on the event loop, and refuses what needs it there."""
+
+    async def scenario() -> None:
+        storage = MemoryStorage()
+        bookie = Bookie(storage)
+        await bookie.start()
+        async with transport_to(bookie.address) as transport:
+            assert await add(transport, run_of(0)) is Status.OK
+            run = run_of(1)
+            storage.cold = {run.ledger_id}
+            assert await add(transport, run) is Status.OK
+            assert not storage.cold
+            storage.cold = {run.ledger_id}
+            query = ReadQuery(run.ledger_id, KEY, 0, 1, fence=True)
+            answer = await transport.read(BOOKIE, query)
+            assert list(answer.entries) == [0, 1]
+            storage.cold = {run.ledger_id}
+            assert (await transport.read_lac(BOOKIE, LacQuery(run.ledger_id, KEY))).fenced
+        await bookie.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
     class Broken(MemoryStorage):
-        def add(self, run: AddRun) -> Never:
+        def add(self, run: AddRun, prepared: Prepared = None) -> Never:
             raise RuntimeError("cannot happen")
 
     async def scenario() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bookie.directories import Directories
 from bookie.disk import RealDisk
+from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import JournalMissing, StorageFailed
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
@@ -122,6 +123,36 @@ def test_the_same_add_again_is_fine_and_other_bytes_are_a_conflict() -> None:
         assert list(entries_of(storage, 1)) == [0, 1, 2]
         storage.checkpoint()  # from here on they are on disk
     assert storage.add(run_of(1, 1, 2, 3))[0] is Status.OK
+    assert list(entries_of(storage, 1)) == [0, 1, 2, 3]
+
+
+def test_what_an_add_needs_of_the_disk_is_told_and_looked_up_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = new_storage(config=replace(SMALL, ledgers_in_memory_max=1))
+    run = run_of(1, 0, 1, 2)
+    assert not storage.needs_disk(run)
+    storage.add(run)
+    assert not storage.needs_disk(run)
+    storage.checkpoint()
+    assert storage.needs_disk(run)
+    assert not storage.needs_disk(run_of(1, 3))
+    again = storage.prepare(run_of(1, 1, 2, 3))
+    other = storage.prepare(run_of(1, 2, salt=1))
+    for ledger_id in range(2, 6):
+        storage.add(run_of(ledger_id, 0))
+    with monkeypatch.context() as patch:
+        patch.delattr(EntryLogReader, "find")
+        patch.delattr(LedgerIndex, "load")
+        assert storage.add(run_of(1, 1, 2, 3), again)[0] is Status.OK
+        assert storage.add(run_of(1, 2, salt=1), other) == (Status.CONFLICT, 0)
+    storage.checkpoint()
+    assert storage.needs_load(1)
+    assert storage.needs_disk(run_of(1, 9))
+    storage.load(1)
+    assert not storage.needs_load(1)
+    assert not storage.needs_load(77)
+    assert storage.add(run_of(1, 2, 3), again)[0] is Status.OK  # out of date: looked up anew
     assert list(entries_of(storage, 1)) == [0, 1, 2, 3]
 
 

@@ -12,7 +12,16 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
 
-from bookie.core import AddSession, BookieCore, FromDisk, Need, Resume, UntilChanged, UntilDurable
+from bookie.core import (
+    AddSession,
+    BookieCore,
+    FromDisk,
+    Loaded,
+    Need,
+    Resume,
+    UntilChanged,
+    UntilDurable,
+)
 from bookie.errors import FileDamaged, StorageFailed
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_SUFFIX, Mark, path_of
@@ -374,10 +383,20 @@ class _Request(Generic[Answer]):
                 left_s = max(0.0, self._wait_until - self._bookie.host.scheduler.now)
                 self._bookie.until_changed(ledger_id, partial(self._wake, wait, outcome=True))
                 self._bookie.host.after(left_s, partial(self._wake, wait, outcome=False))
+            case Loaded(ledger_id):
+                self._bookie.from_disk(partial(self._load, ledger_id))
             case FromDisk(query):
                 self._bookie.from_disk(partial(self._read_disk, query))
             case _:
                 assert_never(need)
+
+    def _load(self, ledger_id: int) -> None:
+        try:
+            self._bookie.storage.load(ledger_id)
+        except (StorageError, OSError):
+            self._answer(self._failed)
+        else:
+            self.resume(None)
 
     def _read_disk(self, query: ReadQuery) -> None:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie.core import BookieCore, FromDisk, Need, Resume, UntilChanged, UntilDurable
+from bookie.core import BookieCore, FromDisk, Loaded, Need, Resume, UntilChanged, UntilDurable
 from bookie.storage import BookieStorage, StorageConfig
 from ledger.entry import access_key, encode_frame
 from ledger.errors import StorageError
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 Steps = Generator[Need, Resume, Answer]
 
-SMALL: Final = StorageConfig(journal_preallocate_bytes=4096, memtable_bytes_max=1 << 20)
+SMALL: Final = StorageConfig(
+    journal_preallocate_bytes=4096, memtable_bytes_max=1 << 20, recent_bytes_max=0
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +158,9 @@ class HandBookie:
                 self._until_durable.append((ticket, lambda: resume(None)))
             case UntilChanged(ledger_id):
                 self._polls.append(_Poll(ledger_id, until, resume))
+            case Loaded(ledger_id):
+                self.storage.load(ledger_id)
+                resume(None)
             case FromDisk(query):
                 resume(self._read_disk(query))
 
