@@ -66,16 +66,17 @@ class DiskWatch:
 
     def __init__(self, limits: DiskLimits, paths: Sequence[str]) -> None:
         self._limits = limits
-        self._levels = dict.fromkeys(paths, Level.FINE)
-        self._words = dict.fromkeys(paths, "")
+        self._paths = tuple(paths)
+        self._levels = [Level.FINE] * len(paths)
+        self._words = [""] * len(paths)
 
-    def observe(self, path: str, usage: DiskUsage | None) -> LevelChanged | None:
-        """Take note of what was measured; return what changed by it."""
-        before = self._levels[path]
+    def observe(self, at: int, usage: DiskUsage | None) -> LevelChanged | None:
+        """Take note of what directory number *at* was found to be; return what changed by it."""
+        path, before = self._paths[at], self._levels[at]
         now = level_of(before, usage, self._limits)
-        self._levels[path] = now
-        self._words[path] = f"{path} {_words(usage)}"
-        return LevelChanged(path, before, now, self._words[path]) if now is not before else None
+        self._levels[at] = now
+        self._words[at] = f"{path} {_words(usage)}"
+        return LevelChanged(path, before, now, self._words[at]) if now is not before else None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -87,7 +88,8 @@ class DiskWatch:
         return self._where(Level.WARN)
 
     def _where(self, *levels: Level) -> tuple[str, ...]:
-        return tuple(self._words[path] for path, level in self._levels.items() if level in levels)
+        found = zip(self._words, self._levels, strict=True)
+        return tuple(words for words, level in found if level in levels)
 
 
 def _words(usage: DiskUsage | None) -> str:

@@ -16,6 +16,7 @@ CallerError
    `- DirectoriesMixed     the directories are not of the same data
 StorageError
 |- BookieFailed            the disk failed under a running bookie; it has stopped
+|- OrderNotKept            an operator's order could not be made durable; nothing has changed
 |- StorageFailed           the same, as the storage engine says it: it refuses all further calls
 |  `- JournalFailed
 `- FileDamaged             a file is not as it was written, and says where
@@ -143,6 +144,15 @@ class BookieFailed(StorageError):
             "Nothing is acknowledged that is not on disk; check the disk, then start it again"
         )
         self.bookie, self.reason = bookie, reason
+
+
+class OrderNotKept(StorageError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"the order cannot be kept in {path}: {reason}. "
+            "The bookie goes on as it was; check the disk, then try again"
+        )
+        self.path, self.reason = path, reason
 
 
 class StorageFailed(StorageError):

@@ -55,22 +55,22 @@ def test_a_reserve_is_kept_however_large_the_disk_is() -> None:
 def test_a_disk_that_gives_no_answer_is_taken_for_full() -> None:
     assert level_of(Level.FINE, None, LIMITS) is Level.UNKNOWN
     watch = DiskWatch(LIMITS, ["/a"])
-    watch.observe("/a", None)
+    watch.observe(0, None)
     assert list(watch.reasons) == ["/a cannot be asked for its space"]
 
 
 def test_each_directory_that_is_full_is_a_reason_and_each_change_is_told_once() -> None:
     watch = DiskWatch(LIMITS, ["/a", "/b"])
-    assert watch.observe("/a", used(0.5)) is None
+    assert watch.observe(0, used(0.5)) is None
     assert not watch.reasons
     assert not watch.warnings
-    told = watch.observe("/b", used(0.96))
+    told = watch.observe(1, used(0.96))
     assert told == LevelChanged("/b", Level.FINE, Level.FULL, "/b is 96.0% full, 0 MiB are free")
-    assert watch.observe("/b", used(0.97)) is None
+    assert watch.observe(1, used(0.97)) is None
     assert list(watch.reasons) == ["/b is 97.0% full, 0 MiB are free"]
-    assert watch.observe("/a", used(0.91)) is not None
+    assert watch.observe(0, used(0.91)) is not None
     assert list(watch.warnings) == ["/a is 91.0% full, 0 MiB are free"]
-    assert watch.observe("/b", used(0.1)) is not None
+    assert watch.observe(1, used(0.1)) is not None
     assert not watch.reasons
 
 

@@ -1,0 +1,185 @@
+"""A bookie is read-only as long as there is a reason, and says which."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bookie.directories import Directories
+from bookie.disk_watch import DiskLimits
+from bookie.errors import OrderNotKept
+from bookie.read_only import PATH, ReadOnlyKeeper
+from tests.ledger.serving import until
+from tests.simulation.disk import Loss, SimDisk
+
+LIMITS = DiskLimits(reserve_bytes=0)
+OPERATOR = "an operator said so"
+
+
+class Refuser:
+    """What the keeper sees of a storage."""
+
+    def __init__(self) -> None:
+        self.troubles: tuple[str, ...] = ()
+        self.told = False
+
+    @property
+    def read_only(self) -> bool:
+        return self.told or bool(self.troubles)
+
+    def set_read_only(self, *, read_only: bool) -> None:
+        self.told = read_only
+
+
+class Kept:
+    """A keeper over a main directory and one for ledgers."""
+
+    def __init__(self, main: SimDisk | None = None) -> None:
+        self.main, self.ledgers = main or SimDisk(0), SimDisk(1)
+        self.storage = Refuser()
+        self.changes: list[bool] = []
+        self.spaces = 0
+        self.keeper = ReadOnlyKeeper(
+            self.storage,
+            Directories(self.main, (self.main,), (self.ledgers,)),
+            LIMITS,
+            interval_s=0.01,
+            on_space=self._space,
+            on_change=self.changes.append,
+        )
+
+    def fill(self, used_bytes: int) -> None:
+        """Make the ledger directory *used_bytes* of 1000 full."""
+        self.ledgers.create("f").write([bytes(used_bytes)], 0)
+        self.ledgers.capacity_bytes = 1000
+
+    def _space(self) -> None:
+        self.spaces += 1
+
+
+@asynccontextmanager
+async def running(kept: Kept) -> AsyncIterator[Kept]:
+    task = asyncio.ensure_future(kept.keeper.run())
+    try:
+        yield kept
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled(), task.exception()
+
+
+def test_a_disk_that_fills_up_makes_it_read_only_until_there_is_space() -> None:
+    async def scenario() -> None:
+        async with running(Kept()) as kept:
+            await until(lambda: len(kept.keeper.measured) == 2)
+            assert kept.changes == []
+            kept.fill(950)
+            await until(lambda: kept.changes == [True])
+            (reason,) = kept.keeper.reasons
+            assert reason == "simulated disk: is 95.0% full, 0 MiB are free"
+            kept.fill(920)
+            await until(lambda: "92.0%" in kept.keeper.reasons[0])
+            assert kept.spaces == 0
+            kept.fill(800)
+            await until(lambda: kept.changes == [True, False])
+            assert kept.keeper.reasons == ()
+            assert kept.spaces == 1
+
+    asyncio.run(scenario())
+
+
+def test_it_is_known_before_anything_is_served() -> None:
+    async def scenario() -> None:
+        kept = Kept()
+        kept.fill(960)
+        assert kept.keeper.look()
+        assert kept.storage.told
+        assert kept.changes == [True]
+        assert not Kept().keeper.look()
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_is_nearly_full_is_a_warning_only() -> None:
+    async def scenario() -> None:
+        kept = Kept()
+        kept.fill(910)
+        assert not kept.keeper.look()
+        assert list(kept.keeper.warnings) == ["simulated disk: is 91.0% full, 0 MiB are free"]
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_cannot_be_asked_is_a_reason() -> None:
+    class Silent(SimDisk):
+        def usage(self) -> None:  # type: ignore[override]
+            raise OSError(errno.EIO, "Input/output error")
+
+    async def scenario() -> None:
+        kept = Kept(Silent(0))
+        assert kept.keeper.look()
+        assert "cannot be asked" in kept.keeper.reasons[0]
+        assert kept.keeper.measured[0].usage is None
+
+    asyncio.run(scenario())
+
+
+def test_what_the_storage_refuses_for_is_told_and_is_not_its_doing() -> None:
+    async def scenario() -> None:
+        async with running(Kept()) as kept:
+            kept.storage.troubles = ("no room for its journal",)
+            await until(lambda: kept.changes == [True])
+            assert list(kept.keeper.reasons) == ["no room for its journal"]
+            assert not kept.storage.told
+            kept.storage.troubles = ()
+            await until(lambda: kept.changes == [True, False])
+
+    asyncio.run(scenario())
+
+
+def test_an_order_of_an_operator_survives_a_restart_and_a_crash() -> None:
+    async def scenario() -> None:
+        kept = Kept()
+        await kept.keeper.set_by_operator(read_only=True)
+        assert kept.changes == [True]
+        assert list(kept.keeper.reasons) == [OPERATOR]
+        kept.main.crash(Loss.LOST)
+        again = Kept(kept.main)
+        assert again.keeper.look()
+        assert list(again.keeper.reasons) == [OPERATOR]
+        await again.keeper.set_by_operator(read_only=False)
+        assert again.changes == [True, False]
+        kept.main.crash(Loss.LOST)
+        assert not Kept(kept.main).keeper.look()
+        await again.keeper.set_by_operator(read_only=False)
+
+    asyncio.run(scenario())
+
+
+def test_taking_the_order_back_leaves_the_other_reasons() -> None:
+    async def scenario() -> None:
+        kept = Kept()
+        kept.fill(960)
+        kept.keeper.look()
+        await kept.keeper.set_by_operator(read_only=True)
+        await kept.keeper.set_by_operator(read_only=False)
+        assert kept.changes == [True]
+        assert len(kept.keeper.reasons) == 1
+        assert kept.storage.told
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["create", "sync_directory"])
+def test_an_order_that_cannot_be_kept_is_told_and_changes_nothing(operation: str) -> None:
+    async def scenario() -> None:
+        kept = Kept()
+        kept.main.fail(operation, "", errno.EIO)
+        with pytest.raises(OrderNotKept, match=f"cannot be kept in .*{PATH}"):
+            await kept.keeper.set_by_operator(read_only=True)
+        assert kept.keeper.reasons == ()
+        assert not kept.storage.read_only
+
+    asyncio.run(scenario())
