@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +99,9 @@ class AppendingStorage:
 
     def checkpoint(self) -> None:
         pass
+
+    def delete(self, ledger_ids: Sequence[int]) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         os.close(self._file)

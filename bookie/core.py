@@ -25,7 +25,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Protocol
@@ -57,6 +57,7 @@ class Storage(Protocol):
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None: ...
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer: ...
     def checkpoint(self) -> None: ...
+    def delete(self, ledger_ids: Sequence[int]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -140,6 +141,12 @@ class BookieCore:
         while self._charges and self._charges[0][0] <= self.durable:
             _, size_bytes, recovery = self._charges.popleft()
             self._queued_bytes[recovery] -= size_bytes
+
+    def deleted(self, ledger_ids: Iterable[int]) -> None:
+        """Take note that the storage has forgotten these ledgers: who waits for them is told
+        (37)."""
+        for ledger_id in ledger_ids:
+            self._touch(ledger_id)
 
     def take_changed(self) -> tuple[int, ...]:
         """Return the ledgers whose waiting reads must look again, each once."""

@@ -8,7 +8,8 @@ Invariants:
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from bookie.errors import FileDamaged
 from bookie.index import format as index_format
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
+from bookie.index.tombstones import Tombstones
 from bookie.memtable import Memtable
 
 DIRECTORIES: Final = (entrylog_format.DIRECTORY, index_format.DIRECTORY)
@@ -46,12 +48,17 @@ class LedgerDirectory:
         self.index = LedgerIndex(
             disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
         )
+        self.tombstones = Tombstones.load(disk)
         self.logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
         self.reader = EntryLogReader(disk, self.index, files_max=config.files_open_max)
 
     def recover(self) -> list[int]:
         """Finish what a crash may have interrupted; return the ledgers that are here."""
-        return self.index.recover()
+        found = self.index.recover()
+        deleted = [ledger_id for ledger_id in found if ledger_id in self.tombstones]
+        if deleted:
+            self.index.remove(deleted)
+        return [ledger_id for ledger_id in found if ledger_id not in self.tombstones]
 
     def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
         """Write all *headers* and what *memtable* has of their ledgers; all is durable then.
@@ -60,21 +67,40 @@ class LedgerDirectory:
         on disk. Raises `DiskFull`, after which it may be done again, and `OSError` and
         `FileDamaged`, now and ever after."""
         with self.lock:
-            if self.failure is not None:
-                raise self.failure
             try:
-                return self._flush(headers, memtable)
+                with self._writing():
+                    return self._flush(headers, memtable)
             except DiskFull:
                 self.logs.abandon()
                 raise
-            except (OSError, FileDamaged) as error:
-                self.failure = error
-                raise
+
+    def bury(self, ledger_ids: Sequence[int]) -> None:
+        """Remember, durably, that these ledgers were deleted. Raises as `flush` does."""
+        with self.lock, self._writing():
+            self.tombstones.add(ledger_ids)
+
+    def remove(self, ledger_ids: Sequence[int]) -> None:
+        """Remove the index of ledgers that are buried; the entries stay in the entry logs until
+        those are collected. Raises as `flush` does."""
+        with self.lock, self._writing():
+            self.index.remove(ledger_ids)
 
     def close(self) -> None:
         self.logs.close()
         self.reader.close()
         self.index.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            yield
+        except DiskFull:
+            raise
+        except (OSError, FileDamaged) as error:
+            self.failure = error
+            raise
 
     def _flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
         placed = []

@@ -106,6 +106,12 @@ class LedgerTable:
         self._dirty[record.ledger_id] = record
         self._clean.pop(record.ledger_id, None)
 
+    def remove(self, ledger_id: int) -> None:
+        """Forget a ledger that was deleted, if it is known."""
+        self._known.pop(ledger_id, None)
+        for records in (self._clean, self._dirty, self._flushing):
+            records.pop(ledger_id, None)
+
     def begin_flush(self) -> list[LedgerRecord]:
         """Return the records to write, in order of their ids."""
         assert not self._flushing, "one flush at a time"

@@ -96,7 +96,10 @@ class Recovery:
         return ends
 
     def _apply(self, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str) -> None:
-        ledger = self._ledger(record, ledgers)
+        directory = self._directory_of(record.ledger_id)
+        if record.ledger_id in directory.tombstones:
+            return  # it was deleted after it was journaled
+        ledger = self._ledger(record, ledgers, directory)
         if ledger.key != record.key:
             raise JournalDamaged(
                 path, 0, f"it has another key for ledger {record.ledger_id} than the index"
@@ -111,12 +114,16 @@ class Recovery:
         memtable.add(record.ledger_id, checked)
         ledger.learn(checked)
 
-    def _ledger(self, record: Record, ledgers: LedgerTable) -> LedgerRecord:
+    def _directory_of(self, ledger_id: int) -> LedgerDirectory:
+        return self.ledger_directories[self.directories.ledger_directory_of(ledger_id)]
+
+    def _ledger(
+        self, record: Record, ledgers: LedgerTable, directory: LedgerDirectory
+    ) -> LedgerRecord:
         if not ledgers.is_known(record.ledger_id):
             return ledgers.create(record.ledger_id, record.key)
         if ledgers.get(record.ledger_id) is None:
-            at = self.directories.ledger_directory_of(record.ledger_id)
-            ledgers.adopt(self.ledger_directories[at].index.load(record.ledger_id))
+            ledgers.adopt(directory.index.load(record.ledger_id))
         ledger = ledgers.get(record.ledger_id)
         assert ledger is not None
         return ledger

@@ -202,6 +202,16 @@ class BookieService:
         """Call where blocking is allowed."""
         return await self._loop.run_in_executor(self._readers, call, asked)
 
+    async def delete(self, ledger_ids: Sequence[int]) -> None:
+        """Forget ledgers that were deleted from the cluster. Raises `DiskFull`, `StorageFailed`."""
+        try:
+            await self.on_reader(self._storage.delete, ledger_ids)
+        except StorageError as error:
+            self.fail(error)
+            raise
+        self._core.deleted(ledger_ids)
+        self.taken(0)
+
     async def _durable(self, ticket: int) -> None:
         future = self._loop.create_future()
         self._until_durable.append((ticket, future))

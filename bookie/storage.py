@@ -328,6 +328,8 @@ class BookieStorage:
         last = min(query.last, view.recent.floor)
         if last >= query.first:
             stored = self._find(view.stored, query.first, last, query.bytes_max)
+            if stored.damage is not None and self._is_deleted(query.ledger_id):
+                return ReadAnswer(Status.NO_SUCH_LEDGER)
             if stored.found.considered == last:
                 stored = Stored(Found(stored.found.pieces, query.last))
         return _answer(query, view, stored)
@@ -373,13 +375,27 @@ class BookieStorage:
             except DiskFull as error:
                 self._no_space = f"a checkpoint found no space: {error}"
             except (OSError, FileDamaged) as error:
-                failure = StorageFailed("a checkpoint", str(error))
-                if not self._others_work():
-                    self._failure = failure
-                    raise failure from error
-                self._frozen = failure
+                self._fail("a checkpoint", error)
             else:
                 self._no_space = ""
+
+    def delete(self, ledger_ids: Sequence[int]) -> None:
+        """Forget ledgers that were deleted from the cluster, for good: whatever is asked of them
+        from now on is answered with "no such ledger" (70). Those that are not here are left out.
+
+        Raises `DiskFull`, if a disk is too full to remember it, and `StorageFailed`."""
+        with self._checkpoint_lock:
+            self._check()
+            with self._lock:
+                here = [one for one in ledger_ids if self._ledgers.is_known(one)]
+            if self._frozen is not None or not here:
+                return
+            try:
+                self._delete(here)
+            except DiskFull:
+                raise
+            except (OSError, FileDamaged) as error:
+                self._fail("the deletion of ledgers", error)
 
     def close(self) -> None:
         """Close all files and free the directories. Requires that no other call is under way.
@@ -393,10 +409,15 @@ class BookieStorage:
             directory.close()
         self._directories.unlock()
 
-    def _others_work(self) -> bool:
-        """Whether some, but not all ledger directories failed."""
+    def _fail(self, what: str, error: OSError | FileDamaged) -> None:
+        """Take note that the disk failed. Raises `StorageFailed`, unless there are ledger
+        directories left that did not."""
+        failure = StorageFailed(what, str(error))
         failed = [directory.failure is not None for directory in self._ledger_directories]
-        return any(failed) and not all(failed)
+        if not any(failed) or all(failed):
+            self._failure = failure
+            raise failure from error
+        self._frozen = failure
 
     def _directory_of(self, ledger_id: int) -> LedgerDirectory:
         return self._ledger_directories[self._directories.ledger_directory_of(ledger_id)]
@@ -453,6 +474,8 @@ class BookieStorage:
             return Status.TOO_MANY_REQUESTS, 0
         new: list[int] | None = None
         if record is None:
+            if self._is_deleted(run.ledger_id):
+                return Status.NO_SUCH_LEDGER, 0
             record = self._ledgers.create(run.ledger_id, run.key)
         elif checked.entries[0] <= record.last_entry:
             outcome = self._new_entries(record, checked, vetted)
@@ -504,6 +527,8 @@ class BookieStorage:
 
     def _fence(self, ledger_id: int, key: bytes, record: LedgerRecord | None) -> tuple[Status, int]:
         if record is None:
+            if self._is_deleted(ledger_id):
+                return Status.NO_SUCH_LEDGER, 0
             record = self._ledgers.create(ledger_id, key)
         elif not compare_digest(record.key, key):
             return Status.WRONG_KEY, 0
@@ -515,6 +540,8 @@ class BookieStorage:
 
     def _set_lac(self, run: AddRun, checked: Checked, record: LedgerRecord | None) -> Status:
         if record is None:
+            if self._is_deleted(run.ledger_id):
+                return Status.NO_SUCH_LEDGER
             record = self._ledgers.create(run.ledger_id, run.key)
         elif not compare_digest(record.key, run.key):
             return Status.WRONG_KEY
@@ -558,6 +585,27 @@ class BookieStorage:
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
         self._journals.advance(begun.marks)
         self._marks = begun.marks
+
+    def _delete(self, ledger_ids: Sequence[int]) -> None:
+        by_directory = [
+            (directory, own)
+            for at, directory in enumerate(self._ledger_directories)
+            if (own := [i for i in ledger_ids if self._directories.ledger_directory_of(i) == at])
+        ]
+        for directory, own in by_directory:
+            directory.bury(own)
+        with self._lock:
+            for ledger_id in ledger_ids:
+                self._ledgers.remove(ledger_id)
+                self._memory.remove(ledger_id)
+            if self._begun is not None:
+                self._begun.flush.forget(ledger_ids)
+            self._generation += 1
+        for directory, own in by_directory:
+            directory.remove(own)
+
+    def _is_deleted(self, ledger_id: int) -> bool:
+        return ledger_id in self._directory_of(ledger_id).tombstones
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -4,6 +4,7 @@ Tickets and journals are as in `bookie.journal.journals`: a ticket is durable wi
 """
 
 import threading
+from collections.abc import Sequence
 
 from bookie.prepared import Prepared
 from ledger.entry import parse_header, proof_of
@@ -86,6 +87,11 @@ class MemoryStorage:
         self.ledgers.setdefault(ledger_id, {})
         return Status.OK, self._next_ticket(ledger_id)
 
+    def delete(self, ledger_ids: Sequence[int]) -> None:
+        for ledger_id in ledger_ids:
+            self.ledgers.pop(ledger_id, None)
+            self.proofs.pop(ledger_id, None)
+
     def set_lac(self, run: AddRun) -> Status:
         self._learn(run.ledger_id, bytes(run.frames))
         return Status.OK
@@ -136,9 +142,6 @@ class MemoryStorage:
             fenced=ledger_id in self.fenced,
             last_entry=max(entries, default=-1),
         )
-
-    def delete(self, ledger_id: int) -> None:
-        del self.ledgers[ledger_id]
 
     def checkpoint(self) -> None:
         self.checkpoints += 1

@@ -228,7 +228,9 @@ def test_a_waiting_read_ends_when_the_ledger_is_deleted() -> None:
     core.session().offer(1, [run_of(0)])
     steps = core.read(ReadQuery(7, KEY, 0, 100, wait_ms=1000))
     steps.send(None)
-    storage.delete(7)
+    storage.delete([7])
+    core.deleted([7, 8])
+    assert core.take_changed() == (7,)
     assert read_answer_of(steps, resume=True).status is Status.NO_SUCH_LEDGER
 
 

@@ -1,5 +1,6 @@
 """What a storage answers: adds, fences, reads, LACs, limits, errors."""
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -545,6 +546,54 @@ def test_readers_close_behind_the_writer_are_answered_from_memory() -> None:
     assert storage.read_recent(query(1, 1)) is None
     assert list(storage.read(query(1, 1)).entries) == [1, 2, 3, 4]
     assert storage.add(run_of(1, 3, salt=1)) == (Status.CONFLICT, 0)
+
+
+def test_a_deleted_ledger_is_gone_for_good() -> None:
+    """Rule 70, #4462: not even a fence or a recovery add makes it again, nor the journal."""
+    directories, disks = several()
+    storage = BookieStorage.open(directories, SMALL)
+    for ledger_id in range(1, 7):
+        storage.add(run_of(ledger_id, 0, 1))
+    storage.checkpoint()
+    for ledger_id in range(1, 7):
+        storage.add(run_of(ledger_id, 2))
+    for journal in range(2):
+        storage.commit(journal)
+    storage.delete([2, 3, 99])
+    for turn in range(2):
+        assert storage.ledger_ids() == [1, 4, 5, 6]
+        for ledger_id in (2, 3):
+            for run in (run_of(ledger_id, 5), run_of(ledger_id, 5, recovery=True)):
+                assert storage.add(run) == (Status.NO_SUCH_LEDGER, 0)
+            assert storage.fence(ledger_id, KEY) == (Status.NO_SUCH_LEDGER, 0)
+            assert storage.set_lac(explicit_lac(ledger_id, 3)) is Status.NO_SUCH_LEDGER
+            assert storage.read(query(ledger_id, 0)).status is Status.NO_SUCH_LEDGER
+            assert storage.lac(ledger_id, KEY).status is Status.NO_SUCH_LEDGER
+        assert storage.add(run_of(99, 0))[0] is Status.OK  # it was not here: nothing is known
+        for ledger_id in (1, 4, 5, 6):
+            assert list(entries_of(storage, ledger_id)) == [0, 1, 2]
+        if turn == 0:
+            for disk in disks:
+                disk.crash(Loss.LOST)
+            storage = BookieStorage.open(directories, SMALL)
+
+
+def test_a_deletion_between_two_tries_of_a_checkpoint_is_not_undone() -> None:
+    """#1757: the flush must not write the ledger's index again."""
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    for ledger_id in range(1, 4):
+        storage.add(run_of(ledger_id, 0))
+    storage.commit()
+    disk.fail("write", "index/redo", errno.ENOSPC)
+    storage.checkpoint()
+    assert storage.read_only
+    storage.delete([2])
+    storage.checkpoint()
+    assert not storage.read_only
+    assert storage.ledger_ids() == [1, 3]
+    storage.close()
+    assert BookieStorage.open(disk, SMALL).ledger_ids() == [1, 3]
 
 
 def test_a_closed_storage_says_so_and_its_directory_is_free() -> None:
