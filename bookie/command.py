@@ -15,29 +15,46 @@ from pathlib import Path
 from typing import Final
 
 from bookie.config import BookieConfig
+from bookie.disk_watch import DiskLimits
 from bookie.process import run_bookie
 from ledger import log_events
 from ledger.errors import LogError
 
 _PR_SET_PDEATHSIG: Final = 1
+_ABOUT: Final = """\
+Run one bookie: a server that keeps entries of ledgers on its disks, and acknowledges them only
+when they are there to stay. It runs in the foreground until SIGTERM or Ctrl-C.
+
+Exit status: 0 after a clean stop, 1 if it could not start or its disk failed, 2 for wrong options.
+"""
+_ABOUT_DIRECTORIES: Final = """\
+Everything is in --dir unless other directories are named. An add is acknowledged when it is in a
+journal: give journals disks of their own, and no add waits for anything else that is written.
+Ledgers are shared out by their ids, so the directories stay as they were at the first start, in
+the same order.
+"""
+_ABOUT_SPACE: Final = """\
+A bookie with too little space on any of its disks becomes read-only: it serves reads, fences and
+recovery, and refuses new entries, until there is space again. Shares are of the file system's
+space, from 0 to 1.
+"""
+_EPILOG: Final = """\
+examples:
+  bookie --uri file:///var/lib/dlog/metadata --dir /var/lib/dlog/b1
+  bookie --uri zk://zk1:2181,zk2:2181/dlog --host 0.0.0.0 --advertise b1.example.org \\
+         --dir /ssd/bookie --journal-dir /nvme0/journal --journal-dir /nvme1/journal \\
+         --ledger-dir /disk1/ledgers --ledger-dir /disk2/ledgers
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a bookie as *arguments* say; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parsed(arguments)
     if options.die_with_parent:
         die_with_parent()
     log_events.configure()
     try:
-        config = BookieConfig(
-            uri=options.uri,
-            directory=options.dir,
-            host=options.host,
-            port=options.port,
-            advertise=options.advertise,
-            bookie=options.id,
-            rack=options.rack,
-        )
+        config = _config(options)
         asyncio.run(run_until_signal(config))
     except LogError as error:
         print(f"bookie: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
@@ -75,11 +92,54 @@ def die_with_parent() -> None:
         os._exit(1)  # it ended before the kernel was asked
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bookie", description=main.__doc__)
-    add = parser.add_argument
-    add("--uri", required=True, help="namespace: file:///directory or zk://host:port/root")
-    add("--dir", required=True, type=Path, help="directory of this bookie's data")
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.disk_low > options.disk_high:
+        made.error("--disk-low cannot be above --disk-high")
+    return options
+
+
+def _config(options: argparse.Namespace) -> BookieConfig:
+    return BookieConfig(
+        uri=options.uri,
+        directory=options.dir,
+        journal_directories=tuple(options.journal_dir),
+        ledger_directories=tuple(options.ledger_dir),
+        host=options.host,
+        port=options.port,
+        advertise=options.advertise,
+        bookie=options.id,
+        rack=options.rack,
+        disk_limits=DiskLimits(
+            warn_share=options.disk_warn,
+            high_share=options.disk_high,
+            low_share=options.disk_low,
+            reserve_bytes=options.disk_reserve * 1024 * 1024,
+        ),
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all options; `dlog bookie run` hands its own on to it."""
+    made = argparse.ArgumentParser(
+        prog="bookie",
+        description=_ABOUT,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--uri", required=True, help="namespace: file:///dir or zk://host:port/root")
+    made.add_argument(
+        "--die-with-parent", action="store_true", help="stop when the parent process ends"
+    )
+    add_network(made)
+    add_directories(made)
+    add_space(made)
+    return made
+
+
+def add_network(made: argparse.ArgumentParser) -> None:
+    add = made.add_argument_group("who and where").add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port", default=0, type=int, help="default: the last one, at first any free one")
     add("--advertise", default="", help="host that clients are told (default: --host)")
@@ -91,5 +151,64 @@ def _parser() -> argparse.ArgumentParser:
         help="name for the life of the data (default: host:port)",
     )
     add("--rack", default="", help="where this bookie stands, for placement")
-    add("--die-with-parent", action="store_true", help="stop when the parent process ends")
-    return parser
+
+
+def add_directories(made: argparse.ArgumentParser) -> None:
+    add = made.add_argument_group(
+        "directories",
+        _ABOUT_DIRECTORIES,
+    ).add_argument
+    add("--dir", required=True, type=Path, help="main directory of this bookie")
+    add(
+        "--journal-dir",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="directory for a journal; repeat it for several (default: --dir)",
+    )
+    add(
+        "--ledger-dir",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="directory for entry logs and index; repeat it for several (default: --dir)",
+    )
+
+
+def add_space(made: argparse.ArgumentParser) -> None:
+    limits = DiskLimits()
+    group = made.add_argument_group(
+        "disk space",
+        _ABOUT_SPACE,
+    )
+    for name, default, words in (
+        ("--disk-warn", limits.warn_share, "share from which a warning is logged"),
+        ("--disk-high", limits.high_share, "share from which it is read-only"),
+        ("--disk-low", limits.low_share, "share below which it is not any more"),
+    ):
+        group.add_argument(
+            name, type=_share, default=default, metavar="SHARE", help=f"{words} (%(default)s)"
+        )
+    group.add_argument(
+        "--disk-reserve",
+        type=_count,
+        default=limits.reserve_bytes // 1024 // 1024,
+        metavar="MIB",
+        help="MiB that stay free in any case; twice as many to be writable again (%(default)s)",
+    )
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError("a share is above 0 and at most 1")
+    return share
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError("it cannot be negative")
+    return count

@@ -1,10 +1,14 @@
 """What one bookie process is told: where it keeps its data, where it listens, who it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bookie.errors import AddressUnusable
+from bookie.directories import Directories
+from bookie.disk import Disk, RealDisk
+from bookie.disk_watch import DiskLimits
+from bookie.errors import AddressUnusable, DirectoryGivenTwice, DirectoryUnusable
 from bookie.service import ServiceConfig
 from bookie.storage import StorageConfig
 
@@ -16,7 +20,11 @@ class BookieConfig:
     uri: str
     """Namespace of the cluster."""
     directory: Path
-    """Journal, entry logs, index and cookie; made if it is not there."""
+    """The main directory: where the bookie's cookie is looked for; made if it is not there."""
+    journal_directories: tuple[Path, ...] = ()
+    """Each holds one journal. Default: the main directory does."""
+    ledger_directories: tuple[Path, ...] = ()
+    """Each holds entry logs and index of its share of the ledgers. Default: as above."""
     host: str = "127.0.0.1"
     port: int = 0
     """0: the port of the last start on this directory, at first any free one."""
@@ -28,6 +36,9 @@ class BookieConfig:
     session_timeout_s: float = 10.0
     """After a crash, clients may be sent here for so long."""
     metadata_timeout_s: float = 10.0
+    disk_limits: DiskLimits = field(default_factory=DiskLimits)
+    disk_interval_s: float = 2.0
+    """So often the disks are asked how full they are."""
     service: ServiceConfig = field(default_factory=ServiceConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
 
@@ -43,3 +54,30 @@ class BookieConfig:
         """Return what clients connect to when *port* is listened on."""
         host = self.advertise or self.host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def open_directories(self) -> Directories:
+        """Return the directories, made if they are not there.
+
+        Raises `DirectoryUnusable`, `DirectoryGivenTwice`."""
+        disks: dict[Path, Disk] = {}
+
+        def disk_at(path: Path) -> Disk:
+            try:
+                disk = RealDisk(path)
+                return disks.setdefault(disk.root.resolve(strict=True), disk)
+            except OSError as error:
+                raise DirectoryUnusable(str(path), error.strerror or str(error)) from error
+
+        def disks_at(paths: Sequence[Path], role: str) -> tuple[Disk, ...]:
+            found = tuple(disk_at(path) for path in paths or (self.directory,))
+            for at, disk in enumerate(found):
+                if disk in found[:at]:
+                    raise DirectoryGivenTwice(str(paths[at]), role)
+            return found
+
+        main = disk_at(self.directory)
+        return Directories(
+            main,
+            disks_at(self.journal_directories, "journal"),
+            disks_at(self.ledger_directories, "ledger"),
+        )

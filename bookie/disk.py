@@ -18,7 +18,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -192,9 +192,10 @@ class RealDisk:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             os.close(descriptor)
             raise DirectoryInUse(str(self.root), holder) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock = descriptor
+        with suppress(OSError):  # a full disk can still be locked; the name is for a person
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def unlock(self) -> None:
         if self._lock is not None:

@@ -6,6 +6,7 @@ CallerError
 |- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
 |- DirectoryUnusable       it cannot be made or read
+|- DirectoryGivenTwice     as two journal or two ledger directories
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster
    |- ForeignBookie        it belongs to another bookie of this cluster
@@ -66,6 +67,14 @@ class DirectoryUnusable(CallerError):
     def __init__(self, directory: str, reason: str) -> None:
         super().__init__(f"{directory} cannot be used as a directory for data: {reason}")
         self.directory, self.reason = directory, reason
+
+
+class DirectoryGivenTwice(CallerError):
+    def __init__(self, directory: str, role: str) -> None:
+        super().__init__(
+            f"{directory} was given as two {role} directories; each needs a directory of its own"
+        )
+        self.directory, self.role = directory, role
 
 
 class WrongDirectory(CallerError):

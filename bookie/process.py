@@ -1,7 +1,7 @@
 """One bookie from start to stop: directory, identity, replay, port, service, registration.
 
-Order of the start: the directory is locked; its cookie is checked against the cluster's; the
-storage replays wholly; the port is listened on; requests are served; only then is the bookie
+Order of the start: the directories are locked; their cookies are checked against the cluster's;
+the storage replays wholly; the port is listened on; requests are served; only then is the bookie
 registered. A stop goes the other way. Whatever happens to the registration, the bookie goes on
 serving: no safety rests on it.
 """
@@ -12,9 +12,10 @@ from collections.abc import Callable
 from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
 from bookie.directories import Directories
-from bookie.disk import RealDisk
 from bookie.errors import BookieFailed, PortInUse
 from bookie.identity import identify
+from bookie.operator_service import OperatorService
+from bookie.read_only import ReadOnlyKeeper
 from bookie.registering import Registrar
 from bookie.server import BookieServer, is_free
 from bookie.service import BookieService
@@ -35,7 +36,7 @@ async def run_bookie(
 
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
-    directories = Directories.single(RealDisk(config.directory))
+    directories = config.open_directories()
     directories.lock()
     try:
         store = await open_store(
@@ -79,14 +80,31 @@ async def _run(
         raise
     registration = BookieRegistration(name, address, identity.incarnation, config.rack)
     registrar = Registrar(store, registration)
+    keeper = ReadOnlyKeeper(
+        storage,
+        directories,
+        config.disk_limits,
+        interval_s=config.disk_interval_s,
+        on_space=service.checkpoint_soon,
+        on_change=lambda read_only: registrar.set_read_only(read_only=read_only),
+    )
+    operator = OperatorService(service, storage, keeper, address=address)
+    keeping: asyncio.Task[None] | None = None
     try:
-        await server.start(service)
+        keeper.look()
+        await server.start(service, operator)
         await registrar.start()
+        keeping = asyncio.create_task(keeper.run(), name="read-only keeper")
         _log.info(f"bookie {name} is ready on {address}", incarnation=identity.incarnation)
         on_ready(name, address)
-        failure = await asyncio.shield(service.failure)
+        await asyncio.wait((service.failure, keeping), return_when=asyncio.FIRST_COMPLETED)
+        if not service.failure.done():
+            keeping.result()
+        failure = service.failure.result()
         raise BookieFailed(name, str(failure)) from failure
     finally:
+        if keeping is not None:
+            keeping.cancel()
         await _stop(name, registrar, server, service)
 
 

@@ -39,7 +39,8 @@ class Registrar:
 
     async def start(self) -> None:
         """Register. Raises `NodeExists`, `MetadataUnavailable`."""
-        await register(self._store, self._registration)
+        self._announced = self._registration
+        await register(self._store, self._announced)
         self._task = asyncio.create_task(self._stay(), name="registration")
 
     def set_read_only(self, *, read_only: bool) -> None:

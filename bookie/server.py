@@ -13,11 +13,11 @@ from typing import Any, Final
 import grpc
 
 from bookie.errors import AddressUnusable, PortInUse
+from bookie.operator_service import OperatorService, check_meant
 from bookie.service import AddStream, BookieService
 from ledger.errors import BadMessage
 from ledger.transport.channel import server_options
 from ledger.transport.messages import (
-    BOOKIE_KEY,
     INCARNATION_KEY,
     ack_message,
     batch_runs,
@@ -55,11 +55,13 @@ class BookieServer:
             raise PortInUse(host, port)
         return bound
 
-    async def start(self, service: BookieService) -> None:
+    async def start(self, service: BookieService, operator: OperatorService | None = None) -> None:
         """Serve; requires a storage that has replayed wholly (rule 64)."""
         self._service = service
         handlers = grpc.method_handlers_generic_handler(SERVICE, self._handlers())
         self._server.add_generic_rpc_handlers((handlers,))
+        if operator is not None:
+            self._server.add_generic_rpc_handlers((operator.handlers(),))
         await self._server.start()
 
     async def stop(self) -> None:
@@ -135,12 +137,7 @@ class BookieServer:
     async def _meant(self, context: grpc.aio.ServicerContext[Any, Any]) -> BookieService:
         """Return the service, or abort the call if its client means another bookie."""
         assert self._service is not None
-        info = self._service.info
-        for key, value in context.invocation_metadata() or ():
-            if key == BOOKIE_KEY and value != info.bookie.encode():
-                await context.abort(
-                    grpc.StatusCode.FAILED_PRECONDITION, f"here is bookie {info.bookie}"
-                )
+        await check_meant(context, self._service.info.bookie)
         return self._service
 
 

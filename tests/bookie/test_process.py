@@ -11,11 +11,13 @@ from typing import TypeVar
 
 import pytest
 
+from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from ledger.ids import BookieId
 from ledger.metastore import open_store
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
+from ledger.transport.operator import BookieOperator
 from tests.bookie.processes import bookie, is_alive
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add, add_until_ok, until
@@ -120,6 +122,108 @@ def test_a_clean_stop_keeps_everything_and_takes_the_registration_back(
         with_transport(name, address, check_some)
         (again,) = registered(uri)
         assert again.incarnation != found.incarnation
+
+
+def test_several_journals_and_ledger_directories_keep_everything(uri: str, tmp_path: Path) -> None:
+    roles = [("--journal-dir", f"j{at}") for at in range(2)]
+    roles += [("--ledger-dir", f"l{at}") for at in range(3)]
+    options = [word for option, name in roles for word in (option, str(tmp_path / name))]
+
+    async def add_to_many(transport: GrpcTransport, name: BookieId) -> None:
+        for ledger_id in range(6):
+            run = run_of(*range(10), ledger_id=ledger_id)
+            assert await add(transport, run, bookie=name) is Status.OK
+
+    async def check_many(transport: GrpcTransport, name: BookieId) -> None:
+        for ledger_id in range(6):
+            answer = await transport.read(name, ReadQuery(ledger_id, KEY, 0, 9))
+            assert answer.frames == run_of(*range(10), ledger_id=ledger_id).frames
+
+    with bookie(uri, tmp_path / "b", *options) as process:
+        ready = process.ready()
+        with_transport(*ready, add_to_many)
+        process.kill()
+    with bookie(uri, tmp_path / "b", *options) as process:
+        assert process.ready() == ready
+        with_transport(*ready, check_many)
+        assert process.stop() == 0
+    for name in ("j0", "j1"):
+        assert sorted(p.name for p in (tmp_path / name).iterdir()) == ["LOCK", "cookie", "journal"]
+    for name in ("l0", "l1", "l2"):
+        assert list((tmp_path / name / ENTRY_LOGS).iterdir()), "each has its share"
+    with bookie(uri, tmp_path / "b", *options[:-2]) as process:
+        assert "the same number of journal and ledger directories" in process.refused()
+    swapped = [*options[2:4], *options[:2], *options[4:]]
+    with bookie(uri, tmp_path / "b", *swapped) as process:
+        assert "in the order of the first start" in process.refused()
+    with bookie(uri, tmp_path / "b", *options) as process:
+        with_transport(*process.ready(), check_many)
+
+
+def test_a_directory_that_cannot_be_used_is_told(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with bookie(uri, tmp_path / "b", "--ledger-dir", str(tmp_path / "file")) as process:
+        assert f"{tmp_path / 'file'} cannot be used as a directory" in process.refused()
+    twice = ["--ledger-dir", str(tmp_path / "l"), "--ledger-dir", str(tmp_path / "b" / ".." / "l")]
+    with bookie(uri, tmp_path / "b", *twice) as process:
+        assert "was given as two ledger directories" in process.refused()
+
+
+def test_a_bookie_on_a_disk_that_is_too_full_is_registered_read_only(
+    uri: str, tmp_path: Path
+) -> None:
+    async def refuses_and_serves(transport: GrpcTransport, name: BookieId) -> None:
+        assert await add(transport, run_of(1), bookie=name) is Status.READ_ONLY
+        assert await add(transport, run_of(1, recovery=True), bookie=name) is Status.OK
+        assert (await transport.read_lac(name, LacQuery(7, KEY, fence=True))).fenced
+        assert list((await transport.read(name, ReadQuery(7, KEY, 0, 1))).entries) == [0, 1]
+
+    async def takes(transport: GrpcTransport, name: BookieId) -> None:
+        assert await add(transport, run_of(0), bookie=name) is Status.OK
+
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), takes)
+        assert process.stop() == 0
+    full = ["--disk-low", "0.000001", "--disk-high", "0.000001"]
+    with bookie(uri, tmp_path / "b", *full) as process:
+        with_transport(*process.ready(), refuses_and_serves)
+        (found,) = registered(uri)
+        assert found.read_only
+        assert "read_only" in process.output()
+    with bookie(uri, tmp_path / "b") as process:
+        process.ready()
+        (found,) = registered(uri)
+        assert not found.read_only
+
+
+def test_an_operators_order_moves_the_registration_and_survives_kill_9(
+    uri: str, tmp_path: Path
+) -> None:
+    def order(address: str, *, read_only: bool) -> None:
+        async def scenario() -> None:
+            async with BookieOperator(address) as operator:
+                reply = await operator.set_read_only(read_only=read_only)
+                assert reply.read_only is read_only
+
+        asyncio.run(scenario())
+
+    def is_read_only() -> bool:
+        (found,) = registered(uri)
+        return found.read_only
+
+    with bookie(uri, tmp_path / "b") as process:
+        _, address = process.ready()
+        assert not is_read_only()
+        order(address, read_only=True)
+        asyncio.run(until(lambda: "read_only=True" in process.output()))
+        assert is_read_only()
+        process.kill()
+    with bookie(uri, tmp_path / "b") as process:
+        _, address = process.ready()
+        assert is_read_only()
+        order(address, read_only=False)
+        asyncio.run(until(lambda: "read_only=False" in process.output()))
+        assert not is_read_only()
 
 
 def test_a_client_finds_its_bookie_again_after_a_restart(uri: str, tmp_path: Path) -> None:
