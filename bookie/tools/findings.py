@@ -1,0 +1,84 @@
+"""What a check has found, in values: counts, damages, and what is odd but harmless."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+KEPT_MAX: Final = 1000
+"""Damages and notes that are kept; the others are counted."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+COPY: Final = (
+    "take this bookie out of the cluster and let its ledgers be copied from the other replicas; "
+    "keep the file until that is done"
+)
+REBUILD: Final = "if the entry logs are whole, 'dlog bookie index rebuild' makes the index anew"
+RESTORE: Final = "put the file back from where it went, or " + COPY
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    del what, done, total
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that was promised may not be there."""
+
+    path: str
+    offset: int
+    reason: str
+    advice: str = COPY
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Odd, or left over, and harmless."""
+
+    path: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Counts:
+    journal_files: int = 0
+    journal_records: int = 0
+    """From the mark on: what the next start replays."""
+    journal_bytes: int = 0
+    ledgers: int = 0
+    fenced: int = 0
+    index_pages: int = 0
+    index_entries: int = 0
+    entry_bytes: int = 0
+    entry_logs: int = 0
+    frames: int = 0
+    frame_bytes: int = 0
+    orphans: int = 0
+    """Frames that no index names: deleted, copied elsewhere, or never acknowledged."""
+    orphan_bytes: int = 0
+    healed: int = 0
+    """Entries that are damaged in an entry log, and that the next start writes anew."""
+
+
+@dataclass(slots=True)
+class Findings:
+    counts: Counts = field(default_factory=Counts)
+    damages: list[Damage] = field(default_factory=list)
+    damage_count: int = 0
+    notes: list[Note] = field(default_factory=list)
+    note_count: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damage_count
+
+    def damage(self, path: str, offset: int, reason: str, advice: str = COPY) -> None:
+        self.damage_count += 1
+        if len(self.damages) < KEPT_MAX:
+            self.damages.append(Damage(path, offset, reason, advice))
+
+    def note(self, path: str, reason: str) -> None:
+        self.note_count += 1
+        if len(self.notes) < KEPT_MAX:
+            self.notes.append(Note(path, reason))

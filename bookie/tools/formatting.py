@@ -1,0 +1,111 @@
+"""Makes the directories of a bookie ready for a first start, or empties them for another one.
+
+Order of a wipe: the cookies first, so that what a crash leaves is refused by every start; then
+the data; the cookie in the metadata store last. Only what bookies make is removed.
+"""
+
+import shutil
+from dataclasses import dataclass
+from typing import Final
+
+from bookie import cookie, read_only
+from bookie.cookie import Cookie, read_cookie
+from bookie.directories import Directories
+from bookie.disk import RealDisk
+from bookie.errors import CookieDamaged, ForeignCluster
+from bookie.ledger_directory import DIRECTORIES
+from bookie.recovery import initialise
+from bookie.tools.errors import BookieRegistered, DataThere
+from bookie.tools.offline import OWN_NAMES
+from ledger.cluster import open_namespace
+from ledger.errors import NoSuchNode
+from ledger.metastore.port import MetadataStore
+from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
+
+_FILES: Final = (cookie.PATH, f"{cookie.PATH}.tmp", read_only.PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    directories: tuple[str, ...]
+    wiped: tuple[str, ...]
+    """What was removed."""
+    cookie: Cookie | None
+    """Whose data they were, as far as a cookie said so."""
+
+
+def contents(directories: Directories) -> list[str]:
+    """Return where there is something of a bookie."""
+    return [
+        disk.describe(name)
+        for disk in directories.every()
+        for name in disk.list("")
+        if name in OWN_NAMES
+    ]
+
+
+def owner(directories: Directories) -> Cookie | None:
+    """Return the first cookie that can be read."""
+    for disk in directories.every():
+        try:
+            found = read_cookie(disk)
+        except CookieDamaged:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def format_directories(directories: Directories, *, wipe: bool) -> Formatted:
+    """Make empty directories ready; first empty them if *wipe*.
+
+    Requires that the directories are locked. Raises `DataThere`; `OSError`, after which it may be
+    done again."""
+    there = contents(directories)
+    if there and not wipe:
+        raise DataThere(there[0], "data of a bookie")
+    found = owner(directories)
+    disks = directories.every()
+    for disk in disks:
+        for name in _FILES:
+            if name in disk.list(""):
+                disk.remove(name)
+        disk.sync_directory("")
+    for disk in disks:
+        assert isinstance(disk, RealDisk), "directories can be removed from real disks only"
+        for name in OWN_NAMES:
+            if (disk.root / name).is_dir():
+                shutil.rmtree(disk.root / name)
+        disk.sync_directory("")
+    for disk in directories.ledgers:
+        for name in DIRECTORIES:
+            disk.make_directory(name)
+        disk.sync_directory("")
+    initialise(directories)
+    return Formatted(tuple(disk.describe("") for disk in disks), tuple(there), found)
+
+
+async def check_forgettable(store: MetadataStore, bookie: str, known: Cookie | None) -> None:
+    """Raise `ForeignCluster` if the data are of another cluster, `BookieRegistered` if a
+    bookie of that name runs, wherever."""
+    namespace = await open_namespace(store)
+    if known is not None and known.instance != namespace.instance:
+        raise ForeignCluster("the data", known.instance, namespace.instance)
+    for parent in (AVAILABLE, READ_ONLY):
+        if await store.exists(f"{parent}/{bookie}") is not None:
+            raise BookieRegistered(bookie)
+
+
+async def forget_cookie(store: MetadataStore, bookie: str, known: Cookie | None) -> bool:
+    """Let the cluster forget *bookie*; return whether it knew it.
+
+    If the cluster's cookie is of other data than *known*, it stays."""
+    path = f"{COOKIES}/{bookie}"
+    try:
+        found = await store.get(path)
+    except NoSuchNode:
+        return False
+    if known is not None and Cookie.decode(found.value).cookie != known.cookie:
+        return False
+    await store.delete(path, version=found.version)
+    return True

@@ -1,0 +1,165 @@
+"""The index files of one ledger directory as a start would find them: the redo file laid on top.
+
+Reads only. Small files of many ledgers are opened and closed one by one; the last pages that
+were looked at stay in memory.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from bookie.disk import Disk
+from bookie.errors import IndexDamaged
+from bookie.files import FileCache
+from bookie.index import redo
+from bookie.index.format import (
+    DIRECTORY,
+    PAGE_BYTES,
+    PAGE_ENTRIES,
+    SLOT,
+    SLOTS_AT,
+    SUFFIX,
+    LedgerHeader,
+    check_page,
+    decode_header,
+    page_offset,
+    path_of,
+)
+from bookie.index.ledger_index import Location
+
+_FILES_MAX: Final = 64
+_PAGES_MAX: Final = 4096
+_HEADERS_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A file in the index that is none of it."""
+
+    path: str
+    reason: str
+
+
+class IndexFiles:
+    """See the module's docstring."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._files = FileCache(disk, _FILES_MAX)
+        self._redo = {(image.ledger_id, image.offset): image.data for image in redo.read(disk)}
+        self._pages: OrderedDict[tuple[int, int], list[Location]] = OrderedDict()
+        self._headers: OrderedDict[int, LedgerHeader | IndexDamaged] = OrderedDict()
+        self.strays: list[Stray] = []
+        self._here = self._list()
+
+    @property
+    def redo_images(self) -> int:
+        """How many blocks a start would write to their places again."""
+        return len(self._redo)
+
+    def ledgers(self) -> list[int]:
+        return list(self._here)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._here
+
+    def path(self, ledger_id: int) -> str:
+        return self._disk.describe(path_of(ledger_id))
+
+    def header(self, ledger_id: int) -> LedgerHeader:
+        """Raises `IndexDamaged`."""
+        found = self._headers.get(ledger_id)
+        if found is None:
+            try:
+                data = self._block(ledger_id, 0)
+                found = decode_header(data, ledger_id, self.path(ledger_id))
+            except IndexDamaged as damage:
+                found = damage
+            self._headers[ledger_id] = found
+            while len(self._headers) > _HEADERS_MAX:
+                self._headers.popitem(last=False)
+        if isinstance(found, IndexDamaged):
+            raise found
+        return found
+
+    def locations(self, header: LedgerHeader, number: int) -> list[Location]:
+        """Return where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
+        place = (header.ledger_id, number)
+        found = self._pages.get(place)
+        if found is not None:
+            self._pages.move_to_end(place)
+            return found
+        page = self._block(header.ledger_id, page_offset(number))
+        check_page(page, header.ledger_id, number, self.path(header.ledger_id))
+        first = number * PAGE_ENTRIES
+        found = [
+            Location(first + slot, log_id, offset, length)
+            for slot, (log_id, length, offset) in enumerate(SLOT.iter_unpack(page[SLOTS_AT:]))
+            if length
+        ]
+        self._pages[place] = found
+        while len(self._pages) > _PAGES_MAX:
+            self._pages.popitem(last=False)
+        return found
+
+    def location(self, header: LedgerHeader, entry_id: int) -> Location | None:
+        """Return where an entry lies; None if the index has no such entry. Raises
+        `IndexDamaged`."""
+        number = entry_id // PAGE_ENTRIES
+        if not header.has_page(number):
+            return None
+        for location in self.locations(header, number):
+            if location.entry_id == entry_id:
+                return location
+        return None
+
+    def pages(self, header: LedgerHeader) -> Iterator[int]:
+        return chain.from_iterable(range(first, last + 1) for first, last in header.extents)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _block(self, ledger_id: int, offset: int) -> bytes:
+        image = self._redo.get((ledger_id, offset))
+        if image is not None:
+            return image
+        try:
+            with self._files.use(path_of(ledger_id)) as file:
+                return file.read(PAGE_BYTES, offset)
+        except FileNotFoundError:
+            raise IndexDamaged(self.path(ledger_id), 0, "the file is gone") from None
+        except OSError as error:
+            raise IndexDamaged(self.path(ledger_id), offset, str(error)) from error
+
+    def _list(self) -> dict[int, None]:
+        found = dict.fromkeys(ledger_id for ledger_id, _ in self._redo)
+        for outer in self._disk.list(DIRECTORY):
+            if len(outer) != 2:
+                continue
+            for inner in self._disk.list(f"{DIRECTORY}/{outer}"):
+                for name in self._disk.list(f"{DIRECTORY}/{outer}/{inner}"):
+                    path = f"{DIRECTORY}/{outer}/{inner}/{name}"
+                    ledger_id = _ledger_of(name)
+                    if ledger_id is not None and path_of(ledger_id) == path:
+                        found[ledger_id] = None
+                    else:
+                        self.strays.append(Stray(self._disk.describe(path), _why_stray(name)))
+        return dict.fromkeys(sorted(found))
+
+
+def _ledger_of(name: str) -> int | None:
+    digits = name.removesuffix(SUFFIX)
+    if digits == name or len(digits) != 16:
+        return None
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return None
+
+
+def _why_stray(name: str) -> str:
+    if _ledger_of(name) is not None:
+        return "the index file of another place: nobody looks for it here"
+    return "not an index file"

@@ -1,0 +1,201 @@
+"""Makes the index of a stopped bookie anew, from its entry logs.
+
+What an index says besides places is nowhere else on the disk for sure, so:
+
+    every ledger is fenced. Whether it was is not known, and a fence that is forgotten lets an
+        old writer have entries acknowledged behind a ledger's end (BK #2773, #2774)
+    the access key comes from the metadata store, from the journal, or from a header that is
+        still whole. Without it a ledger cannot be made, and without the ledger the bookie would
+        say that it has no such entry: then the whole rebuild is refused
+    the store also knows ledgers that were only fenced here: they are made too, fenced and empty
+
+Ledgers with a tombstone stay deleted. If the tombstones themselves are damaged they are given
+up: what was deleted may come back, until the next collection.
+
+It is refused where an entry log is damaged: what is lost there would become a "no such entry",
+while the old index, whatever is left of it, tells it as damage. The journals stay as they are: the
+next start replays them onto the new index.
+
+Crash-safe: new files are written beside the old ones and synced; then the redo file is applied
+and emptied; then each new file takes the place of the old one. An end at any place leaves
+index files that are old or new, each as a whole, and the same command again finishes it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.directories import Directories
+from bookie.disk import Disk, DiskFile
+from bookie.entrylog.scan import Batch
+from bookie.index import redo, tombstones
+from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
+from bookie.index.ledger_index import LedgerIndex
+from bookie.tools import entrylog_files
+from bookie.tools.entrylog_files import LogEnd
+from bookie.tools.errors import RebuildRefused
+from bookie.tools.findings import Progress, no_progress
+from bookie.tools.index_build import REBUILT_SUFFIX, LogFrames, Places, write_index
+from bookie.tools.offline import check_places, check_used, read_only
+from bookie.tools.rebuild_plan import RebuildPlan
+from bookie.tools.store_ledgers import StoreLedgers
+
+ENTRIES_IN_MEMORY_MAX: Final = 20_000_000
+"""Above it the entry logs are read several times, for some of the ledgers each time."""
+_FILES_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    ledgers: int
+    """All of them are fenced now."""
+    entries: int
+    entry_logs: int
+    damaged_before: int
+    """Ledgers whose index could not be read."""
+    left_out: tuple[int, ...]
+    """Ledgers in entry logs that the store does not know any more and that have no key here."""
+    asked_store: bool
+
+
+def rebuild(
+    directories: Directories,
+    stored: StoreLedgers | None,
+    *,
+    progress: Progress = no_progress,
+    entries_in_memory_max: int = ENTRIES_IN_MEMORY_MAX,
+) -> Rebuilt:
+    """Make the index anew. *stored* is None if the metadata store is not to be asked; then
+    ledgers without an entry and without an index file here are not known, and not fenced.
+
+    Requires that the directories are locked. Raises `RebuildRefused`, having changed nothing;
+    `NotABookie`, a `WrongDirectory`; `OSError`, after which it may be done again."""
+    check_used(directories)
+    check_places(directories)
+    plan = RebuildPlan(read_only(directories), stored, progress)
+    plan.make()
+    entries = 0
+    for at, disk in enumerate(directories.ledgers):
+        build = _Build(disk, plan.headers[at], len(directories.ledgers), progress)
+        passes = -(-plan.entries[at] // entries_in_memory_max) or 1
+        entries += build.write(passes)
+    for at, disk in enumerate(directories.ledgers):
+        damaged = disk.describe(tombstones.PATH) in plan.damaged_tombstones
+        _put_in_place(disk, list(plan.headers[at]), drop_tombstones=damaged)
+    return Rebuilt(
+        sum(map(len, plan.headers)),
+        entries,
+        plan.entry_logs,
+        plan.damaged_before,
+        tuple(sorted(plan.left_out)),
+        stored is not None,
+    )
+
+
+class _Build:
+    """Writes the new index files of one ledger directory beside the old ones."""
+
+    def __init__(
+        self, disk: Disk, headers: dict[int, LedgerHeader], directories: int, progress: Progress
+    ) -> None:
+        self._disk = disk
+        self._headers = headers
+        self._directories = directories
+        self._progress = progress
+        self._made: dict[str, None] = {}
+
+    def write(self, passes: int) -> int:
+        """Return how many entries the new files name. Raises `RebuildRefused`."""
+        _remove_leftovers(self._disk)
+        count = 0
+        logs = LogFrames(self._disk)
+        try:
+            for part in range(passes):
+                places = self._places(part, passes)
+                mine = [one for one in self._headers if self._is_in(one, part, passes)]
+                for begin in range(0, len(mine), _FILES_AT_ONCE):
+                    self._progress("writing index files", begin, len(mine))
+                    count += self._write_some(mine[begin : begin + _FILES_AT_ONCE], places, logs)
+        finally:
+            logs.close()
+        for directory in self._made:
+            self._disk.sync_directory(directory)
+        return count
+
+    def _is_in(self, ledger_id: int, part: int, passes: int) -> bool:
+        return ledger_id // self._directories % passes == part
+
+    def _places(self, part: int, passes: int) -> dict[int, Places]:
+        found: dict[int, Places] = {}
+        for log_id, batch in self._batches():
+            ledger_id = batch.ledger_id
+            if ledger_id in self._headers and self._is_in(ledger_id, part, passes):
+                places = found.setdefault(ledger_id, Places())
+                for entry_id, offset, length in batch.entries():
+                    if 0 <= entry_id <= ENTRY_ID_MAX:
+                        places.add(entry_id, log_id, offset, length)
+        return found
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
+        for log_id in entrylog_files.log_ids(self._disk):
+            log = entrylog_files.summary(self._disk, log_id)
+            for item in entrylog_files.frames(self._disk, log):
+                if not isinstance(item, LogEnd):
+                    yield log_id, item
+
+    def _write_some(self, ledger_ids: list[int], places: dict[int, Places], logs: LogFrames) -> int:
+        count = 0
+        files: list[DiskFile] = []
+        try:
+            for ledger_id in ledger_ids:
+                found = places.pop(ledger_id, None)
+                try:
+                    rows = found.newest(ledger_id, logs) if found else []
+                except ValueError as error:
+                    raise RebuildRefused([str(error)], 1) from error
+                count += len(rows)
+                self._make_directory(directory_of(ledger_id))
+                files.append(write_index(self._disk, self._headers[ledger_id], rows))
+            self._disk.sync_files(files)
+        finally:
+            for file in files:
+                file.close()
+        return count
+
+    def _make_directory(self, directory: str) -> None:
+        if directory in self._made:
+            return
+        self._disk.make_directory(directory)
+        self._disk.sync_directory("")
+        self._disk.sync_directory(DIRECTORY)
+        self._disk.sync_directory(directory.rpartition("/")[0])
+        self._made[directory] = None
+
+
+def _put_in_place(disk: Disk, ledger_ids: list[int], *, drop_tombstones: bool) -> None:
+    """Let the new files take the place of the old ones."""
+    old = LedgerIndex(disk, cache_bytes=0, files_max=_FILES_AT_ONCE)
+    try:
+        old.recover()  # else the redo file would be written over the new files one day
+    finally:
+        old.close()
+    redo.clear(disk)
+    if drop_tombstones:
+        disk.remove(tombstones.PATH)
+        disk.sync_directory(DIRECTORY)
+    directories: dict[str, None] = {}
+    for ledger_id in ledger_ids:
+        disk.rename(path_of(ledger_id) + REBUILT_SUFFIX, path_of(ledger_id))
+        directories[directory_of(ledger_id)] = None
+    for directory in directories:
+        disk.sync_directory(directory)
+
+
+def _remove_leftovers(disk: Disk) -> None:
+    """Remove what an interrupted rebuild wrote."""
+    for outer in disk.list(DIRECTORY):
+        if len(outer) == 2:
+            for inner in disk.list(f"{DIRECTORY}/{outer}"):
+                for name in disk.list(f"{DIRECTORY}/{outer}/{inner}"):
+                    if name.endswith(REBUILT_SUFFIX):
+                        disk.remove(f"{DIRECTORY}/{outer}/{inner}/{name}")

@@ -1,0 +1,187 @@
+"""Decides whether the index of a bookie can be made anew, and what its ledgers are to say.
+
+Writes nothing, and tells all reasons against it together.
+"""
+
+from array import array
+from typing import Final
+
+from bookie.directories import Directories
+from bookie.disk import Disk
+from bookie.errors import IndexDamaged
+from bookie.index.format import LedgerHeader
+from bookie.index.tombstones import Tombstones
+from bookie.tools import entrylog_files
+from bookie.tools.entrylog_files import LogEnd
+from bookie.tools.errors import RebuildRefused
+from bookie.tools.findings import Progress
+from bookie.tools.index_files import IndexFiles
+from bookie.tools.journal_walk import JournalEnd, walk
+from bookie.tools.store_ledgers import StoreLedgers
+from ledger.entry import parse_header
+from ledger.errors import DamagedEntry
+
+_REASONS_MAX: Final = 10
+
+
+class RebuildPlan:
+    """See the module's docstring."""
+
+    def __init__(
+        self, directories: Directories, stored: StoreLedgers | None, progress: Progress
+    ) -> None:
+        self._directories = directories
+        self._stored = stored
+        self._progress = progress
+        self._problems: list[str] = []
+        self._problem_count = 0
+        self._keys: dict[int, bytes] = {}
+        self._lacs: dict[int, tuple[int, bytes]] = {}
+        self._log_ends: dict[int, int] = {}
+        self.headers: list[dict[int, LedgerHeader]] = []
+        """Per ledger directory, the ledgers to be made."""
+        self.entries: list[int] = []
+        self.entry_logs = 0
+        self.damaged_before = 0
+        self.damaged_tombstones: list[str] = []
+        self.left_out: dict[int, None] = {}
+
+    def make(self) -> None:
+        """Raises `RebuildRefused`."""
+        journaled = self._read_journals()
+        for at, disk in enumerate(self._directories.ledgers):
+            found = self._read_logs(disk, at)
+            found |= self._read_index(disk)
+            wanted = [*journaled, *(self._stored.here if self._stored else ())]
+            found |= dict.fromkeys(
+                one for one in wanted if self._directories.ledger_directory_of(one) == at
+            )
+            deleted = self._tombstones(disk)
+            headers = {}
+            for ledger_id in sorted(found):
+                key = None if ledger_id in deleted else self._key(ledger_id)
+                if key is not None:
+                    proof = self._lacs.get(ledger_id, (0, b""))[1]
+                    headers[ledger_id] = LedgerHeader(ledger_id, key, True, proof)
+            self.headers.append(headers)
+        if self._problem_count:
+            raise RebuildRefused(self._problems, self._problem_count)
+
+    def _tombstones(self, disk: Disk) -> Tombstones:
+        try:
+            return Tombstones.load(disk)
+        except IndexDamaged as damage:
+            self.damaged_tombstones.append(damage.path)
+            return Tombstones(disk, (array("q"), array("q")))
+
+    def _refuse(self, reason: str) -> None:
+        self._problem_count += 1
+        if len(self._problems) < _REASONS_MAX:
+            self._problems.append(reason)
+
+    def _read_journals(self) -> list[int]:
+        """Return the ledgers that the journals name, and learn their keys."""
+        found: dict[int, None] = {}
+        for disk in self._directories.journals:
+            for item in walk(disk, everything=True):
+                if not isinstance(item, JournalEnd):
+                    found[item.record.ledger_id] = None
+                    self._learn_key(item.record.ledger_id, item.record.key, item.path)
+                elif item.is_damage:
+                    self._refuse(
+                        f"{item.path} is damaged at byte {item.offset}: {item.reason}, so the "
+                        "bookie cannot be started anyway"
+                    )
+        return list(found)
+
+    def _read_logs(self, disk: Disk, at: int) -> dict[int, None]:
+        """Scan all entry logs; return the ledgers in them."""
+        found: dict[int, None] = {}
+        count = 0
+        self._log_ends = {}
+        logs = [entrylog_files.summary(disk, i) for i in entrylog_files.log_ids(disk)]
+        total_bytes, done_bytes = sum(log.size_bytes for log in logs), 0
+        for log in logs:
+            self._progress("reading entry logs", done_bytes, total_bytes)
+            done_bytes += log.size_bytes
+            self.entry_logs += 1
+            for item in entrylog_files.frames(disk, log):
+                if isinstance(item, LogEnd):
+                    self._log_ends[log.log_id] = item.offset
+                    if item.is_damage:
+                        self._refuse(f"{log.path} is damaged at byte {item.offset}: {item.reason}")
+                elif item.ledger_id >= 0:
+                    found[item.ledger_id] = None
+                    count += len(item.run.entries)
+                    self._learn_lac(item.ledger_id, item.run.last_add_confirmed, item.run.proof())
+                    if self._directories.ledger_directory_of(item.ledger_id) != at:
+                        self._refuse(
+                            f"{log.path} has ledger {item.ledger_id}, which belongs to another "
+                            "ledger directory: they were given in another order, or not all"
+                        )
+        self.entries.append(count)
+        return found
+
+    def _read_index(self, disk: Disk) -> dict[int, None]:
+        """Look at what can still be read of the old index; return its ledgers."""
+        index = IndexFiles(disk)
+        try:
+            ledgers = index.ledgers()
+            for done, ledger_id in enumerate(ledgers):
+                self._progress("reading the old index", done, len(ledgers))
+                try:
+                    header = index.header(ledger_id)
+                    self._learn_key(ledger_id, header.key, index.path(ledger_id))
+                    if header.lac_proof:
+                        proven = parse_header(header.lac_proof)
+                        self._learn_lac(ledger_id, proven.last_add_confirmed, header.lac_proof)
+                    self._check_named(index, header)
+                except (IndexDamaged, DamagedEntry):
+                    self.damaged_before += 1
+            return dict.fromkeys(ledgers)
+        finally:
+            index.close()
+
+    def _check_named(self, index: IndexFiles, header: LedgerHeader) -> None:
+        """Whatever the old index names must have been found."""
+        damaged: IndexDamaged | None = None
+        for number in index.pages(header):
+            try:
+                locations = index.locations(header, number)
+            except IndexDamaged as error:
+                damaged = error
+                continue
+            for entry_id, log_id, offset, length in locations:
+                if offset + length > self._log_ends.get(log_id, 0):
+                    self._refuse(
+                        f"entry {entry_id} of ledger {header.ledger_id} was at byte {offset} of "
+                        f"entry log {log_id:08x}, which is not whole there"
+                    )
+                    return
+        if damaged is not None:
+            raise damaged
+
+    def _learn_key(self, ledger_id: int, key: bytes, path: str) -> None:
+        if self._keys.setdefault(ledger_id, key) != key:
+            self._refuse(f"{path} has another key for ledger {ledger_id} than an earlier file")
+
+    def _learn_lac(self, ledger_id: int, lac: int, proof: bytes) -> None:
+        known = self._lacs.get(ledger_id)
+        if known is None or lac > known[0]:
+            self._lacs[ledger_id] = lac, proof
+
+    def _key(self, ledger_id: int) -> bytes | None:
+        """Return the ledger's key; None if it is to be left out."""
+        told = self._stored.keys.get(ledger_id) if self._stored is not None else None
+        key = self._keys.get(ledger_id)
+        if told is not None and key not in (None, told):
+            self._refuse(f"ledger {ledger_id} has another key here than in the metadata store")
+        if key is None and told is None:
+            if self._stored is None:
+                self._refuse(
+                    f"the access key of ledger {ledger_id} is neither in the journal nor in its "
+                    "old index; the metadata store has it, so give its URI"
+                )
+            else:
+                self.left_out[ledger_id] = None
+        return key if told is None else told
