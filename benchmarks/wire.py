@@ -28,7 +28,8 @@ from bookie.disk import RealDisk
 from bookie.prepared import Prepared
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
-from bookie.storage import BookieStorage, StorageConfig
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.entry import HEADER_BYTES
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, ReadAnswer, ReadQuery, Status

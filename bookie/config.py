@@ -10,7 +10,7 @@ from bookie.disk import Disk, RealDisk
 from bookie.disk_watch import DiskLimits
 from bookie.errors import AddressUnusable, DirectoryGivenTwice, DirectoryUnusable
 from bookie.service import ServiceConfig
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound by itself
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from bookie.directories import Directories
 from bookie.disk import Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
 from bookie.entrylog.reader import EntryLogReader
@@ -23,6 +24,7 @@ from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.tombstones import Tombstones
 from bookie.memtable import Memtable
+from bookie.storage_config import StorageConfig
 
 DIRECTORIES: Final = (entrylog_format.DIRECTORY, index_format.DIRECTORY)
 
@@ -112,3 +114,16 @@ class LedgerDirectory:
         stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
         self.index.flush()
         return stored
+
+
+def open_ledger_directories(
+    directories: Directories, config: StorageConfig
+) -> list[LedgerDirectory]:
+    """Share caches and files out among all of them."""
+    count = len(directories.ledgers)
+    each = LedgerDirectoryConfig(
+        entry_log_bytes_max=config.entry_log_bytes_max,
+        index_cache_bytes=config.index_cache_bytes // count,
+        files_open_max=max(1, config.files_open_max // count),
+    )
+    return [LedgerDirectory(disk, each) for disk in directories.ledgers]

@@ -32,20 +32,21 @@ from os import urandom
 from typing import Final, Self, TypeVar
 
 from bookie.directories import Directories
-from bookie.disk import Disk, DiskFull
+from bookie.disk import Disk
 from bookie.entrylog.reader import Stored
 from bookie.errors import FileDamaged, IndexDamaged, StorageFailed
-from bookie.flush import Flush, header_of
 from bookie.frames import Bad, Checked, check_frames
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
-from bookie.journal.format import Kind, Mark, Record
+from bookie.journal.format import Kind, Record
 from bookie.journal.journals import Journals
-from bookie.ledger_directory import LedgerDirectory, LedgerDirectoryConfig
+from bookie.keeping import Keeper
+from bookie.ledger_directory import LedgerDirectory, open_ledger_directories
 from bookie.ledgers import LedgerRecord, LedgerTable
 from bookie.memory import Memory, Recent
 from bookie.pieces import Found, limit, merge
 from bookie.prepared import Prepared, Vetted
 from bookie.recovery import Recovery
+from bookie.storage_config import StorageConfig
 from ledger.entry import LAC_ENTRY
 from ledger.errors import HandleClosed
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
@@ -57,31 +58,6 @@ _ATTEMPTS_MAX: Final = 1000
 
 _Outcome = TypeVar("_Outcome")
 _Damaged = TypeVar("_Damaged")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageConfig:
-    memtable_bytes_max: int = 128 * 1024 * 1024
-    """Adds are refused while so much waits for a checkpoint; as much again during one."""
-    recovery_reserve_bytes: int = 32 * 1024 * 1024
-    """So much more is taken from recovery adds."""
-    journal_file_bytes_max: int = 256 * 1024 * 1024
-    journal_preallocate_bytes: int = 64 * 1024 * 1024
-    """Space taken ahead; with half of it left and no more to be had, adds are refused."""
-    recent_bytes_max: int = 128 * 1024 * 1024
-    """What a checkpoint wrote stays in memory until the next, if it is not more than this."""
-    entry_log_bytes_max: int = 1024 * 1024 * 1024
-    index_cache_bytes: int = 32 * 1024 * 1024
-    """Shared out among the ledger directories, as the files are."""
-    ledgers_in_memory_max: int = 20_000
-    """Ledgers whose key and fence stay in memory after they were flushed."""
-    files_open_max: int = 400
-    """Of index files, and of entry logs."""
-
-    def __post_init__(self) -> None:
-        assert self.memtable_bytes_max > 0, "without a memtable no add can be taken"
-        assert self.files_open_max > 0, "without open files nothing can be read"
-        assert self.ledgers_in_memory_max > 0, "a ledger in use has to be in memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +76,6 @@ class _Unvetted:
 
     stored: LedgerHeader
     generation: int
-
-
-@dataclass(slots=True)
-class _Checkpoint:
-    """One that is under way, or is to be done again when there is space."""
-
-    marks: tuple[Mark, ...]
-    flush: Flush
 
 
 class BookieStorage:
@@ -129,15 +97,12 @@ class BookieStorage:
         self._ledger_directories = ledger_directories
         self._memory = Memory(recent_bytes_max=config.recent_bytes_max)
         self._lock = threading.Lock()
-        self._checkpoint_lock = threading.Lock()
-        self._begun: _Checkpoint | None = None
-        self._marks = journals.positions()
-        self._generation = 0
-        self._failure: StorageFailed | None = None
+        self._keeper = Keeper(
+            directories, ledger_directories, journals, ledgers, self._memory, self._lock
+        )
+        self._journal_failure: StorageFailed | None = None
         self._closed = False
         self._told_read_only = False
-        self._no_space = ""
-        self._frozen: StorageFailed | None = None
 
     @classmethod
     def open(
@@ -155,7 +120,7 @@ class BookieStorage:
             directories = Directories.single(directories)
         directories.lock()
         try:
-            ledger_directories = _open_ledger_directories(directories, config)
+            ledger_directories = open_ledger_directories(directories, config)
             recovery = Recovery(
                 directories=directories,
                 ledger_directories=ledger_directories,
@@ -220,7 +185,7 @@ class BookieStorage:
             return None
 
         def unvetted(record: LedgerRecord | None) -> _Unvetted | None:
-            return None if record is None else _Unvetted(record.stored, self._generation)
+            return None if record is None else _Unvetted(record.stored, self._keeper.generation)
 
         outcome = self._with_record(run.ledger_id, unvetted, None)
         return None if outcome is None else self._vet(outcome, checked)
@@ -285,7 +250,7 @@ class BookieStorage:
         try:
             return self._journals.commit(journal)
         except StorageFailed as failure:
-            self._failure = failure
+            self._journal_failure = failure
             raise
 
     # Refusing.
@@ -297,18 +262,12 @@ class BookieStorage:
             f"{self._directories.journals[at].describe('')} has no room for its journal"
             for at in self._journals.full
         ]
-        frozen = [str(self._frozen)] if self._frozen is not None else []
-        return (*full, *([self._no_space] if self._no_space else []), *frozen)
+        return (*full, *self._keeper.troubles)
 
     @property
     def read_only(self) -> bool:
         """Whether normal adds are refused; fences, reads and recovery adds never are."""
-        return bool(
-            self._told_read_only
-            or self._no_space
-            or self._frozen is not None
-            or self._journals.full
-        )
+        return bool(self._told_read_only or self._journals.full or self._keeper.troubles)
 
     def set_read_only(self, *, read_only: bool) -> None:
         """Refuse normal adds from now on, or do so only for reasons of its own."""
@@ -362,40 +321,14 @@ class BookieStorage:
     # Keeping.
 
     def checkpoint(self) -> None:
-        """Move what is in memory to entry logs and index, and the marks behind it (rule 65).
-
-        If a disk is full, it is done again by the next call. Raises `StorageFailed`; then the
-        process has to end."""
-        with self._checkpoint_lock:
-            self._check()
-            if self._frozen is not None:
-                return
-            try:
-                self._checkpoint()
-            except DiskFull as error:
-                self._no_space = f"a checkpoint found no space: {error}"
-            except (OSError, FileDamaged) as error:
-                self._fail("a checkpoint", error)
-            else:
-                self._no_space = ""
+        """See `Keeper.checkpoint`."""
+        self._check()
+        self._keeper.checkpoint()
 
     def delete(self, ledger_ids: Sequence[int]) -> None:
-        """Forget ledgers that were deleted from the cluster, for good: whatever is asked of them
-        from now on is answered with "no such ledger" (70). Those that are not here are left out.
-
-        Raises `DiskFull`, if a disk is too full to remember it, and `StorageFailed`."""
-        with self._checkpoint_lock:
-            self._check()
-            with self._lock:
-                here = [one for one in ledger_ids if self._ledgers.is_known(one)]
-            if self._frozen is not None or not here:
-                return
-            try:
-                self._delete(here)
-            except DiskFull:
-                raise
-            except (OSError, FileDamaged) as error:
-                self._fail("the deletion of ledgers", error)
+        """See `Keeper.delete`."""
+        self._check()
+        self._keeper.delete(ledger_ids)
 
     def close(self) -> None:
         """Close all files and free the directories. Requires that no other call is under way.
@@ -408,16 +341,6 @@ class BookieStorage:
         for directory in self._ledger_directories:
             directory.close()
         self._directories.unlock()
-
-    def _fail(self, what: str, error: OSError | FileDamaged) -> None:
-        """Take note that the disk failed. Raises `StorageFailed`, unless there are ledger
-        directories left that did not."""
-        failure = StorageFailed(what, str(error))
-        failed = [directory.failure is not None for directory in self._ledger_directories]
-        if not any(failed) or all(failed):
-            self._failure = failure
-            raise failure from error
-        self._frozen = failure
 
     def _directory_of(self, ledger_id: int) -> LedgerDirectory:
         return self._ledger_directories[self._directories.ledger_directory_of(ledger_id)]
@@ -442,13 +365,13 @@ class BookieStorage:
                 record = self._ledgers.get(ledger_id)
                 if record is not None or not self._ledgers.is_known(ledger_id):
                     return action(record)
-                generation = self._generation
+                generation = self._keeper.generation
             try:
                 stored = self._directory_of(ledger_id).index.load(ledger_id)
             except IndexDamaged:
                 return damaged
             with self._lock:
-                if generation == self._generation:
+                if generation == self._keeper.generation:
                     self._ledgers.adopt(stored)
         return damaged
 
@@ -506,8 +429,8 @@ class BookieStorage:
                 new.append(index)
             elif isinstance(vetted, Status):
                 return vetted, 0
-            elif vetted is None or vetted.generation != self._generation:
-                return _Unvetted(record.stored, self._generation)
+            elif vetted is None or vetted.generation != self._keeper.generation:
+                return _Unvetted(record.stored, self._keeper.generation)
             elif entry_id not in vetted.present:
                 new.append(index)
         return new
@@ -559,57 +482,13 @@ class BookieStorage:
         recent = self._memory.find(record.stored, query.first, query.last, query.bytes_max)
         return _View(recent, record.stored, record.lac_proof, record.fenced)
 
-    def _checkpoint(self) -> None:
-        if self._begun is None:
-            # Everything in a journal before this place was put into the memtable before it
-            # was queued, so into the one that is taken next or an earlier one.
-            marks = self._journals.positions()
-            with self._lock:
-                rolled = any(
-                    mark.journal_id != last.journal_id
-                    for mark, last in zip(marks, self._marks, strict=True)
-                )
-                if not self._ledgers.is_dirty and not rolled:
-                    return
-                headers = [header_of(record) for record in self._ledgers.begin_flush()]
-                memtable = self._memory.begin_flush(headers)
-            flush = Flush(memtable, headers, self._directories, self._ledger_directories)
-            self._begun = _Checkpoint(marks, flush)
-        begun = self._begun
-        begun.flush.run()
-        with self._lock:
-            self._ledgers.end_flush(begun.flush.stored)
-            self._memory.end_flush()
-            self._generation += 1
-            self._begun = None
-        assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
-        self._journals.advance(begun.marks)
-        self._marks = begun.marks
-
-    def _delete(self, ledger_ids: Sequence[int]) -> None:
-        by_directory = [
-            (directory, own)
-            for at, directory in enumerate(self._ledger_directories)
-            if (own := [i for i in ledger_ids if self._directories.ledger_directory_of(i) == at])
-        ]
-        for directory, own in by_directory:
-            directory.bury(own)
-        with self._lock:
-            for ledger_id in ledger_ids:
-                self._ledgers.remove(ledger_id)
-                self._memory.remove(ledger_id)
-            if self._begun is not None:
-                self._begun.flush.forget(ledger_ids)
-            self._generation += 1
-        for directory, own in by_directory:
-            directory.remove(own)
-
     def _is_deleted(self, ledger_id: int) -> bool:
         return ledger_id in self._directory_of(ledger_id).tombstones
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        failure = self._journal_failure or self._keeper.failure
+        if failure is not None:
+            raise failure
         if self._closed:
             raise HandleClosed("the storage")
 
@@ -642,15 +521,3 @@ def _answer(query: ReadQuery, view: _View, stored: Stored) -> ReadAnswer:
         lac_proof=view.lac_proof,
         fenced=view.fenced,
     )
-
-
-def _open_ledger_directories(
-    directories: Directories, config: StorageConfig
-) -> list[LedgerDirectory]:
-    count = len(directories.ledgers)
-    each = LedgerDirectoryConfig(
-        entry_log_bytes_max=config.entry_log_bytes_max,
-        index_cache_bytes=config.index_cache_bytes // count,
-        files_open_max=max(1, config.files_open_max // count),
-    )
-    return [LedgerDirectory(disk, each) for disk in directories.ledgers]

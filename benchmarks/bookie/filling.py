@@ -9,7 +9,7 @@ from benchmarks.bookie.bench import BOOKIE
 from bookie.command import run_until_signal
 from bookie.config import BookieConfig
 from bookie.service import ServiceConfig
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 
 _NEVER_BYTES: Final = 1 << 40
 

@@ -13,7 +13,8 @@ from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import JournalMissing, StorageFailed
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
-from bookie.storage import BookieStorage, StorageConfig
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.entry import encode_lac, parse_header, verify_frame
 from ledger.errors import HandleClosed
 from ledger.requests import AddRun, LacAnswer, ReadQuery, Status

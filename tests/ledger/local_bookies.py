@@ -11,7 +11,8 @@ from bookie.core import Storage
 from bookie.disk import RealDisk
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
-from bookie.storage import BookieStorage, StorageConfig
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.client import ClientConfig, LedgerClient
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore

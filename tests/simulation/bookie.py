@@ -25,7 +25,8 @@ from bookie.core import (
 from bookie.errors import FileDamaged, StorageFailed
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_SUFFIX, Mark, path_of
-from bookie.storage import BookieStorage, StorageConfig
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.entry import access_key
 from ledger.errors import StorageError
 from ledger.ids import BookieId

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 from ledger.entry import access_key
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 from ledger.quorum import Quorum
 from tests.simulation.network import Weather
 

@@ -4,19 +4,19 @@ from bookie.disk import Disk
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.index import redo
 from bookie.index.redo import Image
-from bookie.storage import BookieStorage
+from bookie.keeping import Keeper
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
 @mutation("#2983, rule 65")
 def moves_the_mark_before_the_flush(patch: Patch) -> None:
-    honest = BookieStorage._checkpoint
+    honest = Keeper._checkpoint
 
-    def checkpoint(self: BookieStorage) -> None:
+    def checkpoint(self: Keeper) -> None:
         self._journals.advance(self._journals.positions())
         honest(self)
 
-    patch.set(BookieStorage, "_checkpoint", checkpoint)
+    patch.set(Keeper, "_checkpoint", checkpoint)
 
 
 @mutation("rule 67")

@@ -10,7 +10,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie.core import BookieCore, FromDisk, Loaded, Need, Resume, UntilChanged, UntilDurable
-from bookie.storage import BookieStorage, StorageConfig
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.entry import access_key, encode_frame
 from ledger.errors import StorageError
 from ledger.ids import BookieId

@@ -1,0 +1,28 @@
+"""How much memory and disk the storage of a bookie takes, and when it begins new files."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    memtable_bytes_max: int = 128 * 1024 * 1024
+    """Adds are refused while so much waits for a checkpoint; as much again during one."""
+    recovery_reserve_bytes: int = 32 * 1024 * 1024
+    """So much more is taken from recovery adds."""
+    journal_file_bytes_max: int = 256 * 1024 * 1024
+    journal_preallocate_bytes: int = 64 * 1024 * 1024
+    """Space taken ahead; with half of it left and no more to be had, adds are refused."""
+    recent_bytes_max: int = 128 * 1024 * 1024
+    """What a checkpoint wrote stays in memory until the next, if it is not more than this."""
+    entry_log_bytes_max: int = 1024 * 1024 * 1024
+    index_cache_bytes: int = 32 * 1024 * 1024
+    """Shared out among the ledger directories, as the files are."""
+    ledgers_in_memory_max: int = 20_000
+    """Ledgers whose key and fence stay in memory after they were flushed."""
+    files_open_max: int = 400
+    """Of index files, and of entry logs."""
+
+    def __post_init__(self) -> None:
+        assert self.memtable_bytes_max > 0, "without a memtable no add can be taken"
+        assert self.files_open_max > 0, "without open files nothing can be read"
+        assert self.ledgers_in_memory_max > 0, "a ledger in use has to be in memory"
