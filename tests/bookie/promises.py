@@ -1,10 +1,14 @@
 """Drives a storage and remembers what it has promised, to be compared after a crash."""
 
+from collections.abc import Iterable
 from typing import Final
 
-from bookie.storage import BookieStorage, StorageConfig
-from ledger.entry import encode_frame
+from bookie.directories import Directories
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
+from ledger.entry import encode_frame, encode_lac, parse_header
 from ledger.requests import AddRun, ReadQuery, Status
+from tests.bookie.machine import Machine
 from tests.simulation.disk import SimDisk
 
 KEY: Final = b"k" * 16
@@ -40,12 +44,12 @@ def run_of(ledger_id: int, *entries: int, recovery: bool = False, salt: int = 0)
     return AddRun(ledger_id, KEY, entries, lengths, b"".join(frames), recovery=recovery)
 
 
-def entries_of(storage: BookieStorage, ledger_id: int) -> dict[int, bytes]:
+def entries_of(storage: BookieStorage, ledger_id: int, *, bytes_max: int = 700) -> dict[int, bytes]:
     """Return all entries of a ledger, read in answers of any size."""
     found: dict[int, bytes] = {}
     first = 0
     while True:
-        answer = storage.read(ReadQuery(ledger_id, KEY, first, EVERYTHING, bytes_max=700))
+        answer = storage.read(ReadQuery(ledger_id, KEY, first, EVERYTHING, bytes_max))
         if answer.status is Status.NO_SUCH_LEDGER:
             return found
         assert answer.status is Status.OK, answer.status
@@ -57,20 +61,37 @@ def entries_of(storage: BookieStorage, ledger_id: int) -> dict[int, bytes]:
 
 
 class Promises:
-    """What the storage on a disk was asked, and what of it was durable by its own word."""
+    """What the storage of a bookie was asked, and what of it was durable by its own word."""
 
-    def __init__(self, disk: SimDisk, config: StorageConfig = SMALL) -> None:
-        self.disk = disk
+    def __init__(self, place: SimDisk | Machine, config: StorageConfig = SMALL) -> None:
+        """*place* is a disk that is all directories, or a machine with several."""
+        self.disk = place if isinstance(place, SimDisk) else place.disks[0]
+        self.directories = (
+            Directories.single(place) if isinstance(place, SimDisk) else place.directories
+        )
         self.config = config
         self.sent: dict[int, dict[int, bytes]] = {}
         self.stored: dict[int, dict[int, None]] = {}
         self.fenced: dict[int, None] = {}
+        self.lacs: dict[int, int] = {}
+        """Explicit LACs that a checkpoint has written."""
+        self._lacs_sent: dict[int, int] = {}
         self._waiting: list[tuple[int, int, tuple[int, ...] | None]] = []
         self.storage: BookieStorage
 
+    def fork(self, machine: Machine) -> "Promises":
+        """Return the same promises, kept by *machine*, a copy; its storage is not open."""
+        other = Promises(machine, self.config)
+        other.sent = {ledger_id: dict(frames) for ledger_id, frames in self.sent.items()}
+        other.stored = {ledger_id: dict(entries) for ledger_id, entries in self.stored.items()}
+        other.fenced = dict(self.fenced)
+        other.lacs = dict(self.lacs)
+        return other
+
     def open(self) -> None:
         self._waiting.clear()
-        self.storage = BookieStorage.open(self.disk, self.config)
+        self._lacs_sent.clear()
+        self.storage = BookieStorage.open(self.directories, self.config)
 
     def add(self, ledger_id: int, *entries: int, recovery: bool = False) -> Status:
         for entry_id in entries:
@@ -86,8 +107,54 @@ class Promises:
         assert status is Status.OK
         self._waiting.append((ticket, ledger_id, None))
 
+    def set_lac(self, ledger_id: int, lac: int) -> Status:
+        self._lacs_sent[ledger_id] = max(lac, self._lacs_sent.get(ledger_id, lac))
+        frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=1)
+        run = AddRun(ledger_id, KEY, (-1,), (len(frame),), frame, explicit_lac=True)
+        return self.storage.set_lac(run)
+
     def commit(self) -> None:
-        durable = self.storage.commit()
+        for journal in range(self.storage.journals):
+            self._learn(self.storage.commit(journal))
+
+    def checkpoint(self) -> None:
+        before = dict(self._lacs_sent)
+        whole = not self.storage.troubles
+        self.storage.checkpoint()
+        if whole and not self.storage.troubles:
+            self.lacs.update(before)
+
+    def check(self, *, bytes_max: int = 700) -> None:
+        """Every promise is kept, and nothing is there that was never sent."""
+        ledgers = self.sent.keys() | self.fenced.keys() | set(self.storage.ledger_ids())
+        for ledger_id in sorted(ledgers):
+            found = entries_of(self.storage, ledger_id, bytes_max=bytes_max)
+            promised = self.stored.get(ledger_id, {})
+            for entry_id in promised:
+                assert entry_id in found, f"entry {entry_id} of ledger {ledger_id} is lost"
+            for entry_id, frame in found.items():
+                assert frame == self.sent[ledger_id][entry_id], f"{ledger_id}/{entry_id} is other"
+            self._check_lac(ledger_id, promised, found)
+            if ledger_id in self.fenced:
+                status, _ = self.storage.add(run_of(ledger_id, 10**6))
+                assert status is Status.FENCED
+
+    def _check_lac(self, ledger_id: int, promised: Iterable[int], found: Iterable[int]) -> None:
+        answer = self.storage.lac(ledger_id, KEY)
+        known = answer.status is Status.OK
+        assert known or answer.status is Status.NO_SUCH_LEDGER
+        lacs = [parse_header(self.sent[ledger_id][e]).last_add_confirmed for e in promised]
+        if ledger_id in self.lacs:
+            lacs.append(self.lacs[ledger_id])
+        if lacs:
+            assert known, f"ledger {ledger_id} is lost"
+            lac = parse_header(answer.lac_proof).last_add_confirmed
+            assert lac >= max(lacs), f"the LAC of {ledger_id} fell to {lac} from {max(lacs)}"
+        if known:
+            assert answer.last_entry == max(found, default=-1)
+        assert answer.fenced or ledger_id not in self.fenced, f"{ledger_id} lost its fence"
+
+    def _learn(self, durable: int) -> None:
         for ticket, ledger_id, entries in self._waiting:
             if ticket > durable:
                 continue
@@ -96,17 +163,3 @@ class Promises:
             else:
                 self.stored.setdefault(ledger_id, {}).update(dict.fromkeys(entries))
         self._waiting = [waiting for waiting in self._waiting if waiting[0] > durable]
-
-    def check(self) -> None:
-        """Every promise is kept, and nothing is there that was never sent."""
-        ledgers = self.sent.keys() | self.fenced.keys() | set(self.storage.ledger_ids())
-        for ledger_id in sorted(ledgers):
-            found = entries_of(self.storage, ledger_id)
-            for entry_id in self.stored.get(ledger_id, {}):
-                assert entry_id in found, f"entry {entry_id} of ledger {ledger_id} is lost"
-            for entry_id, frame in found.items():
-                assert frame == self.sent[ledger_id][entry_id], f"{ledger_id}/{entry_id} is other"
-            if ledger_id in self.fenced:
-                assert self.storage.lac(ledger_id, KEY).fenced, f"{ledger_id} lost its fence"
-                status, _ = self.storage.add(run_of(ledger_id, 10**6))
-                assert status is Status.FENCED

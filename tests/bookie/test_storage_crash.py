@@ -1,135 +1,201 @@
-"""Power is lost before every single disk operation of a workload; no promise may be broken."""
+"""Power is lost before and after every single disk operation; no promise may be broken.
 
+Nothing but memory changes between two operations, so the place after one is the place before the
+next. Each place is tried with un-synced data lost, kept and torn; then the storage must open,
+have what it promised, have nothing else, work on, and survive that once more.
+
+A run of the workload is copied at each place (`Machine.fork`), so that it runs only once.
+With DLOG_TEST_CRASH_EVERY=1 every place is tried, else a part of them; DLOG_TEST_CHAOS_SEED says
+which.
+"""
+
+import os
 import random
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from ledger.entry import encode_lac
-from ledger.requests import AddRun, Status
-from tests.bookie.promises import KEY, Promises
+from bookie.disk import DiskFull
+from bookie.errors import StorageFailed
+from ledger.requests import Status
+from tests.bookie.machine import Machine
+from tests.bookie.promises import Promises
+from tests.bookie.tally import tally
+from tests.bookie.workload import SETTINGS, Setting, workload
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
+EVERY = int(os.environ.get("DLOG_TEST_CRASH_EVERY", "10"))
+SEED = int(os.environ.get("DLOG_TEST_CHAOS_SEED", "1"))
+LOSSES = tuple(Loss)
 
-def workload(promises: Promises) -> Iterator[None]:
-    """Adds over several ledgers, fences, rolls of journal and logs, checkpoints, restarts."""
-    promises.open()
-    yield
-    for turn in range(4):
-        first = 40 * turn
-        for ledger_id in (1, 2, 259):
-            promises.add(ledger_id, *range(first, first + 25, 1 + ledger_id % 2))
-        promises.commit()
-        promises.add(10 + turn, 0, 1, 5)
-        if turn == 1:
-            promises.fence(2)
-            promises.fence(77)  # a ledger that nothing was ever added to
-        promises.commit()
-        promises.add(1, *range(first + 25, first + 30))
-        yield
-        promises.storage.checkpoint()  # beside an add that is not committed yet
-        promises.commit()
-        promises.add(1, *range(first + 20, first + 34))  # partly there: disk, memory, new
-        promises.add(2, 500 + turn, recovery=True)
-        lac = encode_lac(ledger_id=1, last_add_confirmed=first + 30, length=1)
-        promises.storage.set_lac(AddRun(1, KEY, (-1,), (len(lac),), lac, explicit_lac=True))
-        promises.commit()
-        if turn == 2:
-            promises.fence(12)
-            promises.storage.checkpoint()  # the fence is on disk before its journal record
-            promises.storage.close()
-            promises.open()
-            promises.check()
-        yield
-    promises.commit()
-    promises.storage.checkpoint()
+pytestmark = pytest.mark.timeout(120 if EVERY > 1 else 3600)
 
 
-def run_to_the_end(disk: SimDisk) -> Promises:
-    promises = Promises(disk)
-    for _ in workload(promises):
+def run_to_the_end(setting: Setting, machine: Machine) -> Promises:
+    promises = setting.promises(machine)
+    for _ in workload(machine, promises):
         pass
     return promises
 
 
-def operations_of_the_workload() -> int:
-    disk = SimDisk(0)
-    promises = run_to_the_end(disk)
-    promises.check()
-    return disk.operations
+def at_operations(
+    machine: Machine,
+    promises: Promises,
+    chosen: Callable[[int], bool],
+    act: Callable[[str, Machine, Promises], None],
+) -> Callable[[], None]:
+    """From now on, call *act* with a copy of everything before each operation that is *chosen*.
+
+    Return what does the same once more: after the last operation."""
+
+    def before(operation: str) -> None:
+        number = machine.operations
+        if chosen(number):
+            copy = machine.fork(number)
+            act(f"operation {number} ({operation})", copy, promises.fork(copy))
+
+    machine.before_operation = before
+    return lambda: before("the end")
 
 
-def crash_at(operation: int, seed: int) -> Promises:
-    """Run the workload until the power goes at that operation."""
-    disk = SimDisk(seed)
-    disk.crash_at = operation
-    promises = Promises(disk)
-    with pytest.raises(PowerLost):
-        for _ in workload(promises):
-            pass
-    return promises
+@contextmanager
+def telling(place: str) -> Iterator[None]:
+    """Say where the power was lost when something goes wrong."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"power lost: {place}")
+        raise
+
+
+def open_again(machine: Machine, promises: Promises) -> None:
+    """Open; on a full disk, that may have to wait for space."""
+    try:
+        promises.open()
+    except StorageFailed as failure:
+        if not machine.is_full or not isinstance(failure.__cause__, DiskFull):
+            raise
+        machine.kill()
+        machine.make_space()
+        promises.open()
+    machine.make_space()
 
 
 def works_on(promises: Promises) -> None:
     """The engine is not only readable, it goes on."""
+    promises.commit()
+    promises.checkpoint()
     assert promises.add(1, 10_000) is Status.OK
     promises.fence(3)
     promises.commit()
-    promises.storage.checkpoint()
-    promises.check()
+    promises.checkpoint()
+    promises.check(bytes_max=1 << 20)
     promises.storage.close()
 
 
-@pytest.mark.parametrize("loss", Loss)
-def test_every_promise_survives_a_crash_at_every_disk_operation(loss: Loss) -> None:
-    total = operations_of_the_workload()
-    assert total > 150
-    for operation in range(1, total + 1):
-        promises = crash_at(operation, seed=operation)
-        promises.disk.crash(loss)
-        promises.open()
-        promises.check()
-        works_on(promises)
-        promises.disk.crash(loss)
-        promises.open()
-        promises.check()
-        promises.storage.close()
+def recovers(machine: Machine, promises: Promises, loss: Loss) -> None:
+    open_again(machine, promises)
+    promises.check()
+    works_on(promises)
+    machine.crash(loss)
+    promises.open()
+    promises.check(bytes_max=1 << 20)
+    promises.storage.close()
 
 
-def test_every_promise_survives_a_crash_while_it_recovers_from_a_killed_process() -> None:
-    """A killed process leaves behind what it wrote and did not sync; the recovery believes
-    it, and then the power goes."""
-    total = operations_of_the_workload()
-    lot = random.Random(1)
-    for operation in range(2, total + 1, 2):
-        promises = crash_at(operation, seed=operation)
-        promises.disk.kill()
-        promises.disk.crash_at = promises.disk.operations + lot.randint(1, 40)
-        try:
-            promises.open()
-            promises.check()
-            works_on(promises)
-        except PowerLost:
-            pass
-        promises.disk.crash(lot.choice(list(Loss)))
-        promises.open()
-        promises.check()
-        works_on(promises)
+def test_the_workload_meets_every_kind_of_operation() -> None:
+    seen: dict[str, None] = {}
+    for setting in SETTINGS:
+        machine = setting.machine()
+        machine.before_operation = lambda operation: seen.update(
+            {operation.partition("/")[0]: None}
+        )
+        run_to_the_end(setting, machine).check()
+        tally[f"disk operations of the workload ({setting})"] = machine.operations
+        assert machine.operations > 400
+    assert seen.keys() >= {
+        "create journal", "write journal", "preallocate journal", "sync journal",
+        "rename journal", "remove journal", "sync_directory journal",
+        "create entrylog", "write entrylog", "sync entrylog", "sync_directory entrylog",
+        "remove entrylog",
+        "create index", "write index", "sync index", "sync_directory index",
+        "make_directory index",
+    }  # fmt: skip
 
 
-def test_crashes_one_after_the_other_at_random_operations_break_no_promise() -> None:
-    for seed in range(60):
-        lot = random.Random(seed)
-        promises = Promises(SimDisk(seed))
+@pytest.mark.parametrize("loss", Loss, ids=str)
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_every_promise_survives_a_crash_at_every_disk_operation(
+    setting: Setting, loss: Loss
+) -> None:
+    machine = setting.machine(SEED)
+    promises = setting.promises(machine)
+    every = EVERY if setting.several else max(1, EVERY // 5)
+    offset = SEED + SETTINGS.index(setting) + LOSSES.index(loss)
+
+    def crash(place: str, copy: Machine, kept: Promises) -> None:
+        tally["crash points of a storage at work"] += 1
+        copy.crash(loss)
+        with telling(f"{setting}, {place}, {loss}"):
+            recovers(copy, kept, loss)
+
+    finish = at_operations(machine, promises, lambda n: (n + offset) % every == 0, crash)
+    for _ in workload(machine, promises):
+        pass
+    finish()
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_every_promise_survives_a_second_crash_while_it_recovers(setting: Setting) -> None:
+    """From power loss, and from a killed process: that one leaves behind what it wrote and
+    did not sync, the recovery believes it, and then the power goes."""
+    machine = setting.machine(SEED)
+    promises = setting.promises(machine)
+    lot = random.Random(f"{SEED}/{setting}")
+    share = (0.05 if setting.several else 0.15) / EVERY
+
+    def crash(place: str, copy: Machine, kept: Promises) -> None:
+        first = lot.choice((*LOSSES, None))
+        if first is None:
+            copy.kill()
+        else:
+            copy.crash(first)
+
+        def crash_again(second: str, copy: Machine, kept: Promises) -> None:
+            tally["crash points of a storage that recovers"] += 1
+            loss = lot.choice(LOSSES)
+            copy.crash(loss)
+            with telling(f"{setting}, {place}, {first}; then {second}, {loss}"):
+                recovers(copy, kept, loss)
+
+        finish = at_operations(copy, kept, lambda _: lot.random() < 0.3, crash_again)
+        with telling(f"{setting}, {place}, {first}"):
+            open_again(copy, kept)
+        finish()
+
+    finish = at_operations(machine, promises, lambda _: lot.random() < share, crash)
+    for _ in workload(machine, promises):
+        pass
+    finish()
+
+
+@pytest.mark.parametrize("setting", SETTINGS[::3], ids=str)
+def test_crashes_one_after_the_other_at_random_operations_break_no_promise(
+    setting: Setting,
+) -> None:
+    for seed in range(100 // EVERY):
+        lot = random.Random(f"{SEED}/{seed}")
+        machine = setting.machine(seed)
+        promises = setting.promises(machine)
         for _ in range(6):
-            promises.disk.crash_at = promises.disk.operations + lot.randint(1, 250)
-            try:
-                for _ in workload(promises):
+            tally["crashes one after the other"] += 1
+            machine.crash_at = machine.operations + lot.randint(1, 900)
+            with suppress(PowerLost):
+                for _ in workload(machine, promises):
                     pass
-            except PowerLost:
-                pass
-            promises.disk.crash(lot.choice(list(Loss)))
+            machine.crash(lot.choice(LOSSES))
+            machine.heal()
         promises.open()
         promises.check()
         works_on(promises)

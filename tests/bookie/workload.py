@@ -1,0 +1,102 @@
+"""A scripted life of a bookie's storage that meets every kind of disk operation it has."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bookie.storage_config import StorageConfig
+from ledger.requests import Status
+from tests.bookie.machine import Machine
+from tests.bookie.promises import SMALL, Promises
+
+TURNS = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the workload runs, and how much stays in memory."""
+
+    several: bool
+    recent_bytes_max: int = 0
+
+    def __str__(self) -> str:
+        where = "several directories" if self.several else "one directory"
+        return f"{where}, {self.recent_bytes_max} recent bytes"
+
+    def promises(self, machine: Machine) -> Promises:
+        return Promises(machine, self.config)
+
+    def machine(self, seed: int = 0) -> Machine:
+        return Machine(seed, several=self.several)
+
+    @property
+    def config(self) -> StorageConfig:
+        return replace(SMALL, recent_bytes_max=self.recent_bytes_max)
+
+
+SETTINGS = (
+    Setting(several=False),
+    Setting(several=False, recent_bytes_max=6000),
+    Setting(several=True),
+    Setting(several=True, recent_bytes_max=1 << 20),
+)
+
+
+def workload(machine: Machine, promises: Promises) -> Iterator[None]:
+    """Adds over several ledgers, fences, explicit LACs, rolls of journals and logs, checkpoints,
+    full disks, restarts."""
+    promises.open()
+    yield
+    for turn in range(TURNS):
+        first = 40 * turn
+        for ledger_id in (1, 2, 259):
+            promises.add(ledger_id, *range(first, first + 25, 1 + ledger_id % 2))
+        promises.commit()
+        promises.add(10 + turn, 0, 1, 5)
+        if turn == 1:
+            promises.fence(2)
+            promises.fence(77)  # a ledger that nothing was ever added to
+        promises.commit()
+        promises.add(1, *range(first + 25, first + 30))
+        yield
+        promises.checkpoint()  # beside an add that is not committed yet
+        promises.commit()
+        promises.add(1, *range(first + 20, first + 34))  # partly there: disk, memory, new
+        promises.add(2, 500 + turn, recovery=True)
+        promises.set_lac(1, first + 30)
+        promises.commit()
+        yield
+        fill_up(machine, promises, turn)
+        if turn == 2:
+            promises.fence(12)
+            promises.checkpoint()  # the fence is on disk before its journal record
+            promises.storage.close()
+            promises.open()
+            promises.check()
+        yield
+    promises.commit()
+    promises.checkpoint()
+
+
+def fill_up(machine: Machine, promises: Promises, turn: int) -> None:
+    """One disk after the other is full for a while."""
+    for at in range(len(machine.disks)) if turn % 2 else ():
+        machine.fill_up(at, left_bytes=(0, 800, 2500)[(turn + at) % 3])
+        ledgers = range(20 + 3 * at, 23 + 3 * at)  # one for each ledger directory
+        for entry in range(0, 30, 3):
+            for ledger_id in ledgers:
+                status = promises.add(ledger_id, entry, entry + 1, entry + 2)
+                assert status in (Status.OK, Status.READ_ONLY)
+            promises.commit()
+        for ledger_id in ledgers:
+            promises.add(ledger_id, 900 + turn, recovery=True)
+        promises.fence(50 + at)
+        promises.commit()
+        promises.checkpoint()
+        promises.check(bytes_max=1 << 20)
+        machine.make_space()
+        promises.commit()
+        promises.checkpoint()
+        promises.checkpoint()  # the first may have ended what was begun on the full disk
+        assert not promises.storage.troubles
+        assert promises.add(20 + 3 * at, 700 + turn) is Status.OK
+        promises.commit()
