@@ -29,6 +29,7 @@ from bookie.index.format import (
 )
 from bookie.index.ledger_index import Location
 
+_DIRECTORY_CHARACTERS: Final = 2
 _FILES_MAX: Final = 64
 _PAGES_MAX: Final = 4096
 _HEADERS_MAX: Final = 4096
@@ -135,18 +136,22 @@ class IndexFiles:
 
     def _list(self) -> dict[int, None]:
         found = dict.fromkeys(ledger_id for ledger_id, _ in self._redo)
-        for outer in self._disk.list(DIRECTORY):
-            if len(outer) != 2:
-                continue
-            for inner in self._disk.list(f"{DIRECTORY}/{outer}"):
-                for name in self._disk.list(f"{DIRECTORY}/{outer}/{inner}"):
-                    path = f"{DIRECTORY}/{outer}/{inner}/{name}"
-                    ledger_id = _ledger_of(name)
-                    if ledger_id is not None and path_of(ledger_id) == path:
-                        found[ledger_id] = None
-                    else:
-                        self.strays.append(Stray(self._disk.describe(path), _why_stray(name)))
+        for path in index_paths(self._disk):
+            name = path.rpartition("/")[2]
+            ledger_id = _ledger_of(name)
+            if ledger_id is not None and path_of(ledger_id) == path:
+                found[ledger_id] = None
+            else:
+                self.strays.append(Stray(self._disk.describe(path), _why_stray(name)))
         return dict.fromkeys(sorted(found))
+
+
+def index_paths(disk: Disk) -> Iterator[str]:
+    """Yield all files where index files are."""
+    for directory in disk.list(DIRECTORY):
+        if len(directory) == _DIRECTORY_CHARACTERS:
+            for name in disk.list(f"{DIRECTORY}/{directory}"):
+                yield f"{DIRECTORY}/{directory}/{name}"
 
 
 def _ledger_of(name: str) -> int | None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from bookie import cookie
+from bookie.config import BookieConfig
 from bookie.cookie import Cookie, read_cookie
 from bookie.directories import Directories
-from bookie.disk import LOCK_FILE, Disk, DiskFile, DiskUsage, RealDisk
+from bookie.disk import LOCK_FILE, Disk, DiskFile, DiskUsage
 from bookie.entrylog import format as entrylog_format
 from bookie.errors import DirectoriesChanged, DirectoryMisplaced
 from bookie.identity import places
@@ -37,7 +38,8 @@ def opened(
 ) -> Iterator[Directories]:
     """Lock a bookie's directories, given as it is given them, until the end of the block.
 
-    Raises `NotABookie` if one is not there, unless they are to be made; `DirectoryInUse`."""
+    Raises `NotABookie` if one is not there, unless they are to be made; `DirectoryInUse`,
+    `DirectoryUnusable`, `DirectoryGivenTwice`."""
     directories = named(main, journals, ledgers, make=make)
     directories.lock()
     try:
@@ -50,17 +52,16 @@ def named(
     main: Path, journals: Sequence[Path], ledgers: Sequence[Path], *, make: bool = False
 ) -> Directories:
     """Return the directories without locking them. Raises `NotABookie`."""
-    disks: dict[Path, Disk] = {}
     for path in (main, *journals, *ledgers):
         if not make and not path.is_dir():
             raise NotABookie(str(path), "it is not there")
-        place = path.resolve()
-        disks.setdefault(place, RealDisk(path))
-
-    def chosen(paths: Sequence[Path]) -> tuple[Disk, ...]:
-        return tuple(disks[path.resolve()] for path in paths or (main,))
-
-    return Directories(disks[main.resolve()], chosen(journals), chosen(ledgers))
+    config = BookieConfig(
+        uri="",
+        directory=main,
+        journal_directories=tuple(journals),
+        ledger_directories=tuple(ledgers),
+    )
+    return config.open_directories()
 
 
 def check_used(directories: Directories) -> None:

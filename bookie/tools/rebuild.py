@@ -36,6 +36,7 @@ from bookie.tools.entrylog_files import LogEnd
 from bookie.tools.errors import RebuildRefused
 from bookie.tools.findings import Progress, no_progress
 from bookie.tools.index_build import REBUILT_SUFFIX, LogFrames, Places, write_index
+from bookie.tools.index_files import index_paths
 from bookie.tools.offline import check_places, check_used, read_only
 from bookie.tools.rebuild_plan import RebuildPlan
 from bookie.tools.store_ledgers import StoreLedgers
@@ -168,7 +169,6 @@ class _Build:
         self._disk.make_directory(directory)
         self._disk.sync_directory("")
         self._disk.sync_directory(DIRECTORY)
-        self._disk.sync_directory(directory.rpartition("/")[0])
         self._made[directory] = None
 
 
@@ -193,9 +193,6 @@ def _put_in_place(disk: Disk, ledger_ids: list[int], *, drop_tombstones: bool) -
 
 def _remove_leftovers(disk: Disk) -> None:
     """Remove what an interrupted rebuild wrote."""
-    for outer in disk.list(DIRECTORY):
-        if len(outer) == 2:
-            for inner in disk.list(f"{DIRECTORY}/{outer}"):
-                for name in disk.list(f"{DIRECTORY}/{outer}/{inner}"):
-                    if name.endswith(REBUILT_SUFFIX):
-                        disk.remove(f"{DIRECTORY}/{outer}/{inner}/{name}")
+    for path in index_paths(disk):
+        if path.endswith(REBUILT_SUFFIX):
+            disk.remove(path)
