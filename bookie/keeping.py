@@ -4,22 +4,19 @@ Invariants:
     the marks move forward only, and only after all before them was synced (65, 66)
     what a checkpoint has begun is finished before the next one begins, however often it is tried
     nothing that was deleted is written again (#1757)
-One call at a time; `troubles` and `generation` may be read at any time.
+Calls wait for each other; `troubles` may be read at any time.
 """
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookie.directories import Directories
 from bookie.disk import DiskFull
 from bookie.errors import FileDamaged, StorageFailed
 from bookie.flush import Flush, header_of
+from bookie.holdings import Holdings
 from bookie.journal.format import Mark
 from bookie.journal.journals import Journals
-from bookie.ledger_directory import LedgerDirectory
-from bookie.ledgers import LedgerTable
-from bookie.memory import Memory
 
 
 @dataclass(slots=True)
@@ -31,32 +28,16 @@ class _Checkpoint:
 
 
 class Keeper:
-    """See the module's docstring. Shares *ledgers* and *memory* under *lock*."""
+    """See the module's docstring."""
 
-    def __init__(
-        self,
-        directories: Directories,
-        ledger_directories: Sequence[LedgerDirectory],
-        journals: Journals,
-        ledgers: LedgerTable,
-        memory: Memory,
-        lock: threading.Lock,
-    ) -> None:
-        self._directories = directories
-        self._ledger_directories = ledger_directories
+    def __init__(self, holdings: Holdings, journals: Journals) -> None:
+        self._holdings = holdings
         self._journals = journals
-        self._ledgers = ledgers
-        self._memory = memory
-        self._lock = lock
         self._one = threading.Lock()
         self._begun: _Checkpoint | None = None
         self._marks = journals.positions()
         self._no_space = ""
         self._frozen: StorageFailed | None = None
-        self.generation = 0
-        """Counts checkpoints and deletions: what was read from disk before may be out of date."""
-        self.failure: StorageFailed | None = None
-        """Set once the disk is not to be trusted any more."""
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -76,7 +57,7 @@ class Keeper:
         directories has failed, nothing is done any more. Raises `StorageFailed`; then the
         process has to end."""
         with self._one:
-            self._check()
+            self._holdings.check()
             if self._frozen is not None:
                 return
             try:
@@ -94,9 +75,9 @@ class Keeper:
 
         Raises `DiskFull`, if a disk is too full to remember it, and `StorageFailed`."""
         with self._one:
-            self._check()
-            with self._lock:
-                here = [one for one in ledger_ids if self._ledgers.is_known(one)]
+            self._holdings.check()
+            with self._holdings.lock:
+                here = [one for one in ledger_ids if self._holdings.ledgers.is_known(one)]
             if self._frozen is not None or not here:
                 return
             try:
@@ -111,10 +92,10 @@ class Keeper:
         if begun is None:
             return
         begun.flush.run()
-        with self._lock:
-            self._ledgers.end_flush(begun.flush.stored)
-            self._memory.end_flush()
-            self.generation += 1
+        with self._holdings.lock:
+            self._holdings.ledgers.end_flush(begun.flush.stored)
+            self._holdings.memory.end_flush()
+            self._holdings.generation += 1
             self._begun = None
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
         self._journals.advance(begun.marks)
@@ -126,30 +107,33 @@ class Keeper:
         # queued, so into the one that is taken now or an earlier one.
         marks = self._journals.positions()
         rolled = [mark.journal_id for mark in marks] != [mark.journal_id for mark in self._marks]
-        with self._lock:
-            if not self._ledgers.is_dirty and not rolled:
+        holdings = self._holdings
+        with holdings.lock:
+            if not holdings.ledgers.is_dirty and not rolled:
                 return None
-            headers = [header_of(record) for record in self._ledgers.begin_flush()]
-            memtable = self._memory.begin_flush(headers)
-            flush = Flush(memtable, headers, self._directories, self._ledger_directories)
-            self._begun = _Checkpoint(marks, flush)
+            headers = [header_of(record) for record in holdings.ledgers.begin_flush()]
+            memtable = holdings.memory.begin_flush(headers)
+            self._begun = _Checkpoint(
+                marks, Flush(memtable, headers, holdings.directories, holdings.ledger_directories)
+            )
         return self._begun
 
     def _delete(self, ledger_ids: Sequence[int]) -> None:
+        holdings = self._holdings
         by_directory = [
             (directory, own)
-            for at, directory in enumerate(self._ledger_directories)
-            if (own := [i for i in ledger_ids if self._directories.ledger_directory_of(i) == at])
+            for directory in holdings.ledger_directories
+            if (own := [one for one in ledger_ids if holdings.directory_of(one) is directory])
         ]
         for directory, own in by_directory:
             directory.bury(own)
-        with self._lock:
+        with holdings.lock:
             for ledger_id in ledger_ids:
-                self._ledgers.remove(ledger_id)
-                self._memory.remove(ledger_id)
+                holdings.ledgers.remove(ledger_id)
+                holdings.memory.remove(ledger_id)
             if self._begun is not None:
                 self._begun.flush.forget(ledger_ids)
-            self.generation += 1
+            holdings.generation += 1
         for directory, own in by_directory:
             directory.remove(own)
 
@@ -157,12 +141,8 @@ class Keeper:
         """Take note that the disk failed. Raises `StorageFailed`, unless there are ledger
         directories left that did not."""
         failure = StorageFailed(what, str(error))
-        failed = [directory.failure is not None for directory in self._ledger_directories]
+        failed = [directory.failure is not None for directory in self._holdings.ledger_directories]
         if not any(failed) or all(failed):
-            self.failure = failure
+            self._holdings.failure = failure
             raise failure from error
         self._frozen = failure
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise self.failure

@@ -22,52 +22,37 @@ Invariants:
     after a failed write or sync of a journal or the only ledger directory every call raises (60)
 """
 
-import threading
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
 from os import urandom
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
+from bookie import reads
 from bookie.directories import Directories
 from bookie.disk import Disk
-from bookie.entrylog.reader import Stored
-from bookie.errors import FileDamaged, IndexDamaged, StorageFailed
+from bookie.errors import FileDamaged, StorageFailed
 from bookie.frames import Bad, Checked, check_frames
+from bookie.holdings import Holdings
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
 from bookie.journal.format import Kind, Record
 from bookie.journal.journals import Journals
 from bookie.keeping import Keeper
-from bookie.ledger_directory import LedgerDirectory, open_ledger_directories
-from bookie.ledgers import LedgerRecord, LedgerTable
-from bookie.memory import Memory, Recent
-from bookie.pieces import Found, limit, merge
+from bookie.ledger_directory import open_ledger_directories
+from bookie.ledgers import LedgerRecord
+from bookie.memory import Memory
 from bookie.prepared import Prepared, Vetted
 from bookie.recovery import Recovery
 from bookie.storage_config import StorageConfig
 from ledger.entry import LAC_ENTRY
-from ledger.errors import HandleClosed
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 
 RUN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Frames of one add; the largest journal record is little more."""
 _ATTEMPTS_MAX: Final = 1000
 """Each is undone only by a checkpoint that ends meanwhile."""
-
-_Outcome = TypeVar("_Outcome")
-_Damaged = TypeVar("_Damaged")
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What memory says about a ledger, at one moment."""
-
-    recent: Recent
-    stored: LedgerHeader
-    lac_proof: bytes
-    fenced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +68,17 @@ class BookieStorage:
 
     def __init__(
         self,
-        directories: Directories,
         config: StorageConfig,
-        *,
-        ledgers: LedgerTable,
+        holdings: Holdings,
         journals: Journals,
-        ledger_directories: Sequence[LedgerDirectory],
     ) -> None:
-        self._directories = directories
         self._config = config
-        self._ledgers = ledgers
+        self._holdings = holdings
+        self._ledgers = holdings.ledgers
+        self._memory = holdings.memory
+        self._lock = holdings.lock
         self._journals = journals
-        self._ledger_directories = ledger_directories
-        self._memory = Memory(recent_bytes_max=config.recent_bytes_max)
-        self._lock = threading.Lock()
-        self._keeper = Keeper(
-            directories, ledger_directories, journals, ledgers, self._memory, self._lock
-        )
-        self._journal_failure: StorageFailed | None = None
-        self._closed = False
+        self._keeper = Keeper(holdings, journals)
         self._told_read_only = False
 
     @classmethod
@@ -144,13 +121,8 @@ class BookieStorage:
         except FileDamaged:
             directories.unlock()
             raise
-        return cls(
-            directories,
-            config,
-            ledgers=ledgers,
-            journals=journals,
-            ledger_directories=ledger_directories,
-        )
+        memory = Memory(recent_bytes_max=config.recent_bytes_max)
+        return cls(config, Holdings(directories, ledger_directories, ledgers, memory), journals)
 
     # Adding and fencing.
 
@@ -161,7 +133,7 @@ class BookieStorage:
 
     def load(self, ledger_id: int) -> None:
         """Bring the ledger's header into memory, if it can be read; may block."""
-        self._with_record(ledger_id, lambda _record: None, None)
+        self._holdings.with_record(ledger_id, lambda _record: None, None)
 
     def needs_disk(self, run: AddRun) -> bool:
         """Whether `add` would have to look at the disk, so that `prepare` should do so before."""
@@ -185,9 +157,9 @@ class BookieStorage:
             return None
 
         def unvetted(record: LedgerRecord | None) -> _Unvetted | None:
-            return None if record is None else _Unvetted(record.stored, self._keeper.generation)
+            return None if record is None else _Unvetted(record.stored, self._holdings.generation)
 
-        outcome = self._with_record(run.ledger_id, unvetted, None)
+        outcome = self._holdings.with_record(run.ledger_id, unvetted, None)
         return None if outcome is None else self._vet(outcome, checked)
 
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
@@ -202,7 +174,7 @@ class BookieStorage:
         vetted = prepared
         for _ in range(_ATTEMPTS_MAX):
             action = partial(self._add, run, checked, vetted)
-            outcome = self._with_record(run.ledger_id, action, (Status.IO_ERROR, 0))
+            outcome = self._holdings.with_record(run.ledger_id, action, (Status.IO_ERROR, 0))
             if not isinstance(outcome, _Unvetted):
                 return outcome
             result = self._vet(outcome, checked)
@@ -217,7 +189,7 @@ class BookieStorage:
         if len(key) > KEY_BYTES_MAX or ledger_id < 0:
             return Status.BAD_REQUEST, 0
         action = partial(self._fence, ledger_id, key)
-        return self._with_record(ledger_id, action, (Status.IO_ERROR, 0))
+        return self._holdings.with_record(ledger_id, action, (Status.IO_ERROR, 0))
 
     def set_lac(self, run: AddRun) -> Status:
         """Take note of an explicit LAC; kept in memory, and on disk from a checkpoint on."""
@@ -228,7 +200,7 @@ class BookieStorage:
         if isinstance(checked, Bad):
             return Status.DAMAGED
         action = partial(self._set_lac, run, checked)
-        return self._with_record(run.ledger_id, action, Status.IO_ERROR)
+        return self._holdings.with_record(run.ledger_id, action, Status.IO_ERROR)
 
     @property
     def journals(self) -> int:
@@ -246,11 +218,11 @@ class BookieStorage:
 
         If the disk is full, what does not fit stays queued. Raises `JournalFailed`; then the
         process has to end."""
-        self._check()
+        self._holdings.check()
         try:
             return self._journals.commit(journal)
         except StorageFailed as failure:
-            self._journal_failure = failure
+            self._holdings.failure = failure
             raise
 
     # Refusing.
@@ -258,9 +230,9 @@ class BookieStorage:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Why normal adds are refused, apart from what `set_read_only` was told."""
+        journals = self._holdings.directories.journals
         full = [
-            f"{self._directories.journals[at].describe('')} has no room for its journal"
-            for at in self._journals.full
+            f"{journals[at].describe('')} has no room for its journal" for at in self._journals.full
         ]
         return (*full, *self._keeper.troubles)
 
@@ -277,41 +249,15 @@ class BookieStorage:
 
     def read(self, query: ReadQuery) -> ReadAnswer:
         """Answer from memory and disk. Ignores `fence` and `wait_ms`."""
-        if query.first < 0 or query.last < query.first:
-            return ReadAnswer(Status.BAD_REQUEST)
-        action = partial(self._view, query)
-        view = self._with_record(query.ledger_id, action, Status.IO_ERROR)
-        if isinstance(view, Status):
-            return ReadAnswer(view)
-        stored = Stored(Found((), query.last))
-        last = min(query.last, view.recent.floor)
-        if last >= query.first:
-            stored = self._find(view.stored, query.first, last, query.bytes_max)
-            if stored.damage is not None and self._is_deleted(query.ledger_id):
-                return ReadAnswer(Status.NO_SUCH_LEDGER)
-            if stored.found.considered == last:
-                stored = Stored(Found(stored.found.pieces, query.last))
-        return _answer(query, view, stored)
+        return reads.read(self._holdings, query)
 
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
         """Answer from memory alone; None if that is not the whole truth."""
-        if query.first < 0 or query.last < query.first:
-            return ReadAnswer(Status.BAD_REQUEST)
-        with self._lock:
-            self._check()
-            record = self._ledgers.get(query.ledger_id)
-            if record is None and self._ledgers.is_known(query.ledger_id):
-                return None
-            view = self._view(query, record)
-        if isinstance(view, Status):
-            return ReadAnswer(view)
-        if view.recent.floor >= query.first:
-            return None
-        return _answer(query, view, Stored(Found((), query.last)))
+        return reads.read_recent(self._holdings, query)
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
-        action = partial(_lac, key)
-        return self._with_record(ledger_id, action, LacAnswer(Status.IO_ERROR))
+        """Say what is known of the ledger's LAC, its fence and its last entry."""
+        return reads.lac(self._holdings, ledger_id, key)
 
     def ledger_ids(self) -> list[int]:
         """Return all ledgers that are here, ascending."""
@@ -322,58 +268,24 @@ class BookieStorage:
 
     def checkpoint(self) -> None:
         """See `Keeper.checkpoint`."""
-        self._check()
         self._keeper.checkpoint()
 
     def delete(self, ledger_ids: Sequence[int]) -> None:
         """See `Keeper.delete`."""
-        self._check()
         self._keeper.delete(ledger_ids)
 
     def close(self) -> None:
         """Close all files and free the directories. Requires that no other call is under way.
 
         What is not in entry logs is in the journals, and replayed at the next start."""
-        if self._closed:
+        holdings = self._holdings
+        if holdings.closed:
             return
-        self._closed = True
+        holdings.closed = True
         self._journals.close()
-        for directory in self._ledger_directories:
+        for directory in holdings.ledger_directories:
             directory.close()
-        self._directories.unlock()
-
-    def _directory_of(self, ledger_id: int) -> LedgerDirectory:
-        return self._ledger_directories[self._directories.ledger_directory_of(ledger_id)]
-
-    def _find(self, stored: LedgerHeader, first: int, last: int, bytes_max: int) -> Stored:
-        return self._directory_of(stored.ledger_id).reader.find(stored, first, last, bytes_max)
-
-    def _with_record(
-        self,
-        ledger_id: int,
-        action: Callable[[LedgerRecord | None], _Outcome],
-        damaged: _Damaged,
-    ) -> _Outcome | _Damaged:
-        """Return what *action* returns for the ledger's record, or for None if there is no such
-        ledger; it runs under the lock. Return *damaged* if the record cannot be read.
-
-        A record is read without the lock. It is taken only if no checkpoint has ended
-        meanwhile: it could have written, and forgotten, a newer one."""
-        for _ in range(_ATTEMPTS_MAX):
-            with self._lock:
-                self._check()
-                record = self._ledgers.get(ledger_id)
-                if record is not None or not self._ledgers.is_known(ledger_id):
-                    return action(record)
-                generation = self._keeper.generation
-            try:
-                stored = self._directory_of(ledger_id).index.load(ledger_id)
-            except IndexDamaged:
-                return damaged
-            with self._lock:
-                if generation == self._keeper.generation:
-                    self._ledgers.adopt(stored)
-        return damaged
+        holdings.directories.unlock()
 
     def _add(
         self,
@@ -397,7 +309,7 @@ class BookieStorage:
             return Status.TOO_MANY_REQUESTS, 0
         new: list[int] | None = None
         if record is None:
-            if self._is_deleted(run.ledger_id):
+            if self._holdings.is_deleted(run.ledger_id):
                 return Status.NO_SUCH_LEDGER, 0
             record = self._ledgers.create(run.ledger_id, run.key)
         elif checked.entries[0] <= record.last_entry:
@@ -429,8 +341,8 @@ class BookieStorage:
                 new.append(index)
             elif isinstance(vetted, Status):
                 return vetted, 0
-            elif vetted is None or vetted.generation != self._keeper.generation:
-                return _Unvetted(record.stored, self._keeper.generation)
+            elif vetted is None or vetted.generation != self._holdings.generation:
+                return _Unvetted(record.stored, self._holdings.generation)
             elif entry_id not in vetted.present:
                 new.append(index)
         return new
@@ -439,7 +351,7 @@ class BookieStorage:
         """Compare an add with what is on disk; takes no lock."""
         present: dict[int, None] = {}
         for index, entry_id in enumerate(checked.entries):
-            stored = self._find(unvetted.stored, entry_id, entry_id, 1)
+            stored = self._holdings.find(unvetted.stored, entry_id, entry_id, 1)
             if stored.damage is not None:
                 return Status.IO_ERROR
             for piece in stored.found.pieces:
@@ -450,7 +362,7 @@ class BookieStorage:
 
     def _fence(self, ledger_id: int, key: bytes, record: LedgerRecord | None) -> tuple[Status, int]:
         if record is None:
-            if self._is_deleted(ledger_id):
+            if self._holdings.is_deleted(ledger_id):
                 return Status.NO_SUCH_LEDGER, 0
             record = self._ledgers.create(ledger_id, key)
         elif not compare_digest(record.key, key):
@@ -463,7 +375,7 @@ class BookieStorage:
 
     def _set_lac(self, run: AddRun, checked: Checked, record: LedgerRecord | None) -> Status:
         if record is None:
-            if self._is_deleted(run.ledger_id):
+            if self._holdings.is_deleted(run.ledger_id):
                 return Status.NO_SUCH_LEDGER
             record = self._ledgers.create(run.ledger_id, run.key)
         elif not compare_digest(record.key, run.key):
@@ -473,51 +385,3 @@ class BookieStorage:
         if record.learn_lac(checked):
             self._ledgers.touch(record)
         return Status.OK
-
-    def _view(self, query: ReadQuery, record: LedgerRecord | None) -> _View | Status:
-        if record is None:
-            return Status.NO_SUCH_LEDGER
-        if not compare_digest(record.key, query.key):
-            return Status.WRONG_KEY
-        recent = self._memory.find(record.stored, query.first, query.last, query.bytes_max)
-        return _View(recent, record.stored, record.lac_proof, record.fenced)
-
-    def _is_deleted(self, ledger_id: int) -> bool:
-        return ledger_id in self._directory_of(ledger_id).tombstones
-
-    def _check(self) -> None:
-        failure = self._journal_failure or self._keeper.failure
-        if failure is not None:
-            raise failure
-        if self._closed:
-            raise HandleClosed("the storage")
-
-
-def _lac(key: bytes, record: LedgerRecord | None) -> LacAnswer:
-    if record is None:
-        return LacAnswer(Status.NO_SUCH_LEDGER)
-    if not compare_digest(record.key, key):
-        return LacAnswer(Status.WRONG_KEY)
-    return LacAnswer(Status.OK, record.lac_proof, record.fenced, record.last_entry)
-
-
-def _answer(query: ReadQuery, view: _View, stored: Stored) -> ReadAnswer:
-    """Put together what memory and disk have said."""
-    considered = min(view.recent.found.considered, stored.found.considered)
-    pieces = merge([*view.recent.found.pieces, *stored.found.pieces])
-    found = limit(pieces, considered, query.bytes_max)
-    if stored.damage is not None and found.considered < query.first:
-        return ReadAnswer(Status.IO_ERROR, lac_proof=view.lac_proof, fenced=view.fenced)
-    entries, lengths = array("q"), array("I")
-    for piece in found.pieces:
-        entries += piece.entries
-        lengths += piece.lengths
-    return ReadAnswer(
-        Status.OK,
-        entries,
-        lengths,
-        b"".join(piece.view() for piece in found.pieces),
-        considered=found.considered,
-        lac_proof=view.lac_proof,
-        fenced=view.fenced,
-    )

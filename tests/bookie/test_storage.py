@@ -256,7 +256,7 @@ def test_a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile(
     for ledger_id in range(1, 5):
         storage.add(run_of(ledger_id, 0))
     storage.checkpoint()
-    load = storage._ledger_directories[0].index.load
+    load = storage._holdings.ledger_directories[0].index.load
     met: list[int] = []
 
     def load_slowly(ledger_id: int) -> LedgerHeader:
@@ -270,7 +270,7 @@ def test_a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile(
             assert storage._ledgers.get(1) is None
         return stored
 
-    monkeypatch.setattr(storage._ledger_directories[0].index, "load", load_slowly)
+    monkeypatch.setattr(storage._holdings.ledger_directories[0].index, "load", load_slowly)
     assert storage.add(run_of(1, 1)) == (Status.FENCED, 0)
     assert met == [1]
 

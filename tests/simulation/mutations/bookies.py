@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from dataclasses import replace
 
-from bookie import storage as storage_module
+from bookie import keeping, reads
 from bookie.core import Ack, AddSession, BookieCore, Need, Resume
 from bookie.entrylog.reader import Stored
 from bookie.frames import Checked
@@ -108,7 +108,7 @@ def loses_the_fence_at_a_checkpoint(patch: Patch) -> None:
     def header_of(record: LedgerRecord) -> LedgerHeader:
         return replace(record.stored, lac_proof=record.lac_proof)
 
-    patch.set(storage_module, "header_of", header_of)
+    patch.set(keeping, "header_of", header_of)
 
 
 @mutation("rule 34")
@@ -160,11 +160,11 @@ def accepts_other_bytes_under_the_same_id(patch: Patch) -> None:
 
 @mutation("#2908, rule 58")
 def answers_no_such_entry_when_the_disk_fails(patch: Patch) -> None:
-    honest = storage_module._answer
+    honest = reads._answer
 
     def answer(query: ReadQuery, view: object, stored: Stored) -> ReadAnswer:
         if stored.damage is not None:
             stored = Stored(Found(stored.found.pieces, query.last))
         return honest(query, view, stored)  # type: ignore[arg-type]
 
-    patch.set(storage_module, "_answer", answer)
+    patch.set(reads, "_answer", answer)

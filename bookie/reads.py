@@ -1,0 +1,104 @@
+"""Answers reads from memory and disk, in the state of one moment."""
+
+from array import array
+from dataclasses import dataclass
+from functools import partial
+from hmac import compare_digest
+
+from bookie.entrylog.reader import Stored
+from bookie.holdings import Holdings
+from bookie.index.format import LedgerHeader
+from bookie.ledgers import LedgerRecord
+from bookie.memory import Recent
+from bookie.pieces import Found, limit, merge
+from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What memory says about a ledger, at one moment."""
+
+    recent: Recent
+    stored: LedgerHeader
+    lac_proof: bytes
+    fenced: bool
+
+
+def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
+    """Answer from memory and disk; may block."""
+    if query.first < 0 or query.last < query.first:
+        return ReadAnswer(Status.BAD_REQUEST)
+    action = partial(_view, holdings, query)
+    view = holdings.with_record(query.ledger_id, action, Status.IO_ERROR)
+    if isinstance(view, Status):
+        return ReadAnswer(view)
+    last = min(query.last, view.recent.floor)
+    if last < query.first:
+        return _answer(query, view, Stored(Found((), query.last)))
+    stored = holdings.find(view.stored, query.first, last, query.bytes_max)
+    if stored.damage is not None and holdings.is_deleted(query.ledger_id):
+        return ReadAnswer(Status.NO_SUCH_LEDGER)
+    if stored.damage is None and stored.found.considered == last:
+        stored = Stored(Found(stored.found.pieces, query.last))
+    return _answer(query, view, stored)
+
+
+def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
+    """Answer from memory alone; None if that is not the whole truth."""
+    if query.first < 0 or query.last < query.first:
+        return ReadAnswer(Status.BAD_REQUEST)
+    with holdings.lock:
+        holdings.check()
+        record = holdings.ledgers.get(query.ledger_id)
+        if record is None and holdings.ledgers.is_known(query.ledger_id):
+            return None
+        view = _view(holdings, query, record)
+    if isinstance(view, Status):
+        return ReadAnswer(view)
+    if view.recent.floor >= query.first:
+        return None
+    return _answer(query, view, Stored(Found((), query.last)))
+
+
+def lac(holdings: Holdings, ledger_id: int, key: bytes) -> LacAnswer:
+    """Say what is known of the ledger's LAC, its fence and its last entry."""
+    return holdings.with_record(ledger_id, partial(_lac, key), LacAnswer(Status.IO_ERROR))
+
+
+def _view(holdings: Holdings, query: ReadQuery, record: LedgerRecord | None) -> _View | Status:
+    if record is None:
+        return Status.NO_SUCH_LEDGER
+    if not compare_digest(record.key, query.key):
+        return Status.WRONG_KEY
+    recent = holdings.memory.find(record.stored, query.first, query.last, query.bytes_max)
+    return _View(recent, record.stored, record.lac_proof, record.fenced)
+
+
+def _lac(key: bytes, record: LedgerRecord | None) -> LacAnswer:
+    if record is None:
+        return LacAnswer(Status.NO_SUCH_LEDGER)
+    if not compare_digest(record.key, key):
+        return LacAnswer(Status.WRONG_KEY)
+    return LacAnswer(Status.OK, record.lac_proof, record.fenced, record.last_entry)
+
+
+def _answer(query: ReadQuery, view: _View, stored: Stored) -> ReadAnswer:
+    """Put together what memory and disk have said."""
+    considered = min(view.recent.found.considered, stored.found.considered)
+    pieces = merge([*view.recent.found.pieces, *stored.found.pieces])
+    found = limit(pieces, considered, query.bytes_max)
+    if stored.damage is not None and found.considered < query.first:
+        return ReadAnswer(Status.IO_ERROR, lac_proof=view.lac_proof, fenced=view.fenced)
+    entries, lengths = array("q"), array("I")
+    for piece in found.pieces:
+        entries += piece.entries
+        lengths += piece.lengths
+    return ReadAnswer(
+        Status.OK,
+        entries,
+        lengths,
+        b"".join(piece.view() for piece in found.pieces),
+        considered=found.considered,
+        lac_proof=view.lac_proof,
+        fenced=view.fenced,
+    )
