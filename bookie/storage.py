@@ -40,7 +40,7 @@ from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
 from bookie.journal.format import Kind, Record
 from bookie.journal.journals import Journals
 from bookie.keeping import Keeper
-from bookie.ledger_directory import open_ledger_directories
+from bookie.ledger_directory import LedgerDirectory, open_ledger_directories
 from bookie.ledgers import LedgerRecord
 from bookie.memory import Memory
 from bookie.prepared import Prepared, Vetted
@@ -269,6 +269,11 @@ class BookieStorage:
     def checkpoint(self) -> None:
         """See `Keeper.checkpoint`."""
         self._keeper.checkpoint()
+
+    @property
+    def ledger_directories(self) -> Sequence[LedgerDirectory]:
+        """For the collector, which works on them beside everything else."""
+        return self._holdings.ledger_directories
 
     def delete(self, ledger_ids: Sequence[int]) -> None:
         """See `Keeper.delete`."""
