@@ -22,7 +22,7 @@ from bookie.entrylog.format import (
     path_of,
 )
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder, encode_map, read_map
-from bookie.entrylog.scan import ScanEnd, scan
+from bookie.entrylog.scan import LogScan
 from bookie.errors import EntryLogDamaged
 
 _REBUILT_MAX: Final = 64
@@ -111,16 +111,10 @@ class LogCatalog:
 
     def _rebuild(self, log_id: int, size_bytes: int) -> LogInfo:
         builder = LedgerMapBuilder()
-        batches = scan(self._disk, log_id, end=size_bytes)
-        end: ScanEnd | None = None
-        while end is None:
-            try:
-                batch = next(batches)
-            except StopIteration as stop:
-                end = stop.value
-            else:
-                builder.add(batch.ledger_id, len(batch.run.data), len(batch.run.entries))
-        assert end is not None
+        batches = LogScan(self._disk, log_id, end=size_bytes)
+        for batch in batches:
+            builder.add(batch.ledger_id, len(batch.run.data), len(batch.run.entries))
+        end = batches.end
         damage = None
         if end.reason:
             damage = EntryLogDamaged(self._disk.describe(path_of(log_id)), end.offset, end.reason)

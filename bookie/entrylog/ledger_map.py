@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from struct import Struct
 from sys import byteorder
 from typing import Final
@@ -62,8 +63,7 @@ class LedgerMap:
 
     def live_bytes(self, is_live: Callable[[int], bool]) -> int:
         """Return the bytes of the ledgers that *is_live* says are."""
-        columns = zip(self.ledgers, self.sizes_bytes, strict=True)
-        return sum(size_bytes for ledger_id, size_bytes in columns if is_live(ledger_id))
+        return sum(compress(self.sizes_bytes, map(is_live, self.ledgers)))
 
 
 class LedgerMapBuilder:

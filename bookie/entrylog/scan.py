@@ -58,6 +58,17 @@ def scan(
         file.close()
 
 
+class LogScan:
+    """A scan to loop over, once; `end` says afterwards where it ended."""
+
+    def __init__(self, disk: Disk, log_id: int, *, end: int | None = None) -> None:
+        self.end = ScanEnd(HEADER_BYTES)
+        self._scan = scan(disk, log_id, end=end)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.end = yield from self._scan
+
+
 def _scan(file: DiskFile, end: int | None, chunk_bytes: int) -> Scan:
     offset = HEADER_BYTES
     chunk_bytes = wanted_bytes = max(chunk_bytes, FRAME_HEADER_BYTES)

@@ -1,6 +1,6 @@
 """Ledger metadata in the metadata store: create, read, compare-and-swap, delete, list, watch."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from ledger.errors import (
     DamagedMetadata,
@@ -13,7 +13,7 @@ from ledger.ids import LedgerId
 from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import LAYOUTS, LEDGERS
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.port import MetadataStore, Watch
+from ledger.metastore.port import MetadataStore, Session, Watch
 
 CREATE_TRIES_MAX = 3
 
@@ -78,9 +78,20 @@ class LedgerStore:
         Sees every ledger whose creation ended before the call (rule 68). Who deletes what is
         not listed must take the whole list first. Raises `DamagedMetadata` if the tree is not
         one of this layout, or is not there at all."""
+        session = self._store.session
         await self._store.sync(LEDGERS)
         async for names in self._walk((), LEDGERS):
             yield self._layout.ledger_id(names)
+        self._check_same(session, "the list of ledgers")
+
+    async def absent(self, ledger_ids: Iterable[LedgerId]) -> tuple[LedgerId, ...]:
+        """Return those of *ledger_ids* that did not exist when this was called, or were deleted
+        since. All answers are given, or an error is raised."""
+        session = self._store.session
+        await self._store.sync(LEDGERS)
+        gone = [ledger_id for ledger_id in ledger_ids if not await self._exists(ledger_id)]
+        self._check_same(session, "the reads of ledgers")
+        return tuple(gone)
 
     def watch(self, ledger_id: LedgerId) -> Watch:
         """Watch the ledger's metadata."""
@@ -90,6 +101,17 @@ class LedgerStore:
         if not 0 <= ledger_id <= self._layout.id_max:
             raise NoSuchLedger(ledger_id)
         return self._layout.path(ledger_id)
+
+    async def _exists(self, ledger_id: LedgerId) -> bool:
+        if not 0 <= ledger_id <= self._layout.id_max:
+            return False
+        return await self._store.exists(self._layout.path(ledger_id)) is not None
+
+    def _check_same(self, session: Session, what: str) -> None:
+        """Raise unless everything since *session* was taken came from it: another one may be with a
+        server that lags behind what the `sync` of the first one saw."""
+        if session is not self._store.session or session.lost.is_set():
+            raise MetadataUnavailable(self._store.uri, what, 0, "the session changed meanwhile")
 
     async def _walk(self, above: tuple[str, ...], path: str) -> AsyncIterator[tuple[str, ...]]:
         level = len(above)

@@ -1,0 +1,1 @@
+"""Garbage collection of deleted ledgers, and compaction of entry logs."""

@@ -1,0 +1,173 @@
+"""One run over one ledger directory: finishes what an earlier one began, looks at all logs, removes
+those with nothing live, puts together those with little.
+
+Which ledgers are here is asked after the logs were listed: whatever is in those logs belongs to
+a ledger that was here before, or to none. Only logs are listed that are finished, while no flush
+is under way: what they hold is in the index. The newest log is never touched, so that its id is
+never given out again.
+"""
+
+from collections.abc import Callable, Collection, Generator
+from dataclasses import dataclass
+
+from bookie.collector.compaction import Compactor, Settled, failing
+from bookie.collector.plan import CollectorConfig, LogFacts, plan
+from bookie.disk import DiskFull
+from bookie.entrylog.catalog import LogCatalog, LogInfo
+from bookie.entrylog.format import HEADER_BYTES
+from bookie.entrylog.ledger_map import LedgerMap
+from bookie.errors import FileDamaged
+from bookie.ledger_directory import LedgerDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A log as the last run saw it."""
+
+    log_id: int
+    size_bytes: int
+    live_bytes: int
+    damage: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run over one directory did, so far."""
+
+    logs_removed: int = 0
+    freed_bytes: int = 0
+    moved_bytes: int = 0
+    suspended: str = ""
+    damages: tuple[FileDamaged, ...] = ()
+    """Logs that were left alone, or not wholly emptied, and why. Each is worth an alarm."""
+
+
+class DirectoryCollection:
+    """The collection of one ledger directory. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        directory: LedgerDirectory,
+        config: CollectorConfig,
+        ledger_ids: Callable[[], Collection[int]],
+    ) -> None:
+        """*ledger_ids* returns all ledgers that are here now, also in other directories."""
+        self._directory = directory
+        self._config = config
+        self._ledger_ids = ledger_ids
+        self._catalog = LogCatalog(directory.disk)
+        self._known: frozenset[int] = frozenset()
+        self._proven: dict[int, LogInfo] = {}
+        """Logs without damage whose map could not be written for want of space."""
+        self._compactor = Compactor(directory, self._catalog, is_here=self._is_here)
+        self.report = Report()
+        self.logs: tuple[LogState, ...] = ()
+        """The logs that the last run looked at, as it found them."""
+
+    def run(self, share: float) -> Generator[int, None, None]:
+        """Compact logs with less than *share* live, and remove those with nothing live at all;
+        `report` says what was done. Yields the bytes that each step has read and written.
+
+        Raises `OSError`; then the directory failed, or, by `DiskFull`, is full."""
+        self.report = Report()
+        with failing(self._directory):
+            self._catalog.remove_unfinished()
+        logs, facts = yield from self._look()
+        dead = [log.log_id for log in facts if log.live_bytes == 0]
+        yield from self._compactor.remove(dead)
+        self._count(dead, logs)
+        left = [log for log in facts if log.live_bytes > 0]
+        budget_bytes = self._config.run_bytes_max
+        while True:
+            chosen = plan(
+                left,
+                share=share,
+                free_bytes=self._directory.disk.usage().free_bytes,
+                budget_bytes=budget_bytes,
+                config=self._config,
+            )
+            self.report.suspended = chosen.suspended
+            if not chosen.groups:
+                break
+            group = chosen.groups[0]
+            left = [log for log in left if log not in group]
+            budget_bytes -= sum(log.live_bytes for log in group)
+            infos = [self._info(log.log_id) for log in group]
+            self._add((yield from self._compactor.compact(infos)), logs)
+
+    def _look(self) -> Generator[int, None, tuple[dict[int, LogState], list[LogFacts]]]:
+        """Finish the compactions that were not; return all logs that are finished, and what is
+        known of those that may be touched."""
+        with self._directory.lock:
+            ids = self._catalog.log_ids()
+            finished = [one for one in ids if not self._directory.logs.is_writing(one)]
+        self._known = frozenset(self._ledger_ids())
+        self._proven.clear()
+        left = dict.fromkeys(finished)
+        states: dict[int, LogState] = {}
+        facts: list[LogFacts] = []
+        for log_id in reversed(finished):  # a log is newer than its sources
+            if log_id not in left:
+                continue
+            info = yield from self._prove(self._catalog.info(log_id))
+            live_bytes = info.ledger_map.live_bytes(self._known.__contains__)
+            if info.damage is not None:
+                self._alarm(info.damage)
+                live_bytes = info.size_bytes
+            elif log_id != ids[-1]:
+                facts.append(LogFacts(log_id, _frames_bytes(info.ledger_map), live_bytes))
+            states[log_id] = LogState(log_id, info.size_bytes, live_bytes, str(info.damage or ""))
+            sources = [one for one in info.ledger_map.sources if one in left]
+            if sources:
+                sizes = {
+                    one: LogState(one, self._catalog.info(one).size_bytes, 0) for one in sources
+                }
+                settled = yield from self._compactor.settle(info)
+                self._add(settled, sizes)
+                for source in settled.removed:
+                    del left[source]
+            yield 0
+        self.logs = tuple(states[log_id] for log_id in sorted(states))
+        return states, facts
+
+    def _prove(self, info: LogInfo) -> Generator[int, None, LogInfo]:
+        """Return *info* without its damage if the index names nothing in what is damaged."""
+        if info.is_foreign or info.is_sealed:
+            return info
+        if info.damage is not None:
+            offset = info.ledger_map.frames_end
+            named = yield from self._compactor.names_beyond(info.log_id, offset, self._known)
+            if named:
+                return info
+        proven = LogInfo(info.log_id, info.size_bytes, info.ledger_map, is_sealed=False)
+        try:
+            self._compactor.seal(proven)
+        except DiskFull:
+            self._proven[info.log_id] = proven
+        return proven
+
+    def _info(self, log_id: int) -> LogInfo:
+        return self._proven.get(log_id) or self._catalog.info(log_id)
+
+    def _is_here(self, ledger_id: int) -> bool:
+        """A ledger that was made after the logs were listed is in none of them."""
+        return ledger_id in self._known and ledger_id not in self._directory.tombstones
+
+    def _add(self, settled: Settled, logs: dict[int, LogState]) -> None:
+        self._count(settled.removed, logs)
+        self.report.moved_bytes += settled.moved_bytes
+        self.report.freed_bytes -= settled.moved_bytes
+        for damage in settled.damages:
+            self._alarm(damage)
+
+    def _count(self, removed: Collection[int], logs: dict[int, LogState]) -> None:
+        self.report.logs_removed += len(removed)
+        self.report.freed_bytes += sum(logs[log_id].size_bytes for log_id in removed)
+
+    def _alarm(self, damage: FileDamaged) -> None:
+        self.report.damages = (*self.report.damages, damage)
+
+
+def _frames_bytes(ledger_map: LedgerMap) -> int:
+    """Return what is between header and map: frames that the map counts, and others."""
+    return max(ledger_map.size_bytes, ledger_map.frames_end - HEADER_BYTES)
