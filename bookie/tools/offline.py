@@ -65,8 +65,8 @@ def named(
 
 
 def check_used(directories: Directories) -> None:
-    """Raise `NotABookie` for a directory that no bookie ever used."""
-    for disk in directories.every():
+    """Raise `NotABookie` for a directory that no bookie ever used. The main one may be empty."""
+    for disk in (*directories.journals, *directories.ledgers):
         if not any(name in OWN_NAMES for name in disk.list("")):
             raise NotABookie(disk.describe(""), "there are no data of a bookie in it")
 

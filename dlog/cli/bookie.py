@@ -6,17 +6,25 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli.options import Json, Uri, examples
+from dlog.cli import offline, offline_dumps
+from dlog.cli.options import JournalDirs, Json, LedgerDirs, Uri, examples
 from dlog.cli.output import print_json, print_table
 from dlog.cli.running import failed, run
 from dlog.cli.stores import opened_store
 from dlog.config import resolve_uri
 from ledger.errors import LogError
 
-app = typer.Typer(no_args_is_help=True, help="Run a storage server, or list those there are.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Run a storage server, list those there are, and look after one: the commands with --dir "
+    "work on the files of a bookie that is stopped.",
+)
+offline.add_to(app)
+offline_dumps.add_to(app)
 
 START_EPILOG = examples(
     "dlog bookie start --uri zk://zk1:2181,zk2:2181/dlog --dir /data/bookie --host 10.0.0.7",
+    "dlog bookie start --dir /ssd/bookie --journal-dir /nvme0/journal --ledger-dir /disk1/ledgers",
     "bookie --uri file:///var/lib/dlog/metadata --dir /var/lib/dlog/b1 --port 3181",
 )
 
@@ -25,8 +33,9 @@ START_EPILOG = examples(
 def start(
     directory: Annotated[
         Path,
-        typer.Option("--dir", help="Directory of this bookie's data; made if it is not there."),
+        typer.Option("--dir", help="Main directory of this bookie; made if it is not there."),
     ],
+    *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
@@ -48,6 +57,8 @@ def start(
         ),
     ] = None,
     rack: Annotated[str, typer.Option(help="Where this bookie stands, for placement.")] = "",
+    journal_dir: JournalDirs = None,
+    ledger_dir: LedgerDirs = None,
     die_with_parent: Annotated[
         bool, typer.Option("--die-with-parent", help="Stop when the parent process ends.")
     ] = False,
@@ -65,6 +76,8 @@ def start(
 
     arguments = [f"--uri={found}", f"--dir={directory}", f"--host={host}", f"--port={port}"]
     arguments += [f"--advertise={advertise}", f"--rack={rack}"]
+    arguments += [f"--journal-dir={path}" for path in journal_dir or ()]
+    arguments += [f"--ledger-dir={path}" for path in ledger_dir or ()]
     if identity is not None:
         arguments.append(f"--id={identity}")
     if die_with_parent:

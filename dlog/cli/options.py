@@ -1,5 +1,6 @@
 """Options that many commands share, so that they mean the same everywhere."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,39 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
 
 LedgerNumber = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger.", min=0)]
+
+BookieDir = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="Main directory of the bookie.")
+]
+
+JournalDirs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--journal-dir",
+        metavar="DIR",
+        help="Directory with a journal, as the bookie is given it; repeat it for several. "
+        "Default: the main one.",
+        show_default=False,
+    ),
+]
+
+LedgerDirs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ledger-dir",
+        metavar="DIR",
+        help="Directory with entry logs and index, as the bookie is given it; repeat it for "
+        "several. Default: the main one.",
+        show_default=False,
+    ),
+]
+
+Ledger = Annotated[
+    int | None,
+    typer.Option("--ledger", metavar="LEDGER", help="Only this ledger.", min=0, show_default=False),
+]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def examples(*lines: str) -> str:
