@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bookie.collector.plan import CollectorConfig
 from bookie.config import BookieConfig
 from bookie.disk_watch import DiskLimits
 from bookie.process import run_bookie
 from ledger import log_events
 from ledger.errors import LogError
 
+_MIB: Final = 1024 * 1024
 _PR_SET_PDEATHSIG: Final = 1
 _ABOUT: Final = """\
 Run one bookie: a server that keeps entries of ledgers on its disks, and acknowledges them only
@@ -37,6 +39,11 @@ _ABOUT_SPACE: Final = """\
 A bookie with too little space on any of its disks becomes read-only: it serves reads, fences and
 recovery, and refuses new entries, until there is space again. Shares are of the file system's
 space, from 0 to 1.
+"""
+_ABOUT_COLLECTOR: Final = """\
+Garbage collection deletes ledgers that the cluster does not know any more; compaction copies what
+is left in entry logs to new ones, and removes the old. A minor compaction takes logs with little
+left in them, a major one all that are worth it. A threshold or an interval of 0 switches one off.
 """
 _EPILOG: Final = """\
 examples:
@@ -115,7 +122,15 @@ def _config(options: argparse.Namespace) -> BookieConfig:
             warn_share=options.disk_warn,
             high_share=options.disk_high,
             low_share=options.disk_low,
-            reserve_bytes=options.disk_reserve * 1024 * 1024,
+            reserve_bytes=options.disk_reserve * _MIB,
+        ),
+        collector=CollectorConfig(
+            gc_interval_s=options.gc_interval,
+            minor_share=options.minor_threshold,
+            minor_interval_s=options.minor_interval,
+            major_share=options.major_threshold,
+            major_interval_s=options.major_interval,
+            bytes_per_s=options.compaction_rate * _MIB,
         ),
     )
 
@@ -135,6 +150,7 @@ def parser() -> argparse.ArgumentParser:
     add_network(made)
     add_directories(made)
     add_space(made)
+    add_collector(made)
     return made
 
 
@@ -194,10 +210,52 @@ def add_space(made: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--disk-reserve",
         type=_count,
-        default=limits.reserve_bytes // 1024 // 1024,
+        default=limits.reserve_bytes // _MIB,
         metavar="MIB",
         help="MiB that stay free in any case; twice as many to be writable again (%(default)s)",
     )
+
+
+def add_collector(made: argparse.ArgumentParser) -> None:
+    config = CollectorConfig()
+    group = made.add_argument_group("collection and compaction", _ABOUT_COLLECTOR)
+    for name, default, words in (
+        ("--gc-interval", config.gc_interval_s, "garbage collections"),
+        ("--minor-interval", config.minor_interval_s, "minor compactions"),
+        ("--major-interval", config.major_interval_s, "major compactions"),
+    ):
+        group.add_argument(
+            name,
+            type=float,
+            default=default,
+            metavar="SECONDS",
+            help=f"time between {words} (%(default)g)",
+        )
+    for name, default, words in (
+        ("--minor-threshold", config.minor_share, "minor"),
+        ("--major-threshold", config.major_share, "major"),
+    ):
+        group.add_argument(
+            name,
+            type=_threshold,
+            default=default,
+            metavar="SHARE",
+            help=f"share of live bytes below which a {words} one takes a log (%(default)s)",
+        )
+    group.add_argument(
+        "--compaction-rate",
+        type=float,
+        default=config.bytes_per_s / _MIB,
+        metavar="MIB",
+        help="MiB read and written a second, 0 for no limit (%(default)g)",
+    )
+
+
+def _threshold(text: str) -> float:
+    share = float(text)
+    if share >= 1:
+        raise argparse.ArgumentTypeError("a log that is all live cannot shrink; give less than 1")
+    return share
 
 
 def _share(text: str) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from bookie.collector.plan import CollectorConfig
 from bookie.directories import Directories
 from bookie.disk import Disk, RealDisk
 from bookie.disk_watch import DiskLimits
@@ -39,6 +40,7 @@ class BookieConfig:
     disk_limits: DiskLimits = field(default_factory=DiskLimits)
     disk_interval_s: float = 2.0
     """So often the disks are asked how full they are."""
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
 

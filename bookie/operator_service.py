@@ -4,12 +4,16 @@ It is on the port of the bookie and as open as the rest of it: who can reach the
 the bookie read-only.
 """
 
+import asyncio
 import time
+from collections.abc import Coroutine
 from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
 
+from bookie.collector.collector import Collector, CollectorStatus, Run
+from bookie.collector.errors import CollectionUnderWay
 from bookie.errors import OrderNotKept
 from bookie.read_only import Measured, ReadOnlyKeeper
 from bookie.service import BookieService
@@ -29,14 +33,17 @@ class OperatorService:
         service: BookieService,
         storage: BookieStorage,
         keeper: ReadOnlyKeeper,
+        collector: Collector,
         *,
         address: str,
     ) -> None:
         self._service = service
         self._storage = storage
         self._keeper = keeper
+        self._collector = collector
         self._address = address
         self._started_at = time.monotonic()
+        self._runs: dict[asyncio.Task[Run], None] = {}
 
     def handlers(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
@@ -45,6 +52,12 @@ class OperatorService:
                 "Status": grpc.unary_unary_rpc_method_handler(
                     self._status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
                 ),
+                "Collect": grpc.unary_unary_rpc_method_handler(
+                    self._collect, pb.CollectRequest.FromString, pb.CollectReply.SerializeToString
+                ),
+                "Compact": grpc.unary_unary_rpc_method_handler(
+                    self._compact, pb.CompactRequest.FromString, pb.CompactReply.SerializeToString
+                ),
                 "SetReadOnly": grpc.unary_unary_rpc_method_handler(
                     self._set_read_only,
                     pb.SetReadOnlyRequest.FromString,
@@ -52,6 +65,13 @@ class OperatorService:
                 ),
             },
         )
+
+    async def close(self) -> None:
+        """Stop the runs that were asked for; those that wait for them get no answer."""
+        for task in self._runs:
+            task.cancel()
+        if self._runs:
+            await asyncio.wait(list(self._runs))
 
     async def _status(self, _request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         await check_meant(context, self._service.info.bookie)
@@ -67,7 +87,30 @@ class OperatorService:
             reasons=self._keeper.reasons,
             warnings=self._keeper.warnings,
             directories=[_directory(measured) for measured in self._keeper.measured],
+            collector=_collector(self._collector.status()),
         )
+
+    async def _collect(self, _request: pb.CollectRequest, context: Context) -> pb.CollectReply:
+        await check_meant(context, self._service.info.bookie)
+        return pb.CollectReply(run=await self._done(self._collector.collect(), context))
+
+    async def _compact(self, request: pb.CompactRequest, context: Context) -> pb.CompactReply:
+        await check_meant(context, self._service.info.bookie)
+        running = self._collector.compact(major=request.major)
+        return pb.CompactReply(run=await self._done(running, context))
+
+    async def _done(
+        self, running: Coroutine[object, object, Run], context: Context
+    ) -> pb.CollectorRun:
+        """Return what a run has done. It goes on if its client does not wait for it."""
+        task = asyncio.ensure_future(running)
+        self._runs[task] = None
+        task.add_done_callback(self._runs.pop)
+        try:
+            run = await asyncio.shield(task)
+        except CollectionUnderWay as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return _run(run, run.ended_at)
 
     async def _set_read_only(
         self, request: pb.SetReadOnlyRequest, context: Context
@@ -93,3 +136,28 @@ def _directory(measured: Measured) -> pb.DirectoryUsage:
         message.total_bytes = measured.usage.total_bytes
         message.free_bytes = measured.usage.free_bytes
     return message
+
+
+def _collector(status: CollectorStatus) -> pb.CollectorStatus:
+    return pb.CollectorStatus(
+        running=status.running.kind.value if status.running is not None else "",
+        last=[_run(run, status.now) for run in status.last],
+        due=[
+            pb.CollectorDue(kind=due.kind.value, in_s=due.in_s, threshold=due.share)
+            for due in status.due
+        ],
+        suspended=status.suspended,
+    )
+
+
+def _run(run: Run, now: float) -> pb.CollectorRun:
+    return pb.CollectorRun(
+        kind=run.kind.value,
+        ended_ago_s=now - run.ended_at,
+        took_s=run.ended_at - run.began_at,
+        ledgers=run.ledgers,
+        logs=run.logs,
+        bytes_freed=max(0, run.freed_bytes),
+        bytes_moved=run.moved_bytes,
+        failure=run.failure,
+    )

@@ -9,6 +9,7 @@ serving: no safety rests on it.
 import asyncio
 from collections.abc import Callable
 
+from bookie.collector.collector import Collector
 from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
 from bookie.directories import Directories
@@ -22,6 +23,7 @@ from bookie.service import BookieService
 from bookie.storage import BookieStorage
 from ledger.cluster import open_namespace
 from ledger.log_events import get_logger
+from ledger.manager import LedgerStore
 from ledger.metastore import MetadataStore, open_store
 from ledger.registry import BookieRegistration
 from ledger.requests import InfoAnswer
@@ -88,13 +90,23 @@ async def _run(
         on_space=service.checkpoint_soon,
         on_change=lambda read_only: registrar.set_read_only(read_only=read_only),
     )
-    operator = OperatorService(service, storage, keeper, address=address)
+    collector = Collector(
+        storage.ledger_directories,
+        LedgerStore(store, namespace.layout),
+        config.collector,
+        ledger_ids=storage.ledger_ids,
+        delete=service.delete,
+    )
+    operator = OperatorService(service, storage, keeper, collector, address=address)
     keeping: asyncio.Task[None] | None = None
+    collecting: asyncio.Task[None] | None = None
     try:
         keeper.look()
         await server.start(service, operator)
         await registrar.start()
         keeping = asyncio.create_task(keeper.run(), name="read-only keeper")
+        collecting = asyncio.create_task(collector.run(), name="collector")
+        collecting.add_done_callback(_tell_collector_ended)
         _log.info(f"bookie {name} is ready on {address}", incarnation=identity.incarnation)
         on_ready(name, address)
         await asyncio.wait((service.failure, keeping), return_when=asyncio.FIRST_COMPLETED)
@@ -103,9 +115,11 @@ async def _run(
         failure = service.failure.result()
         raise BookieFailed(name, str(failure)) from failure
     finally:
-        if keeping is not None:
-            keeping.cancel()
-        await _stop(name, registrar, server, service)
+        for task in (keeping, collecting):
+            if task is not None:
+                task.cancel()
+        await operator.close()
+        await _stop(name, registrar, server, service, collector)
 
 
 def _place(
@@ -133,7 +147,11 @@ def _place(
 
 
 async def _stop(
-    name: str, registrar: Registrar, server: BookieServer, service: BookieService
+    name: str,
+    registrar: Registrar,
+    server: BookieServer,
+    service: BookieService,
+    collector: Collector,
 ) -> None:
     await registrar.close()
     if service.failure.done():
@@ -141,8 +159,16 @@ async def _stop(
         service.abandon()
         return
     await server.stop()
+    await collector.close()
     await service.close()
     if service.failure.done():
         failure = service.failure.result()
         raise BookieFailed(name, str(failure)) from failure
     _log.info(f"bookie {name} has stopped")
+
+
+def _tell_collector_ended(collecting: "asyncio.Task[None]") -> None:
+    """Without it space is not given back, but everything is served: no reason to end."""
+    error = None if collecting.cancelled() else collecting.exception()
+    if error is not None:
+        _log.error("collector_ended", reason=repr(error))

@@ -50,7 +50,8 @@ class BookieOperator:
         return await self._call(self._stub.status, pb.StatusRequest(), self._timeout_s)
 
     async def collect(self) -> pb.CollectorRun:
-        """Remove what belongs to deleted ledgers now; return what was done."""
+        """Remove what belongs to deleted ledgers now; return what was done, and what prevented
+        more."""
         reply = await self._call(self._stub.collect, pb.CollectRequest(), self._run_timeout_s)
         return reply.run
 

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bookie.collector.collector import Collector
+from bookie.collector.plan import CollectorConfig
 from bookie.directories import Directories
 from bookie.disk_watch import DiskLimits
 from bookie.operator_service import OperatorService
@@ -13,41 +15,66 @@ from bookie.read_only import ReadOnlyKeeper
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
 from bookie.storage import BookieStorage
+from ledger.cluster import open_namespace
 from ledger.errors import BookieRefused, BookieUnavailable
-from ledger.requests import InfoAnswer, Status
+from ledger.ids import EntryId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.metastore.memory import MemoryStore
+from ledger.quorum import Quorum
+from ledger.requests import InfoAnswer, ReadQuery, Status
 from ledger.transport.operator import BookieOperator
 from tests.bookie.promises import SMALL
-from tests.bookie.runs import run_of
-from tests.ledger.serving import BOOKIE, add, refused_address, silent_server, transport_to
+from tests.bookie.runs import KEY, run_of
+from tests.ledger.serving import BOOKIE, add, refused_address, silent_server, transport_to, until
 from tests.simulation.disk import SimDisk
+
+LEDGER = LedgerMetadata(
+    quorum=Quorum(1, 1, 1), fragments=(Fragment(EntryId(0), (BOOKIE,)),), creation_token=b"token"
+)
 
 
 class Operated:
     """A bookie on simulated disks: a main one that is also a journal, and two for ledgers."""
 
-    def __init__(self) -> None:
-        self.main, self.ledgers = SimDisk(0), [SimDisk(1), SimDisk(2)]
-        self.directories = Directories(self.main, (self.main,), tuple(self.ledgers))
+    def __init__(self, store: MemoryStore, layout: str) -> None:
+        self.main, disks = SimDisk(0), (SimDisk(1), SimDisk(2))
+        self.directories = Directories(self.main, (self.main,), disks)
         self.storage = BookieStorage.open(self.directories, SMALL)
         info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
         self.service = BookieService(self.storage, info, ServiceConfig())
         self.keeper = ReadOnlyKeeper(self.storage, self.directories, DiskLimits(reserve_bytes=0))
+        self.store = store
+        self.ledgers = LedgerStore(store, layout)
+        self.collector = Collector(
+            self.storage.ledger_directories,
+            self.ledgers,
+            CollectorConfig(),
+            ledger_ids=self.storage.ledger_ids,
+            delete=self.service.delete,
+        )
         self.server = BookieServer()
         self.address = f"127.0.0.1:{self.server.bind('127.0.0.1', 0)}"
         self.keeper.look()
 
     async def start(self) -> None:
-        operator = OperatorService(self.service, self.storage, self.keeper, address=self.address)
-        await self.server.start(self.service, operator)
+        self.operator = OperatorService(
+            self.service, self.storage, self.keeper, self.collector, address=self.address
+        )
+        await self.server.start(self.service, self.operator)
 
     async def stop(self) -> None:
+        await self.operator.close()
         await self.server.stop()
+        await self.collector.close()
         await self.service.close()
 
 
 @asynccontextmanager
 async def operated() -> AsyncIterator[tuple[Operated, BookieOperator]]:
-    bookie = Operated()
+    store = MemoryStore("memory://operated", "operated")
+    namespace = await open_namespace(store)
+    bookie = Operated(store, namespace.layout)
     await bookie.start()
     try:
         async with BookieOperator(bookie.address, bookie=BOOKIE) as operator:
@@ -107,10 +134,108 @@ def test_an_order_that_cannot_be_kept_is_refused_with_its_reason() -> None:
 def test_another_bookie_than_the_one_meant_refuses_every_order() -> None:
     async def scenario() -> None:
         async with operated() as (bookie, _), BookieOperator(bookie.address, bookie="b2") as wrong:
-            for order in (wrong.status(), wrong.set_read_only(read_only=True)):
+            for order in (
+                wrong.status(),
+                wrong.collect(),
+                wrong.compact(major=True),
+                wrong.set_read_only(read_only=True),
+            ):
                 with pytest.raises(BookieRefused, match=f"here is bookie {BOOKIE}"):
                     await order
             assert not bookie.storage.read_only
+            assert bookie.collector.status().last == ()
+
+    asyncio.run(scenario())
+
+
+def test_ledgers_that_the_cluster_does_not_know_are_collected_at_an_operators_word() -> None:
+    async def scenario() -> None:
+        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+            kept = await bookie.ledgers.create(LEDGER)
+            for ledger_id in (kept, 1_000_001, 1_000_002):
+                assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
+            done = await operator.collect()
+            assert (done.kind, done.ledgers, done.failure) == ("gc", 2, "")
+            assert bookie.storage.ledger_ids() == [kept]
+            answer = await transport.read(BOOKIE, ReadQuery(1_000_001, KEY, 0, 0))
+            assert answer.status is Status.NO_SUCH_LEDGER
+            (last,) = (await operator.status()).collector.last
+            assert (last.kind, last.ledgers) == ("gc", 2)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("major", [False, True])
+def test_entry_logs_are_compacted_at_an_operators_word(major: bool) -> None:
+    async def scenario() -> None:
+        async with operated() as (_, operator):
+            done = await operator.compact(major=major)
+            assert done.kind == ("major" if major else "minor")
+            assert not done.failure
+            status = (await operator.status()).collector
+            assert [run.kind for run in status.last] == [done.kind]
+            assert {due.kind: due.threshold for due in status.due} == pytest.approx(
+                {"gc": 0.0, "minor": 0.2, "major": 0.8}
+            )
+            assert not status.running
+
+    asyncio.run(scenario())
+
+
+def test_a_run_is_refused_while_another_is_under_way_and_goes_on_without_its_client() -> None:
+    async def scenario() -> None:
+        async with operated() as (bookie, operator):
+            held = asyncio.Event()
+
+            async def hold(_ledger_ids: object) -> list[LedgerId]:
+                await held.wait()
+                return []
+
+            bookie.ledgers.absent = hold  # type: ignore[method-assign, assignment]
+            asking = asyncio.ensure_future(operator.collect())
+            await until(lambda: bookie.collector.status().running is not None)
+            assert (await operator.status()).collector.running == "gc"
+            with pytest.raises(BookieRefused, match="under way already"):
+                await operator.compact(major=False)
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert bookie.collector.status().running is not None
+            held.set()
+            await until(lambda: bookie.collector.status().running is None)
+            assert not bookie.collector.status().last[0].failure
+
+    asyncio.run(scenario())
+
+
+def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes_nothing() -> None:
+    async def scenario() -> None:
+        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+            assert await add(transport, run_of(0)) is Status.OK
+            bookie.store.cut()
+            done = await operator.collect()
+            assert done.failure
+            assert done.ledgers == 0
+            assert bookie.storage.ledger_ids() == [7]
+            bookie.store.heal()
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_that_stops_does_not_wait_for_a_run() -> None:
+    async def scenario() -> None:
+        async with operated() as (bookie, operator):
+
+            async def hang(_ledger_ids: object) -> list[LedgerId]:
+                await asyncio.Event().wait()
+                return []
+
+            bookie.ledgers.absent = hang  # type: ignore[method-assign, assignment]
+            asking = asyncio.ensure_future(operator.collect())
+            await until(lambda: bookie.collector.status().running is not None)
+            async with asyncio.timeout(5):
+                await bookie.stop()
+            with pytest.raises((BookieUnavailable, BookieRefused)):
+                await asking
 
     asyncio.run(scenario())
 

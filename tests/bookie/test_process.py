@@ -226,6 +226,32 @@ def test_an_operators_order_moves_the_registration_and_survives_kill_9(
         assert not is_read_only()
 
 
+def test_a_ledger_that_the_cluster_does_not_know_goes_by_itself_and_for_good(
+    uri: str, tmp_path: Path
+) -> None:
+    async def add_and_wait(transport: GrpcTransport, name: BookieId) -> None:
+        assert await add(transport, run_of(0), bookie=name) is Status.OK
+        await gone(transport, name)
+
+    async def gone(transport: GrpcTransport, name: BookieId) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                answer = await transport.read(name, ReadQuery(7, KEY, 0, 0))
+                if answer.status is Status.NO_SUCH_LEDGER:
+                    break
+                await asyncio.sleep(0.02)
+        for recovery in (False, True):
+            run = run_of(1, recovery=recovery)
+            assert await add(transport, run, bookie=name) is Status.NO_SUCH_LEDGER
+
+    with bookie(uri, tmp_path / "b", "--gc-interval", "0.1") as process:
+        with_transport(*process.ready(), add_and_wait)
+        process.kill()
+    with bookie(uri, tmp_path / "b", "--gc-interval", "0") as process:
+        with_transport(*process.ready(), gone)
+        assert process.stop() == 0
+
+
 def test_a_client_finds_its_bookie_again_after_a_restart(uri: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         with bookie(uri, tmp_path / "b", "--id", "anna") as first:
