@@ -18,6 +18,7 @@ from bookie.index.format import LedgerHeader
 from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import LedgerRecord, LedgerTable
 from bookie.memory import Memory
+from bookie.read_cache import ReadCache
 from ledger.errors import HandleClosed
 
 _ATTEMPTS_MAX: Final = 1000
@@ -37,11 +38,13 @@ class Holdings:
         ledger_directories: Sequence[LedgerDirectory],
         ledgers: LedgerTable,
         memory: Memory,
+        read_cache: ReadCache,
     ) -> None:
         self.directories = directories
         self.ledger_directories = ledger_directories
         self.ledgers = ledgers
         self.memory = memory
+        self.read_cache = read_cache
         self.lock = threading.Lock()
         self.generation = 0
         """Counts checkpoints and deletions: what was read from disk before may be out of date."""

@@ -35,12 +35,10 @@ def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
     last = min(query.last, view.recent.floor)
     if last < query.first:
         return _answer(query, view, Stored(Found((), query.last)))
-    stored = holdings.find(view.stored, query.first, last, query.bytes_max)
+    stored = _find(holdings, view.stored, query, last)
     if stored.damage is not None and holdings.is_deleted(query.ledger_id):
         return ReadAnswer(Status.NO_SUCH_LEDGER)
-    if stored.damage is None and stored.found.considered == last:
-        stored = Stored(Found(stored.found.pieces, query.last))
-    return _answer(query, view, stored)
+    return _answer(query, view, _all(stored, last, query))
 
 
 def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
@@ -55,14 +53,36 @@ def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
         view = _view(holdings, query, record)
     if isinstance(view, Status):
         return ReadAnswer(view)
-    if view.recent.floor >= query.first:
-        return None
-    return _answer(query, view, Stored(Found((), query.last)))
+    last = min(query.last, view.recent.floor)
+    if last < query.first:
+        return _answer(query, view, Stored(Found((), query.last)))
+    found = holdings.read_cache.find(view.stored, query.first, last, query.bytes_max)
+    return None if found is None else _answer(query, view, _all(Stored(found), last, query))
 
 
 def lac(holdings: Holdings, ledger_id: int, key: bytes) -> LacAnswer:
     """Say what is known of the ledger's LAC, its fence and its last entry."""
     return holdings.with_record(ledger_id, partial(_lac, key), LacAnswer(Status.IO_ERROR))
+
+
+def _find(holdings: Holdings, stored: LedgerHeader, query: ReadQuery, last: int) -> Stored:
+    """Return what the disk has of the query, up to *last*."""
+    cache = holdings.read_cache
+    kept = cache.find(stored, query.first, last, query.bytes_max)
+    if kept is not None:
+        return Stored(kept)
+    wanted_bytes = cache.wanted_bytes(stored.ledger_id, query.first, query.bytes_max)
+    found = holdings.find(stored, query.first, last, wanted_bytes)
+    if found.damage is not None:
+        return found
+    return Stored(cache.put(stored, query.first, found.found, query.bytes_max))
+
+
+def _all(stored: Stored, last: int, query: ReadQuery) -> Stored:
+    """Behind *last*, which is as far as the disk was asked, it has nothing that memory has not."""
+    if stored.damage is not None or stored.found.considered < last:
+        return stored
+    return Stored(Found(stored.found.pieces, query.last))
 
 
 def _view(holdings: Holdings, query: ReadQuery, record: LedgerRecord | None) -> _View | Status:

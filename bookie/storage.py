@@ -44,6 +44,7 @@ from bookie.ledger_directory import LedgerDirectory, open_ledger_directories
 from bookie.ledgers import LedgerRecord
 from bookie.memory import Memory
 from bookie.prepared import Prepared, Vetted
+from bookie.read_cache import ReadCache
 from bookie.recovery import Recovery
 from bookie.storage_config import StorageConfig
 from ledger.entry import LAC_ENTRY
@@ -121,8 +122,14 @@ class BookieStorage:
         except FileDamaged:
             directories.unlock()
             raise
-        memory = Memory(recent_bytes_max=config.recent_bytes_max)
-        return cls(config, Holdings(directories, ledger_directories, ledgers, memory), journals)
+        holdings = Holdings(
+            directories,
+            ledger_directories,
+            ledgers,
+            Memory(recent_bytes_max=config.recent_bytes_max),
+            ReadCache(bytes_max=config.read_cache_bytes, ahead_bytes=config.read_ahead_bytes),
+        )
+        return cls(config, holdings, journals)
 
     # Adding and fencing.
 

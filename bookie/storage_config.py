@@ -17,6 +17,9 @@ class StorageConfig:
     entry_log_bytes_max: int = 1024 * 1024 * 1024
     index_cache_bytes: int = 32 * 1024 * 1024
     """Shared out among the ledger directories, as the files are."""
+    read_cache_bytes: int = 64 * 1024 * 1024
+    """Of entries that were read ahead; 0 switches reading ahead off."""
+    read_ahead_bytes: int = 4 * 1024 * 1024
     ledgers_in_memory_max: int = 20_000
     """Ledgers whose key and fence stay in memory after they were flushed."""
     files_open_max: int = 400

@@ -549,6 +549,48 @@ def test_readers_close_behind_the_writer_are_answered_from_memory() -> None:
     assert storage.add(run_of(1, 3, salt=1)) == (Status.CONFLICT, 0)
 
 
+def ahead(read_cache_bytes: int = 1 << 20) -> BookieStorage:
+    """Return a storage with a ledger on disk whose reader has followed it for two reads."""
+    config = replace(SMALL, read_cache_bytes=read_cache_bytes, read_ahead_bytes=1 << 20)
+    storage = new_storage(config=config)
+    storage.add(run_of(1, *range(0, 400, 2)))
+    storage.checkpoint()
+    first = 0
+    for _ in range(2):
+        answer = storage.read(query(1, first, bytes_max=500))
+        assert answer.entries
+        first = answer.considered + 1
+    assert first < 100
+    return storage
+
+
+def test_what_is_read_one_range_after_the_other_is_read_ahead() -> None:
+    storage = ahead()
+    answer = storage.read_recent(query(1, 100, bytes_max=500))
+    assert answer is not None
+    assert answer == storage.read(query(1, 100, bytes_max=500))
+    assert list(answer.entries) == list(range(100, answer.considered + 1, 2))
+    rest = storage.read_recent(query(1, 100))
+    assert rest is not None
+    assert list(rest.entries) == list(range(100, 400, 2))
+    assert rest.considered == EVERYTHING
+
+
+def test_an_entry_that_is_repaired_after_it_was_read_ahead_is_not_denied() -> None:
+    """Rule 58."""
+    storage = ahead()
+    assert storage.read_recent(query(1, 100, 110)) is not None
+    storage.add(run_of(1, 101, 105, recovery=True))
+    for _ in range(2):
+        assert list(storage.read(query(1, 100, 106)).entries) == [100, 101, 102, 104, 105, 106]
+        storage.checkpoint()
+
+
+def test_reading_ahead_takes_no_more_memory_than_it_may() -> None:
+    assert ahead(0).read_recent(query(1, 100, 110)) is None
+    assert ahead(1000).read_recent(query(1, 100, 110)) is None  # what was read is larger
+
+
 def test_a_deleted_ledger_is_gone_for_good() -> None:
     """Rule 70, #4462: not even a fence or a recovery add makes it again, nor the journal."""
     directories, disks = several()
