@@ -174,7 +174,7 @@ class Collector:
         snapshot = await self._on_thread(self._ledger_ids)
         listed = [ledger_id async for ledger_id in self._ledgers.list()]
         chosen = candidates(snapshot, listed)
-        absent = await self._ledgers.absent(map(LedgerId, chosen.ledger_ids))
+        absent = await self._ledgers.absent(map(LedgerId, chosen))
         doomed = verified(chosen, absent)
         for at in range(0, len(doomed), _DELETE_AT_ONCE):
             await self._delete(doomed[at : at + _DELETE_AT_ONCE])

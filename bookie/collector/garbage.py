@@ -10,29 +10,22 @@ asks has to bring answers that are no older than the question.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 CANDIDATES_MAX = 10_000
 """Ledgers that one collection verifies and deletes, at most; the next one goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Ledgers that the listing does not name, each to be verified by a read of its own."""
+def candidates(snapshot: Iterable[int], listed: Iterable[int]) -> tuple[int, ...]:
+    """Return the ledgers that are to be read, each by itself.
 
-    ledger_ids: tuple[int, ...]
-
-
-def candidates(snapshot: Iterable[int], listed: Collection[int]) -> Candidates:
-    """Requires that *snapshot* was taken before the listing began, and *listed* is all of it."""
+    Requires that *snapshot* was taken before the listing began, and *listed* is all of it."""
     named = dict.fromkeys(listed)
-    missing = (ledger_id for ledger_id in snapshot if ledger_id not in named)
-    return Candidates(tuple(islice(missing, CANDIDATES_MAX)))
+    return tuple(islice((one for one in snapshot if one not in named), CANDIDATES_MAX))
 
 
-def verified(chosen: Candidates, absent: Sequence[int]) -> tuple[int, ...]:
-    """Return what to delete, of *absent*: those that a read said do not exist."""
+def verified(chosen: Sequence[int], absent: Collection[int]) -> tuple[int, ...]:
+    """Return what to delete of *chosen*: what a read said does not exist."""
     gone = dict.fromkeys(absent)
-    assert all(ledger_id in chosen.ledger_ids for ledger_id in gone) or not gone
-    return tuple(ledger_id for ledger_id in chosen.ledger_ids if ledger_id in gone)
+    assert gone.keys() <= dict.fromkeys(chosen).keys(), "only candidates are asked for"
+    return tuple(one for one in chosen if one in gone)

@@ -254,3 +254,60 @@ def test_a_ledger_is_watched() -> None:
 
 async def listed(ledgers: LedgerStore) -> list[LedgerId]:
     return [ledger_id async for ledger_id in ledgers.list()]
+
+
+@EACH_LAYOUT
+def test_the_absent_are_those_that_are_gone_and_no_others(layout: str) -> None:
+    async def scenario() -> None:
+        async with opened(layout) as (store, ledgers):
+            kept, gone = await ledgers.create(METADATA), await ledgers.create(METADATA)
+            damaged = LedgerId(5_000_000)
+            await store.create(LAYOUTS[layout].path(damaged), b"\xff")
+            await ledgers.delete(gone)
+            never = LedgerId(7_000_000)
+            assert await ledgers.absent([kept, gone, damaged, never]) == (gone, never)
+            assert await ledgers.absent([]) == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_list_or_a_read_over_two_sessions_is_no_answer() -> None:
+    """The second session may be with a server that is behind the first one's `sync`."""
+
+    async def scenario() -> None:
+        async with opened("longhierarchical") as (store, _):
+            flaky = ExpiringStore(store)
+            ledgers = LedgerStore(flaky, "longhierarchical")
+            ledger_id = await ledgers.create(METADATA)
+            calls = 0
+            for operation in ("list", "absent"):
+                for call in range(20):
+                    flaky.expire_after = call
+                    try:
+                        if operation == "list":
+                            assert await listed(ledgers) == [ledger_id]
+                        else:
+                            assert await ledgers.absent([ledger_id]) == ()
+                    except MetadataUnavailable:
+                        calls += 1
+                    else:
+                        assert flaky.expire_after is not None, "an answer of two sessions"
+            assert calls >= 6
+
+    asyncio.run(scenario())
+
+
+class ExpiringStore(FlakyStore):
+    """Its session ends after so many calls."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self._memory = store
+        self.expire_after: int | None = None
+
+    def _before(self, operation: str) -> None:
+        if self.expire_after == 0:
+            self._memory.expire()
+            self.expire_after = None
+        elif self.expire_after is not None:
+            self.expire_after -= 1
