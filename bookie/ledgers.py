@@ -67,6 +67,16 @@ class LedgerTable:
         """Return the number of records in memory."""
         return len(self._clean) + len(self._dirty.keys() | self._flushing.keys())
 
+    @property
+    def known(self) -> int:
+        """How many ledgers there are."""
+        return len(self._known)
+
+    @property
+    def in_memory_max(self) -> int:
+        """How many records stay in memory although they say no more than the disk."""
+        return self._clean_max
+
     def ids(self) -> list[int]:
         return sorted(self._known)
 

@@ -47,6 +47,7 @@ from bookie.prepared import Prepared, Vetted
 from bookie.read_cache import ReadCache
 from bookie.recovery import Recovery
 from bookie.storage_config import StorageConfig
+from bookie.storage_status import StorageStatus, status_of
 from ledger.entry import LAC_ENTRY
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 
@@ -270,6 +271,11 @@ class BookieStorage:
         """Return all ledgers that are here, ascending."""
         with self._lock:
             return self._ledgers.ids()
+
+    def status(self) -> StorageStatus:
+        """Say what is where, for operators; asks the disk for the sizes of files."""
+        self._holdings.check()
+        return status_of(self._holdings, self._journals, self._keeper.marks, self._config)
 
     # Keeping.
 

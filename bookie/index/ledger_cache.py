@@ -30,7 +30,8 @@ class LedgerCache:
     def __init__(self, disk: Disk, files: FileCache, *, bytes_max: int) -> None:
         self._disk = disk
         self._files = files
-        self._pages_max = max(1, bytes_max // _PAGE_COST_BYTES)
+        self.pages_max = max(1, bytes_max // _PAGE_COST_BYTES)
+        self.hits = self.misses = 0
         self._lock = threading.Lock()
         self._dirty: dict[_Place, bytearray] = {}
         self._clean: OrderedDict[_Place, bytes] = OrderedDict()
@@ -38,7 +39,7 @@ class LedgerCache:
     @property
     def is_full(self) -> bool:
         """Whether the dirty pages fill it; then it is time to flush."""
-        return len(self._dirty) >= self._pages_max
+        return len(self._dirty) >= self.pages_max
 
     def __len__(self) -> int:
         """Return the number of pages in memory."""
@@ -81,7 +82,10 @@ class LedgerCache:
     def _load(self, ledger_id: int, number: int) -> bytes:
         place = (ledger_id, number)
         page = self._clean.get(place)
-        if page is None:
+        if page is not None:
+            self.hits += 1
+        else:
+            self.misses += 1
             path = path_of(ledger_id)
             try:
                 with self._files.use(path) as file:
@@ -98,5 +102,5 @@ class LedgerCache:
     def _keep(self, place: _Place, page: bytes) -> None:
         self._clean[place] = page
         self._clean.move_to_end(place)
-        while len(self._clean) + len(self._dirty) > self._pages_max and len(self._clean) > 1:
+        while len(self._clean) + len(self._dirty) > self.pages_max and len(self._clean) > 1:
             self._clean.popitem(last=False)

@@ -62,7 +62,7 @@ class LedgerIndex:
     def __init__(self, disk: Disk, *, cache_bytes: int, files_max: int) -> None:
         self._disk = disk
         self._files = FileCache(disk, files_max)
-        self._cache = LedgerCache(disk, self._files, bytes_max=cache_bytes)
+        self.cache = LedgerCache(disk, self._files, bytes_max=cache_bytes)
         self._headers: dict[int, LedgerHeader] = {}
         self._directories: dict[str, None] = {}
         self._new_names: dict[str, None] = {}
@@ -97,7 +97,7 @@ class LedgerIndex:
         """Yield where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
         if not header.has_page(number):
             return
-        page = self._cache.page(header.ledger_id, number)
+        page = self.cache.page(header.ledger_id, number)
         first = number * PAGE_ENTRIES
         for slot, (log_id, length, offset) in enumerate(SLOT.iter_unpack(page[SLOTS_AT:])):
             if length:
@@ -112,7 +112,7 @@ class LedgerIndex:
         for piece, (log_id, offset) in zip(pieces, places, strict=True):
             header = self._put_piece(header, piece, log_id, offset)
         self._headers[header.ledger_id] = header
-        if self._cache.is_full:
+        if self.cache.is_full:
             self.flush()
         return header
 
@@ -124,7 +124,7 @@ class LedgerIndex:
         ]
         images += (
             Image(ledger_id, page_offset(number), seal_page(page, ledger_id, number))
-            for (ledger_id, number), page in self._cache.dirty_pages().items()
+            for (ledger_id, number), page in self.cache.dirty_pages().items()
         )
         if not images:
             return
@@ -133,7 +133,7 @@ class LedgerIndex:
         redo.write(self._disk, images)
         self._in_place = False
         self._write_in_place(images)
-        self._cache.flushed()
+        self.cache.flushed()
         self._headers.clear()
 
     def newest(self, ledger_id: int) -> LedgerHeader:
@@ -194,11 +194,11 @@ class LedgerIndex:
                 reason = f"entry {piece.run.entries[index]} has another length than in its log"
                 raise IndexDamaged(path, page_offset(number) + at, reason)
             if dirty is None:
-                dirty = page = self._cache.dirty(header.ledger_id, number, exists=True)
+                dirty = page = self.cache.dirty(header.ledger_id, number, exists=True)
             offset = start + starts[index] - starts[piece.begin]
             SLOT.pack_into(dirty, at, log_id, length, offset)
             moved += 1
-        if self._cache.is_full:
+        if self.cache.is_full:
             self.flush()
         return moved
 
@@ -220,14 +220,14 @@ class LedgerIndex:
         for ledger_id in gone:  # only now: a reader may have opened or read one meanwhile
             self._files.forget(path_of(ledger_id))
             self._headers.pop(ledger_id, None)
-        self._cache.remove(gone)
+        self.cache.remove(gone)
 
     def close(self) -> None:
         self._files.close()
 
     def _page(self, header: LedgerHeader, number: int) -> bytes | bytearray | None:
         """Return a page for reading; None if there is none."""
-        return self._cache.page(header.ledger_id, number) if header.has_page(number) else None
+        return self.cache.page(header.ledger_id, number) if header.has_page(number) else None
 
     def _finish(self) -> None:
         """Put in place what the redo file says, durably, whatever of it is there already."""
@@ -262,14 +262,14 @@ class LedgerIndex:
 
     def _dirty_page(self, header: LedgerHeader, number: int) -> tuple[LedgerHeader, bytearray]:
         exists = header.has_page(number)
-        page = self._cache.dirty(header.ledger_id, number, exists=exists)
+        page = self.cache.dirty(header.ledger_id, number, exists=exists)
         if exists:
             return header, page
         extents = with_page(header.extents, number)
         while len(extents) > EXTENTS_MAX:
             first, last = smallest_gap(extents)
             for empty in range(first, last + 1):
-                self._cache.dirty(header.ledger_id, empty, exists=False)
+                self.cache.dirty(header.ledger_id, empty, exists=False)
                 extents = with_page(extents, empty)
         return replace(header, extents=extents), page
 

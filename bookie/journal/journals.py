@@ -7,10 +7,11 @@ before it in another journal.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from bookie.directories import Directories
-from bookie.journal.format import FileHeader, Mark, Record
-from bookie.journal.writer import JournalWriter, write_mark
+from bookie.journal.format import FileHeader, Mark, Record, path_of
+from bookie.journal.writer import JournalWriter, journal_ids, write_mark
 
 
 class Journals:
@@ -90,6 +91,17 @@ class Journals:
         ):
             write_mark(disk, mark)
             writer.remove_before(mark.journal_id)
+
+    def files(self, journal: int) -> list[int]:
+        """Return the sizes in bytes of the files of *journal*; asks the disk."""
+        disk = self._directories.journals[journal]
+        sizes = []
+        for journal_id in journal_ids(disk):
+            with suppress(FileNotFoundError):  # a checkpoint may have removed it meanwhile
+                file = disk.open(path_of(journal_id))
+                sizes.append(file.size())
+                file.close()
+        return sizes
 
     def close(self) -> None:
         for writer in self._writers:

@@ -89,7 +89,7 @@ def test_the_cache_stays_within_its_bounds_and_dirty_pages_are_not_lost() -> Non
     headers = [put(index, header, 64, 0, 200, 300) for header in headers]
     index.flush()
     assert all(ids(index, header) == [0, 200, 300] for header in headers)
-    assert len(index._cache) <= 4
+    assert len(index.cache) <= 4
     assert len(index._files._open) <= 2
 
 

@@ -591,6 +591,32 @@ def test_reading_ahead_takes_no_more_memory_than_it_may() -> None:
     assert ahead(1000).read_recent(query(1, 100, 110)) is None  # what was read is larger
 
 
+def test_the_status_says_what_is_where() -> None:
+    directories, disks = several()
+    storage = BookieStorage.open(directories, replace(SMALL, recent_bytes_max=1 << 20))
+    for ledger_id in range(6):
+        storage.add(run_of(ledger_id, *range(40)))
+    before = storage.status()
+    assert before.active_bytes > 6 * 40 * 60
+    for journal in range(2):
+        storage.commit(journal)
+    storage.checkpoint()
+    disks[4].fail("sync", "entrylog/")
+    storage.add(run_of(2, 40))
+    storage.checkpoint()
+    after = storage.status()
+    assert after.ledgers == 6
+    assert after.recent_bytes == before.active_bytes
+    assert after.flushing_bytes > 0
+    for was, now in zip(before.journals, after.journals, strict=True):
+        assert was.end < now.end == now.mark
+        assert now.files >= 1
+        assert now.size_bytes >= now.end.offset
+    assert [bool(one.failure) for one in after.ledger_directories] == [False, False, True]
+    pages = after.caches[0]
+    assert (pages.name, pages.used > 0, pages.used <= pages.at_most) == ("index pages", True, True)
+
+
 def test_a_deleted_ledger_is_gone_for_good() -> None:
     """Rule 70, #4462: not even a fence or a recovery add makes it again, nor the journal."""
     directories, disks = several()
