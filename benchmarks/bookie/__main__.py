@@ -2,9 +2,9 @@
 
     python -m benchmarks.bookie [--only SECTION] [--dir DIR] [--json FILE] [--quick]
 
-One client process, one bookie process, on one machine. First the disk of DIR is measured, see
-`benchmarks.disk` for R and F; all else is told in them. Prints a table, and keeps the same as
-JSON in FILE and as a drawing beside it.
+One client process, one bookie process, on one machine. First the disk of DIR is measured, and
+again before each section; see `benchmarks.disk` for R and F, in which all else is told. Prints
+a table, and keeps the same as JSON in FILE and as a drawing beside it.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Final
 from benchmarks.bookie.adding import client_throughput, latency, throughput
 from benchmarks.bookie.behind import catch_up
 from benchmarks.bookie.bench import QUICK, Bench, Sizes
+from benchmarks.bookie.compacting import compaction
 from benchmarks.bookie.ledgers import many_ledgers
 from benchmarks.bookie.plot import svg
 from benchmarks.bookie.restarting import restart
@@ -33,6 +34,7 @@ SECTIONS: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "client": client_throughput,
     "latency": latency,
     "catch-up": catch_up,
+    "compaction": compaction,
     "restart": restart,
     "ledgers": many_ledgers,
 }
@@ -44,10 +46,20 @@ async def measure(options: argparse.Namespace) -> Bench:
     bench = Bench(options.dir, disk, sizes, disk.table())
     for name, section in SECTIONS.items():
         if options.only in (None, name):
-            load = os.getloadavg()[0]
-            print(f"{datetime.now(UTC):%H:%M:%S} {name}; load {load:.2f}", file=sys.stderr)
+            # A disk that others use too is another disk a minute later.
+            bench.disk = measure_disk(options.dir, sizes.seconds / 4)
+            _tell(name, bench)
             await section(bench)
     return bench
+
+
+def _tell(name: str, bench: Bench) -> None:
+    """Say what is measured next, and under which conditions."""
+    rate, sync_s, load = bench.disk.bytes_per_s, bench.disk.sync_s, os.getloadavg()[0]
+    disk = f"R {rate / 1e6:,.0f} MB/s, F {sync_s * 1e3:.3f} ms"
+    print(f"{datetime.now(UTC):%H:%M:%S} {name}: {disk}, load {load:.2f}", file=sys.stderr)
+    bench.note(f"R before {name}", rate / 1e6, "MB/s")
+    bench.note(f"F before {name}", sync_s * 1e3, "ms")
 
 
 def keep(bench: Bench, path: Path) -> None:

@@ -16,6 +16,7 @@ from ledger.ids import BookieId
 from ledger.transport.grpc import GrpcTransport
 
 BOOKIE: Final = BookieId("bookie-0")
+_START_TIMEOUT_S: Final = 600.0
 LABELS: Final = {100: "100 B", 1000: "1 KB", 64_000: "64 KB"}
 
 
@@ -96,7 +97,7 @@ class OneBookie:
     """A bookie process on *directory*, and a transport to it. A context manager."""
 
     def __init__(self, directory: Path) -> None:
-        self.cluster = LocalCluster(directory, bookies=1)
+        self.cluster = LocalCluster(directory, bookies=1, start_timeout_s=_START_TIMEOUT_S)
         self.transport = GrpcTransport(lambda _: self.address, timeout_s=60.0)
 
     @property

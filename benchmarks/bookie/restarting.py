@@ -12,6 +12,7 @@ from typing import Final
 from benchmarks.bookie.bench import LABELS, Bench, one_bookie
 from benchmarks.bookie.load import RUN_BYTES, Pump
 from benchmarks.runs import runs_of
+from ledger.entry import HEADER_BYTES
 from ledger.metastore import open_store
 from ledger.registry import BookieDirectory
 from ledger.transport.grpc import GrpcTransport
@@ -19,6 +20,8 @@ from ledger.transport.grpc import GrpcTransport
 _START_TIMEOUT_S: Final = 20.0
 _ENTRY_BYTES: Final = (100, 64_000)
 """The smallest cost the most for each byte."""
+_COLUMN_BYTES: Final = 12
+"""Of each entry, in a record of the journal."""
 
 
 async def restart(bench: Bench) -> None:
@@ -56,7 +59,7 @@ async def _fill(bench: Bench, uri: str, size: int) -> None:
         async with asyncio.timeout(_START_TIMEOUT_S):
             await registry.wait_for(1, _START_TIMEOUT_S)
         transport = GrpcTransport(registry.address, timeout_s=60.0)
-        count = bench.sizes.journal_bytes // size
+        count = bench.sizes.journal_bytes // (HEADER_BYTES + size + _COLUMN_BYTES)
         runs = runs_of(1, size, count, run_bytes=RUN_BYTES)
         await Pump(transport).all(runs, payload_bytes=size)
         await transport.close()

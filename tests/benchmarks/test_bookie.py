@@ -21,7 +21,8 @@ PROMISED = (
         for percent in ("p50", "p99")
     ),
     "catch-up at 64 KB",
-    "the same beside catch-up p99",
+    "add of 1 KB, 16 in flight, beside catch-up p99",
+    "add of 1 KB, 16 in flight, beside compaction p99",
     "restart after kill",
     "200 ledgers of 10 entries: memory growth",
     "200 ledgers of 10 entries: open files",
