@@ -21,8 +21,9 @@ class DiskLimits:
     """From here on the bookie is read-only."""
     low_share: float = 0.90
     """Below, it is not any more."""
-    reserve_bytes: int = 128 * 1024 * 1024
-    """Free space below this is full too: for recovery adds, and to compact with."""
+    reserve_bytes: int = 512 * 1024 * 1024
+    """Free space below this is full too: for recovery adds, to compact with, and for a restart,
+    which writes what is in the journals to entry logs."""
 
     def __post_init__(self) -> None:
         assert 0 < self.low_share <= self.high_share <= 1, "low mark <= high mark"

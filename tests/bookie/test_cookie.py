@@ -12,6 +12,12 @@ from tests.simulation.disk import Loss, PowerLost, SimDisk
 COOKIE = Cookie("b:1", "instance", "0123", "host:1", "main, journal 0 of 1", "main, journal 0 of 1")
 OTHER = Cookie("b:1", "instance", "0123", "host:2", "main, journal 0 of 1", "main, journal 0 of 1")
 
+VERSION_1 = bytes.fromhex(
+    "444c4f47434f4f4b4d7e233108011203623a311a08696e7374616e636522146d61696e2c206a6f75726e616c"
+    "2030206f6620312a04303132333206686f73743a313a146d61696e2c206a6f75726e616c2030206f662031"
+)
+"""`COOKIE` as the first version wrote it; every later one must read it."""
+
 
 def test_a_cookie_is_read_as_it_was_written() -> None:
     disk = SimDisk(0)
@@ -22,6 +28,14 @@ def test_a_cookie_is_read_as_it_was_written() -> None:
     disk.crash(Loss.LOST)
     assert read_cookie(disk) == OTHER
     assert disk.list("") == [PATH]
+
+
+def test_a_cookie_of_the_first_version_is_read() -> None:
+    disk = SimDisk(0)
+    disk.create(PATH).write([VERSION_1], 0)
+    assert read_cookie(disk) == COOKIE
+    write_cookie(disk, COOKIE)
+    assert disk.content(PATH) == VERSION_1, "the format changed: raise its version"
 
 
 def test_the_place_and_the_address_are_no_part_of_what_a_cookie_says_of_the_whole() -> None:

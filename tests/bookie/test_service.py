@@ -116,6 +116,30 @@ def test_a_stop_commits_what_is_queued_in_every_journal_before_the_last_checkpoi
     asyncio.run(scenario())
 
 
+def test_the_last_checkpoint_waits_for_the_slowest_journal() -> None:
+    class Ordered(MemoryStorage):
+        def checkpoint(self) -> None:
+            super().checkpoint()
+            self.pending_at_last = self.has_pending(1)
+
+    async def scenario() -> None:
+        storage = Ordered(journals=2)
+        async with served(storage, ServiceConfig(checkpoint_interval_s=0.01)) as (service, client):
+            storage.gates[1].clear()
+            client.offer(*runs([0, 1]))
+            await until(lambda: not storage.has_pending(0))
+            service.stop_taking()
+            closing = asyncio.ensure_future(service.close())
+            checkpoints = storage.checkpoints
+            await until(lambda: storage.checkpoints >= checkpoints + 5)
+            assert not closing.done()
+            open_all(storage)
+            await closing
+            assert not storage.pending_at_last
+
+    asyncio.run(scenario())
+
+
 def test_one_journal_that_fails_ends_them_all() -> None:
     async def scenario() -> None:
         storage = MemoryStorage(journals=2)
