@@ -8,6 +8,7 @@ never given out again.
 """
 
 from collections.abc import Callable, Collection, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bookie.collector.compaction import Compactor, Settled, failing
@@ -57,8 +58,6 @@ class DirectoryCollection:
         self._ledger_ids = ledger_ids
         self._catalog = LogCatalog(directory.disk)
         self._known: frozenset[int] = frozenset()
-        self._proven: dict[int, LogInfo] = {}
-        """Logs without damage whose map could not be written for want of space."""
         self._compactor = Compactor(directory, self._catalog, is_here=self._is_here)
         self.report = Report()
         self.logs: tuple[LogState, ...] = ()
@@ -92,7 +91,7 @@ class DirectoryCollection:
             group = chosen.groups[0]
             left = [log for log in left if log not in group]
             budget_bytes -= sum(log.live_bytes for log in group)
-            infos = [self._info(log.log_id) for log in group]
+            infos = [self._catalog.info(log.log_id) for log in group]
             self._add((yield from self._compactor.compact(infos)), logs)
 
     def _look(self) -> Generator[int, None, tuple[dict[int, LogState], list[LogFacts]]]:
@@ -102,7 +101,6 @@ class DirectoryCollection:
             ids = self._catalog.log_ids()
             finished = [one for one in ids if not self._directory.logs.is_writing(one)]
         self._known = frozenset(self._ledger_ids())
-        self._proven.clear()
         left = dict.fromkeys(finished)
         states: dict[int, LogState] = {}
         facts: list[LogFacts] = []
@@ -139,15 +137,9 @@ class DirectoryCollection:
             named = yield from self._compactor.names_beyond(info.log_id, offset, self._known)
             if named:
                 return info
-        proven = LogInfo(info.log_id, info.size_bytes, info.ledger_map, is_sealed=False)
-        try:
-            self._compactor.seal(proven)
-        except DiskFull:
-            self._proven[info.log_id] = proven
-        return proven
-
-    def _info(self, log_id: int) -> LogInfo:
-        return self._proven.get(log_id) or self._catalog.info(log_id)
+        with suppress(DiskFull):  # then it is proven again by the next run
+            self._compactor.seal(info)
+        return LogInfo(info.log_id, info.size_bytes, info.ledger_map)
 
     def _is_here(self, ledger_id: int) -> bool:
         """A ledger that was made after the logs were listed is in none of them."""

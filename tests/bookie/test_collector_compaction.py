@@ -203,7 +203,55 @@ def test_a_run_that_is_stopped_leaves_nothing_half_done() -> None:
         assert world.log_bytes() < 1.7 * world.stored_bytes()
 
 
+def test_logs_that_were_removed_are_closed_and_do_not_come_back() -> None:
+    world = filled()
+    world.delete(2, 3)
+    world.check()  # which opens them
+    world.collect()
+    logs = world.logs()
+    assert [
+        path for path in world.directory.reader._files._open if path not in world.disk.files()
+    ] == []
+    world.disk.crash(Loss.LOST)
+    assert world.logs() == logs
+
+
+def test_ledgers_that_are_deleted_in_the_middle_of_a_compaction_are_no_damage() -> None:
+    for at in range(1, 40):
+        world = filled()
+        world.delete(2)
+        for step, _ in enumerate(world.steps(), 1):
+            if step == at:
+                world.delete(1, 4)
+        assert world.collection.report.damages == ()
+        world.check()
+        world.collect()
+        world.check()
+        assert world.log_bytes() < 2 * world.stored_bytes()
+
+
 # Damage.
+
+
+def test_a_new_log_that_cannot_be_read_back_takes_no_log_with_it() -> None:
+    """What was copied is read again before anything is removed."""
+    world = filled()
+    world.delete(2, 3)
+    logs = set(world.logs())
+    for _ in world.steps():
+        new = set(world.logs()) - logs
+        if any(name.endswith(".log") for name in new):
+            damage(world, int(max(new)[:8], 16), HEADER_BYTES + 60)
+            logs |= new
+            break
+    world.directory.close()
+    world.open()
+    world.check()
+    before = world.logs()
+    world.collect(0.0)
+    assert len(world.collection.report.damages) == 1
+    assert world.logs() == before
+    world.check()
 
 
 def damage(world: Collecting, log_id: int, offset: int) -> None:
@@ -311,8 +359,30 @@ def test_entries_that_only_look_live_are_not_copied() -> None:
     world.delete(2)
     world.collect()
     world.check()
+    assert path_of(1) not in world.disk.files()
+    for ledger_id in (1, 3):
+        copies = [
+            entry
+            for log_id in LogCatalog(world.disk).log_ids()
+            for batch in LogScan(world.disk, log_id)
+            for entry in batch.run.entries
+            if batch.ledger_id == ledger_id and entry < 3
+        ]
+        assert copies == [0, 1, 2]
+
+
+def test_a_torn_log_is_kept_while_an_index_that_may_need_it_cannot_be_read() -> None:
+    world = filled(log_bytes_max=1 << 20)
+    world.directory.logs.close(finish=False)
+    damage(world, 1, HEADER_BYTES + 3)
+    path = index_format.path_of(3)
+    world.disk.damage(path, index_format.PAGE_BYTES + 30, b"\xff")
+    world.open()
+    world.flush({9: [0]})
+    world.delete(1, 2, 4)
     world.collect()
-    assert world.log_bytes() < 2 * world.stored_bytes()
+    assert path_of(1) in world.disk.files()
+    assert world.collection.report.damages
 
 
 # A full disk, a broken disk.
