@@ -4,6 +4,7 @@ Reads only. Small files of many ledgers are opened and closed one by one; the la
 were looked at stay in memory.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,10 +112,9 @@ class IndexFiles:
         number = entry_id // PAGE_ENTRIES
         if not header.has_page(number):
             return None
-        for location in self.locations(header, number):
-            if location.entry_id == entry_id:
-                return location
-        return None
+        found = self.locations(header, number)
+        at = bisect_left(found, (entry_id,))
+        return found[at] if at < len(found) and found[at].entry_id == entry_id else None
 
     def pages(self, header: LedgerHeader) -> Iterator[int]:
         return chain.from_iterable(range(first, last + 1) for first, last in header.extents)

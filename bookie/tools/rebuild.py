@@ -82,7 +82,7 @@ def rebuild(
         entries += build.write(passes)
     for at, disk in enumerate(directories.ledgers):
         damaged = disk.describe(tombstones.PATH) in plan.damaged_tombstones
-        _put_in_place(disk, list(plan.headers[at]), drop_tombstones=damaged)
+        _put_in_place(disk, list(plan.headers[at]), drop_tombstones=damaged, progress=progress)
     return Rebuilt(
         sum(map(len, plan.headers)),
         entries,
@@ -119,8 +119,9 @@ class _Build:
                     count += self._write_some(mine[begin : begin + _FILES_AT_ONCE], places, logs)
         finally:
             logs.close()
-        for directory in self._made:
-            self._disk.sync_directory(directory)
+        if self._made:
+            for directory in ("", DIRECTORY, *self._made):
+                self._disk.sync_directory(directory)
         return count
 
     def _is_in(self, ledger_id: int, part: int, passes: int) -> bool:
@@ -164,15 +165,14 @@ class _Build:
         return count
 
     def _make_directory(self, directory: str) -> None:
-        if directory in self._made:
-            return
-        self._disk.make_directory(directory)
-        self._disk.sync_directory("")
-        self._disk.sync_directory(DIRECTORY)
-        self._made[directory] = None
+        if directory not in self._made:
+            self._disk.make_directory(directory)
+            self._made[directory] = None
 
 
-def _put_in_place(disk: Disk, ledger_ids: list[int], *, drop_tombstones: bool) -> None:
+def _put_in_place(
+    disk: Disk, ledger_ids: list[int], *, drop_tombstones: bool, progress: Progress
+) -> None:
     """Let the new files take the place of the old ones."""
     old = LedgerIndex(disk, cache_bytes=0, files_max=_FILES_AT_ONCE)
     try:
@@ -184,7 +184,8 @@ def _put_in_place(disk: Disk, ledger_ids: list[int], *, drop_tombstones: bool) -
         disk.remove(tombstones.PATH)
         disk.sync_directory(DIRECTORY)
     directories: dict[str, None] = {}
-    for ledger_id in ledger_ids:
+    for done, ledger_id in enumerate(ledger_ids):
+        progress("putting index files in place", done, len(ledger_ids))
         disk.rename(path_of(ledger_id) + REBUILT_SUFFIX, path_of(ledger_id))
         directories[directory_of(ledger_id)] = None
     for directory in directories:
