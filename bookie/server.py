@@ -7,8 +7,9 @@ count this bookie's answer as that of the one it meant.
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 
@@ -16,11 +17,13 @@ from bookie.errors import AddressUnusable, PortInUse
 from bookie.operator_service import OperatorService, check_meant
 from bookie.service import AddStream, BookieService
 from ledger.errors import BadMessage
+from ledger.log_events import get_logger
 from ledger.transport.channel import server_options
 from ledger.transport.messages import (
     INCARNATION_KEY,
     ack_message,
     batch_runs,
+    check_info_request,
     info_reply,
     lac_query,
     lac_reply,
@@ -28,11 +31,13 @@ from ledger.transport.messages import (
     read_reply,
 )
 from ledger.transport.stub import SERVICE
-from ledger.wire import bookie_pb2 as pb
 
 _DRAIN_S_MAX: Final = 2.0
 
-AddContext = grpc.aio.ServicerContext[pb.AddBatch, pb.AddAck]
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+_Query = TypeVar("_Query")
+_log = get_logger(__name__)
 
 
 class BookieServer:
@@ -76,21 +81,13 @@ class BookieServer:
 
     def _handlers(self) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
         return {
-            "Add": grpc.stream_stream_rpc_method_handler(
-                self._add, pb.AddBatch.FromString, pb.AddAck.SerializeToString
-            ),
-            "Read": grpc.unary_unary_rpc_method_handler(
-                self._read, pb.ReadRequest.FromString, pb.ReadReply.SerializeToString
-            ),
-            "ReadLac": grpc.unary_unary_rpc_method_handler(
-                self._read_lac, pb.ReadLacRequest.FromString, pb.ReadLacReply.SerializeToString
-            ),
-            "Info": grpc.unary_unary_rpc_method_handler(
-                self._info, pb.InfoRequest.FromString, pb.InfoReply.SerializeToString
-            ),
+            "Add": grpc.stream_stream_rpc_method_handler(self._add),
+            "Read": grpc.unary_unary_rpc_method_handler(self._read),
+            "ReadLac": grpc.unary_unary_rpc_method_handler(self._read_lac),
+            "Info": grpc.unary_unary_rpc_method_handler(self._info),
         }
 
-    async def _add(self, _requests: object, context: AddContext) -> None:
+    async def _add(self, _requests: object, context: Context) -> None:
         service = await self._meant(context)
         incarnation = service.info.incarnation.encode()
         await context.send_initial_metadata(((INCARNATION_KEY, incarnation),))
@@ -109,47 +106,58 @@ class BookieServer:
             if receiving.done():
                 receiving.result()
         except BadMessage as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await _refuse(error, context)
         finally:
             stream.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(
-        self, request: pb.ReadRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ReadReply:
+    async def _read(self, request: bytes, context: Context) -> bytes:
         service = await self._meant(context)
-        return read_reply(await service.read(read_query(request)))
+        query = await _decoded(read_query, request, context)
+        return read_reply(await service.read(query), request)
 
-    async def _read_lac(
-        self, request: pb.ReadLacRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ReadLacReply:
+    async def _read_lac(self, request: bytes, context: Context) -> bytes:
         service = await self._meant(context)
-        return lac_reply(await service.read_lac(lac_query(request)))
+        query = await _decoded(lac_query, request, context)
+        return lac_reply(await service.read_lac(query), request)
 
-    async def _info(
-        self, _request: pb.InfoRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.InfoReply:
+    async def _info(self, request: bytes, context: Context) -> bytes:
         service = await self._meant(context)
-        return info_reply(service.info)
+        await _decoded(check_info_request, request, context)
+        return info_reply(service.info, request)
 
-    async def _meant(self, context: grpc.aio.ServicerContext[Any, Any]) -> BookieService:
+    async def _meant(self, context: Context) -> BookieService:
         """Return the service, or abort the call if its client means another bookie."""
         assert self._service is not None
         await check_meant(context, self._service.info.bookie)
         return self._service
 
 
-async def _receive(stream: AddStream, context: AddContext) -> None:
+async def _receive(stream: AddStream, context: Context) -> None:
     """Offer what the client sends until it ends the stream. Raises `BadMessage`."""
-    while isinstance(message := await context.read(), pb.AddBatch):
-        runs = batch_runs(message)
-        stream.offer(message.batch, runs, await stream.prepare(runs))
+    while isinstance(message := await context.read(), bytes):
+        batch, runs = batch_runs(message)
+        stream.offer(batch, runs, await stream.prepare(runs))
         await stream.room()
 
 
-async def _acknowledge(stream: AddStream, context: AddContext) -> None:
+async def _decoded(decode: Callable[[bytes], _Query], request: bytes, context: Context) -> _Query:
+    """Return what *request* asks; abort its call if it cannot be used."""
+    try:
+        return decode(request)
+    except BadMessage as error:
+        return await _refuse(error, context)
+
+
+async def _refuse(error: BadMessage, context: Context) -> NoReturn:
+    """Abort the call. No answer is what its client hears: it does not know what happened."""
+    _log.warning("message_refused", peer=context.peer(), reason=str(error))
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+async def _acknowledge(stream: AddStream, context: Context) -> None:
     while True:
         for ack in await stream.acks():
             await context.write(ack_message(ack.first, ack.last, ack.statuses))

@@ -28,12 +28,16 @@
        |- DamagedEntry
        |- DamagedMetadata
        `- BadMessage              a message of another process does not add up
+          `- DamagedMessage       ... because it was damaged on its way
 
 Each class says by two attributes what a caller may do: `retryable` (the same call may
 succeed later) and `outcome_unknown` (what was asked for may or may not have happened).
 """
 
 from collections.abc import Iterable
+from typing import Final
+
+_FITTING_VERSIONS: Final = "both sides must run fitting versions"
 
 
 class LogError(Exception):
@@ -276,8 +280,16 @@ class DamagedMetadata(StorageError):
 
 
 class BadMessage(StorageError):
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(
-            f"message {message} cannot be used: {reason}; both sides must run fitting versions"
-        )
+    def __init__(self, message: str, reason: str, advice: str = _FITTING_VERSIONS) -> None:
+        super().__init__(f"message {message} cannot be used: {reason}; {advice}")
         self.message, self.reason = message, reason
+
+
+class DamagedMessage(BadMessage):
+    """What it asked for was not done; what its answer told is not known."""
+
+    retryable = True
+    outcome_unknown = True
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message, reason, "it was damaged on its way; the call can be repeated")

@@ -21,6 +21,7 @@ from ledger.transport.messages import (
     BOOKIE_KEY,
     MESSAGE_BYTES_MAX,
     info_answer,
+    info_request,
     lac_answer,
     lac_request,
     read_answer,
@@ -28,14 +29,13 @@ from ledger.transport.messages import (
     run_bytes,
 )
 from ledger.transport.session import AddSession, SessionLimits
-from ledger.transport.stub import BookieStub
+from ledger.transport.stub import BookieStub, UnaryCall
 from ledger.transport.window import OnDone, WindowLimits
-from ledger.wire import bookie_pb2 as pb
 
 _BACKOFF_S_MIN: Final = 0.05
 _BACKOFF_S_MAX: Final = 1.0
 
-_Reply = TypeVar("_Reply")
+_Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
 
 
@@ -78,37 +78,18 @@ class GrpcTransport:
             session.add(run, on_done)
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
-        timeout_s = self._limits.timeout_s + query.wait_ms / 1000
-        reply = await self._ask(
-            bookie, lambda stub, metadata: stub.read(
-                read_request(query), timeout=timeout_s, metadata=metadata
-            )
-        )  # fmt: skip
-        try:
-            return ReadAnswer(Status.UNREACHABLE) if reply is None else read_answer(reply)
-        except BadMessage as error:
-            _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
-            return ReadAnswer(Status.UNREACHABLE)
+        request, timeout_s = read_request(query), self._limits.timeout_s + query.wait_ms / 1000
+        answer = await self._ask(bookie, lambda stub: stub.read, request, read_answer, timeout_s)
+        return ReadAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
-        reply = await self._ask(
-            bookie, lambda stub, metadata: stub.read_lac(
-                lac_request(query), timeout=self._limits.timeout_s, metadata=metadata
-            )
-        )  # fmt: skip
-        try:
-            return LacAnswer(Status.UNREACHABLE) if reply is None else lac_answer(reply)
-        except BadMessage as error:
-            _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
-            return LacAnswer(Status.UNREACHABLE)
+        request, timeout_s = lac_request(query), self._limits.timeout_s
+        answer = await self._ask(bookie, lambda stub: stub.read_lac, request, lac_answer, timeout_s)
+        return LacAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
-        reply = await self._ask(
-            bookie, lambda stub, metadata: stub.info(
-                pb.InfoRequest(), timeout=self._limits.timeout_s, metadata=metadata
-            )
-        )  # fmt: skip
-        return None if reply is None else info_answer(reply)
+        request, timeout_s = info_request(), self._limits.timeout_s
+        return await self._ask(bookie, lambda stub: stub.info, request, info_answer, timeout_s)
 
     async def close(self) -> None:
         self._closed = True
@@ -151,14 +132,23 @@ class GrpcTransport:
     async def _ask(
         self,
         bookie: BookieId,
-        call: Callable[[BookieStub, tuple[tuple[str, bytes], ...]], Awaitable[_Reply]],
-    ) -> _Reply | None:
+        method: Callable[[BookieStub], UnaryCall],
+        request: bytes,
+        decode: Callable[[bytes, bytes], _Answer],
+        timeout_s: float,
+    ) -> _Answer | None:
+        """Return what *decode* makes of the reply and *request*; None for no reply that counts."""
         stub = None if self._closed else self._stub(bookie)
         if stub is None:
             return None
+        metadata = ((BOOKIE_KEY, bookie.encode()),)
         try:
-            return await call(stub, ((BOOKIE_KEY, bookie.encode()),))
+            reply = await method(stub)(request, timeout=timeout_s, metadata=metadata)
+            return decode(reply, request)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+            return None
+        except BadMessage as error:
+            _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
             return None
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -1,8 +1,9 @@
-"""Values of `ledger.requests` to messages of bookie.proto and back; both ends use it.
+"""Values of `ledger.requests` to the bytes of messages of bookie.proto and back, at both ends.
 
-A batch is made of whole runs. Decoding checks every count and length of a message against
-what it carries, so that nothing behind this file needs to: a message that does not add up
-raises `BadMessage`. Frames are joined and cut as bytes, never looked into.
+A batch is made of whole runs. Decoding checks a message's checksum, and every count and length
+against what it carries, so that nothing behind this file needs to: a message that was damaged
+raises `DamagedMessage`, one that does not add up `BadMessage`. Frames are joined and cut as
+bytes, never looked into.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
+from ledger.transport.checksum import checked, verified
 from ledger.wire import bookie_pb2 as pb
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -34,7 +36,7 @@ _RECOVERY: Final = 1
 _EXPLICIT_LAC: Final = 2
 
 
-def batch_message(batch: int, runs: Sequence[AddRun]) -> pb.AddBatch:
+def batch_message(batch: int, runs: Sequence[AddRun]) -> bytes:
     """Return the message that carries *runs* as batch number *batch*."""
     message = pb.AddBatch(
         batch=batch,
@@ -42,18 +44,18 @@ def batch_message(batch: int, runs: Sequence[AddRun]) -> pb.AddBatch:
         keys=[run.key for run in runs],
         flags=[run.recovery * _RECOVERY + run.explicit_lac * _EXPLICIT_LAC for run in runs],
         counts=[len(run.entries) for run in runs],
-        frames=_joined(runs),
     )
     for run in runs:
         message.entries.extend(run.entries)
         message.lengths.extend(run.lengths)
-    return message
+    return checked(message, _joined(runs))
 
 
-def batch_runs(message: pb.AddBatch) -> list[AddRun]:
-    """Return the runs of a batch. Raises `BadMessage`."""
+def batch_runs(received: bytes) -> tuple[int, list[AddRun]]:
+    """Return the number of a batch and its runs. Raises `BadMessage`."""
+    message, frames = verified(pb.AddBatch, received)
     ledgers, counts = list(message.ledgers), list(message.counts)
-    entries, lengths, frames = list(message.entries), list(message.lengths), message.frames
+    entries, lengths = list(message.entries), list(message.lengths)
     if not len(ledgers) == len(counts) == len(message.keys) == len(message.flags):
         raise BadMessage("AddBatch", "its columns of runs differ in length")
     if not sum(counts) == len(entries) == len(lengths):
@@ -79,19 +81,22 @@ def batch_runs(message: pb.AddBatch) -> list[AddRun]:
         )
         runs.append(run)
         first, start = first + count, end
-    return runs
+    return message.batch, runs
 
 
-def ack_message(first: int, last: int, statuses: Sequence[Status]) -> pb.AddAck:
-    return pb.AddAck(
-        first_batch=first,
-        last_batch=last,
-        statuses=[pb.Status.ValueType(status) for status in statuses],
+def ack_message(first: int, last: int, statuses: Sequence[Status]) -> bytes:
+    return checked(
+        pb.AddAck(
+            first_batch=first,
+            last_batch=last,
+            statuses=[pb.Status.ValueType(status) for status in statuses],
+        )
     )
 
 
-def ack_values(message: pb.AddAck) -> tuple[int, int, list[Status]]:
+def ack_values(received: bytes) -> tuple[int, int, list[Status]]:
     """Return first batch, last batch and the statuses by run. Raises `BadMessage`."""
+    message, _ = verified(pb.AddAck, received)
     return (
         message.first_batch,
         message.last_batch,
@@ -99,19 +104,23 @@ def ack_values(message: pb.AddAck) -> tuple[int, int, list[Status]]:
     )
 
 
-def read_request(query: ReadQuery) -> pb.ReadRequest:
-    return pb.ReadRequest(
-        ledger=query.ledger_id,
-        key=query.key,
-        first=query.first,
-        last=query.last,
-        bytes_max=query.bytes_max,
-        fence=query.fence,
-        wait_ms=query.wait_ms,
+def read_request(query: ReadQuery) -> bytes:
+    return checked(
+        pb.ReadRequest(
+            ledger=query.ledger_id,
+            key=query.key,
+            first=query.first,
+            last=query.last,
+            bytes_max=query.bytes_max,
+            fence=query.fence,
+            wait_ms=query.wait_ms,
+        )
     )
 
 
-def read_query(message: pb.ReadRequest) -> ReadQuery:
+def read_query(received: bytes) -> ReadQuery:
+    """Return the query of a request. Raises `BadMessage`."""
+    message, _ = verified(pb.ReadRequest, received)
     return ReadQuery(
         message.ledger,
         message.key,
@@ -123,21 +132,22 @@ def read_query(message: pb.ReadRequest) -> ReadQuery:
     )
 
 
-def read_reply(answer: ReadAnswer) -> pb.ReadReply:
-    return pb.ReadReply(
+def read_reply(answer: ReadAnswer, request: bytes) -> bytes:
+    message = pb.ReadReply(
         status=pb.Status.ValueType(answer.status),
         entries=answer.entries,
         lengths=answer.lengths,
-        frames=_as_bytes(answer.frames),
         considered=answer.considered,
         lac_proof=answer.lac_proof,
         fenced=answer.fenced,
     )
+    return checked(message, _as_bytes(answer.frames), request=request)
 
 
-def read_answer(message: pb.ReadReply) -> ReadAnswer:
-    """Return the answer of a reply. Raises `BadMessage`."""
-    entries, lengths, frames = list(message.entries), list(message.lengths), message.frames
+def read_answer(received: bytes, request: bytes) -> ReadAnswer:
+    """Return the answer of the reply to *request*. Raises `BadMessage`."""
+    message, frames = verified(pb.ReadReply, received, request=request)
+    entries, lengths = list(message.entries), list(message.lengths)
     if len(entries) != len(lengths) or sum(lengths) != len(frames):
         raise BadMessage("ReadReply", "its columns do not add up to its frames")
     if any(later <= earlier for earlier, later in pairwise(entries)):
@@ -153,25 +163,31 @@ def read_answer(message: pb.ReadReply) -> ReadAnswer:
     )
 
 
-def lac_request(query: LacQuery) -> pb.ReadLacRequest:
-    return pb.ReadLacRequest(ledger=query.ledger_id, key=query.key, fence=query.fence)
+def lac_request(query: LacQuery) -> bytes:
+    return checked(pb.ReadLacRequest(ledger=query.ledger_id, key=query.key, fence=query.fence))
 
 
-def lac_query(message: pb.ReadLacRequest) -> LacQuery:
+def lac_query(received: bytes) -> LacQuery:
+    """Return the query of a request. Raises `BadMessage`."""
+    message, _ = verified(pb.ReadLacRequest, received)
     return LacQuery(message.ledger, message.key, fence=message.fence)
 
 
-def lac_reply(answer: LacAnswer) -> pb.ReadLacReply:
-    return pb.ReadLacReply(
-        status=pb.Status.ValueType(answer.status),
-        lac_proof=answer.lac_proof,
-        fenced=answer.fenced,
-        last_entry=answer.last_entry,
+def lac_reply(answer: LacAnswer, request: bytes) -> bytes:
+    return checked(
+        pb.ReadLacReply(
+            status=pb.Status.ValueType(answer.status),
+            lac_proof=answer.lac_proof,
+            fenced=answer.fenced,
+            last_entry=answer.last_entry,
+        ),
+        request=request,
     )
 
 
-def lac_answer(message: pb.ReadLacReply) -> LacAnswer:
-    """Return the answer of a reply. Raises `BadMessage`."""
+def lac_answer(received: bytes, request: bytes) -> LacAnswer:
+    """Return the answer of the reply to *request*. Raises `BadMessage`."""
+    message, _ = verified(pb.ReadLacReply, received, request=request)
     return LacAnswer(
         _status(message.status, "ReadLacReply"),
         lac_proof=message.lac_proof,
@@ -180,16 +196,30 @@ def lac_answer(message: pb.ReadLacReply) -> LacAnswer:
     )
 
 
-def info_reply(answer: InfoAnswer) -> pb.InfoReply:
-    return pb.InfoReply(
-        bookie=answer.bookie,
-        incarnation=answer.incarnation,
-        instance=answer.instance,
-        read_only=answer.read_only,
+def info_request() -> bytes:
+    return checked(pb.InfoRequest())
+
+
+def check_info_request(received: bytes) -> None:
+    """Raises `BadMessage`."""
+    verified(pb.InfoRequest, received)
+
+
+def info_reply(answer: InfoAnswer, request: bytes) -> bytes:
+    return checked(
+        pb.InfoReply(
+            bookie=answer.bookie,
+            incarnation=answer.incarnation,
+            instance=answer.instance,
+            read_only=answer.read_only,
+        ),
+        request=request,
     )
 
 
-def info_answer(message: pb.InfoReply) -> InfoAnswer:
+def info_answer(received: bytes, request: bytes) -> InfoAnswer:
+    """Return the answer of the reply to *request*. Raises `BadMessage`."""
+    message, _ = verified(pb.InfoReply, received, request=request)
     return InfoAnswer(message.bookie, message.incarnation, message.instance, message.read_only)
 
 

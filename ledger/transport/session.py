@@ -21,7 +21,6 @@ from ledger.transport.channel import open_channel
 from ledger.transport.messages import BOOKIE_KEY, ack_values, batch_message
 from ledger.transport.stub import AddCall, BookieStub
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
-from ledger.wire import bookie_pb2 as pb
 
 _BROKEN: Final = (
     grpc.aio.AioRpcError,
@@ -133,7 +132,7 @@ class AddSession:
     async def _receive(self, call: AddCall) -> None:
         while True:
             message = await call.read()
-            if isinstance(message, pb.AddAck):
+            if isinstance(message, bytes):
                 for on_done, status in self._window.acked(*ack_values(message)):
                     # Not called from here: what it raises is not the session's trouble.
                     self._loop.call_soon(on_done, status)

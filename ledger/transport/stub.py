@@ -9,35 +9,21 @@ from ledger.wire import bookie_pb2 as pb
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Bookie"].full_name
 OPERATOR_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Operator"].full_name
 
-AddCall = grpc.aio.StreamStreamCall[pb.AddBatch, pb.AddAck]
+AddCall = grpc.aio.StreamStreamCall[bytes, bytes]
+UnaryCall = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class BookieStub:
-    """Cheap to make; holds nothing but the channel's methods."""
+    """Takes and gives bytes of `ledger.transport.messages`. Cheap to make; holds nothing but the
+    channel's methods."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.add: grpc.aio.StreamStreamMultiCallable[pb.AddBatch, pb.AddAck] = (
-            channel.stream_stream(
-                f"/{SERVICE}/Add", pb.AddBatch.SerializeToString, pb.AddAck.FromString
-            )
+        self.add: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"/{SERVICE}/Add"
         )
-        self.read: grpc.aio.UnaryUnaryMultiCallable[pb.ReadRequest, pb.ReadReply] = (
-            channel.unary_unary(
-                f"/{SERVICE}/Read", pb.ReadRequest.SerializeToString, pb.ReadReply.FromString
-            )
-        )
-        self.read_lac: grpc.aio.UnaryUnaryMultiCallable[pb.ReadLacRequest, pb.ReadLacReply] = (
-            channel.unary_unary(
-                f"/{SERVICE}/ReadLac",
-                pb.ReadLacRequest.SerializeToString,
-                pb.ReadLacReply.FromString,
-            )
-        )
-        self.info: grpc.aio.UnaryUnaryMultiCallable[pb.InfoRequest, pb.InfoReply] = (
-            channel.unary_unary(
-                f"/{SERVICE}/Info", pb.InfoRequest.SerializeToString, pb.InfoReply.FromString
-            )
-        )
+        self.read: UnaryCall = channel.unary_unary(f"/{SERVICE}/Read")
+        self.read_lac: UnaryCall = channel.unary_unary(f"/{SERVICE}/ReadLac")
+        self.info: UnaryCall = channel.unary_unary(f"/{SERVICE}/Info")
 
 
 class OperatorStub:

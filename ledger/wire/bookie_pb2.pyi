@@ -67,9 +67,43 @@ CONFLICT: Status.ValueType  # 10
 Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final
+class Checked(_message.Message):
+    """What travels in every call of `Bookie`: one of the messages below, serialised, and its frames.
+    The checksum is over bytes, not over fields, so that it needs no canonical form of a message.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CRC_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    crc: _builtins.int
+    """CRC32C of, one behind the other: name of the message ("AddBatch"), length of `frames` (u64,
+    little-endian), in replies the bytes of the request that they answer, `message`.
+    """
+    message: _builtins.bytes
+    frames: _builtins.bytes
+    """each frame has checksums of its own"""
+    def __init__(
+        self,
+        *,
+        crc: _builtins.int = ...,
+        message: _builtins.bytes = ...,
+        frames: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc", b"crc", "frames", b"frames", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Checked: _TypeAlias = Checked  # noqa: Y015
+
+@_typing.final
 class AddBatch(_message.Message):
     """A batch holds runs; a run is entries of one ledger. Columns of runs: ledgers, keys, flags, counts.
-    Columns of entries, over all runs: entries, lengths; their frames follow each other in `frames`.
+    Columns of entries, over all runs: entries, lengths; their frames follow each other in the frames
+    that travel with the message.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -81,9 +115,7 @@ class AddBatch(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     LENGTHS_FIELD_NUMBER: _builtins.int
-    FRAMES_FIELD_NUMBER: _builtins.int
     batch: _builtins.int
-    frames: _builtins.bytes
     @_builtins.property
     def ledgers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -106,11 +138,10 @@ class AddBatch(_message.Message):
         counts: _abc.Iterable[_builtins.int] | None = ...,
         entries: _abc.Iterable[_builtins.int] | None = ...,
         lengths: _abc.Iterable[_builtins.int] | None = ...,
-        frames: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "counts", b"counts", "entries", b"entries", "flags", b"flags", "frames", b"frames", "keys", b"keys", "ledgers", b"ledgers", "lengths", b"lengths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "counts", b"counts", "entries", b"entries", "flags", b"flags", "keys", b"keys", "ledgers", b"ledgers", "lengths", b"lengths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,17 +220,17 @@ Global___ReadRequest: _TypeAlias = ReadRequest  # noqa: Y015
 
 @_typing.final
 class ReadReply(_message.Message):
+    """The frames of its entries travel with it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     LENGTHS_FIELD_NUMBER: _builtins.int
-    FRAMES_FIELD_NUMBER: _builtins.int
     CONSIDERED_FIELD_NUMBER: _builtins.int
     LAC_PROOF_FIELD_NUMBER: _builtins.int
     FENCED_FIELD_NUMBER: _builtins.int
     status: Global___Status.ValueType
-    frames: _builtins.bytes
     considered: _builtins.int
     """Every id in first..considered that is not in `entries` is not here, as a promise."""
     lac_proof: _builtins.bytes
@@ -215,14 +246,13 @@ class ReadReply(_message.Message):
         status: Global___Status.ValueType = ...,
         entries: _abc.Iterable[_builtins.int] | None = ...,
         lengths: _abc.Iterable[_builtins.int] | None = ...,
-        frames: _builtins.bytes = ...,
         considered: _builtins.int = ...,
         lac_proof: _builtins.bytes = ...,
         fenced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["considered", b"considered", "entries", b"entries", "fenced", b"fenced", "frames", b"frames", "lac_proof", b"lac_proof", "lengths", b"lengths", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["considered", b"considered", "entries", b"entries", "fenced", b"fenced", "lac_proof", b"lac_proof", "lengths", b"lengths", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -623,8 +653,10 @@ class CollectorRun(_message.Message):
     BYTES_FREED_FIELD_NUMBER: _builtins.int
     BYTES_MOVED_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    SUSPENDED_FIELD_NUMBER: _builtins.int
+    DAMAGES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"gc", "minor compaction", "major compaction" """
+    """"gc", "minor", "major" """
     ended_ago_s: _builtins.float
     took_s: _builtins.float
     ledgers: _builtins.int
@@ -634,7 +666,13 @@ class CollectorRun(_message.Message):
     bytes_freed: _builtins.int
     bytes_moved: _builtins.int
     failure: _builtins.str
-    """empty: none"""
+    """why it did not come to its end; empty: it did"""
+    suspended: _builtins.str
+    """why logs were not compacted that should be; empty: none"""
+    @_builtins.property
+    def damages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """logs that had to be left as they are, and why"""
+
     def __init__(
         self,
         *,
@@ -646,10 +684,12 @@ class CollectorRun(_message.Message):
         bytes_freed: _builtins.int = ...,
         bytes_moved: _builtins.int = ...,
         failure: _builtins.str = ...,
+        suspended: _builtins.str = ...,
+        damages: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "ended_ago_s", b"ended_ago_s", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "took_s", b"took_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "damages", b"damages", "ended_ago_s", b"ended_ago_s", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "suspended", b"suspended", "took_s", b"took_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

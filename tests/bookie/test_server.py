@@ -12,6 +12,7 @@ from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
 from ledger.transport.channel import open_channel
+from ledger.transport.checksum import checked
 from ledger.transport.stub import BookieStub
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
@@ -250,7 +251,7 @@ def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:
         async with serving() as bookie:
             channel = open_channel(bookie.address, connect_timeout_s=1)
             call = BookieStub(channel).add()
-            await call.write(pb.AddBatch(batch=1, ledgers=[1]))
+            await call.write(checked(pb.AddBatch(batch=1, ledgers=[1])))
             code = await call.code()
             assert code.name == "INVALID_ARGUMENT"
             await channel.close()

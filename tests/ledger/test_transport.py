@@ -5,11 +5,8 @@ import time
 
 import pytest
 
-from ledger.errors import BadMessage
 from ledger.ids import BookieId
 from ledger.requests import LacQuery, ReadQuery, Status
-from ledger.transport.messages import batch_message, batch_runs, read_answer
-from ledger.wire import bookie_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import (
@@ -335,37 +332,3 @@ def test_an_exception_of_a_callback_hurts_nobody_else() -> None:
         assert told == ["of the caller"]
 
     asyncio.run(scenario())
-
-
-def test_runs_survive_the_way_into_a_message_and_back() -> None:
-    runs = [run_of(0, 1), run_of(5, ledger_id=9, recovery=True), run_of(2)]
-    again = batch_runs(batch_message(3, runs))
-    assert [bytes(run.frames) for run in again] == [run.frames for run in runs]
-    assert [list(run.entries) for run in again] == [[0, 1], [5], [2]]
-    assert [run.recovery for run in again] == [False, True, False]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        pb.AddBatch(ledgers=[1], keys=[b""], flags=[0], counts=[2], entries=[1], lengths=[1]),
-        pb.AddBatch(ledgers=[1, 2], keys=[b""], flags=[0], counts=[0]),
-        pb.AddBatch(ledgers=[1], keys=[b""], flags=[0], counts=[1], entries=[1], lengths=[9]),
-    ],
-)
-def test_a_batch_that_does_not_add_up_is_refused(message: pb.AddBatch) -> None:
-    with pytest.raises(BadMessage):
-        batch_runs(message)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        pb.ReadReply(),
-        pb.ReadReply(status=pb.OK, entries=[1], lengths=[2], frames=b"x"),
-        pb.ReadReply(status=pb.OK, entries=[2, 1], lengths=[0, 0]),
-    ],
-)
-def test_a_reply_that_does_not_add_up_is_refused(message: pb.ReadReply) -> None:
-    with pytest.raises(BadMessage):
-        read_answer(message)

@@ -1,0 +1,59 @@
+"""One checksum over every message between client and bookie, in one place for both ends.
+
+Frames carry checksums of their own; this one is for all the rest: ids, keys, flags, statuses,
+promises. A key that was damaged on its way would else create a ledger under a wrong key, a
+flag would let a normal add pass a fence, and an answer would promise what nobody said.
+
+The checksum is over the bytes of the serialised message, never over its fields: so it costs
+nothing per entry, and a bookie and a client need not agree on how a message is serialised.
+Which message it is and how long the frames are is part of it: a damaged envelope, or one that
+lost a part, never passes for a message whose fields have their defaults. So is the request
+that is answered: what went astray never passes for the answer to another one.
+"""
+
+import struct
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google_crc32c import extend as crc32c_extend
+from google_crc32c import value as crc32c
+
+from ledger.errors import BadMessage, DamagedMessage
+from ledger.wire import bookie_pb2 as pb
+
+_LENGTH: Final = struct.Struct("<Q")
+
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+def checked(message: Message, frames: bytes = b"", *, request: bytes = b"") -> bytes:
+    """Return what travels: *message* and *frames* under one checksum.
+
+    *request*: what travelled the other way, if this is the one answer to it."""
+    body = message.SerializeToString()
+    crc = _crc(message.DESCRIPTOR.name, body, frames, request)
+    return pb.Checked(crc=crc, message=body, frames=frames).SerializeToString()
+
+
+def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tuple[_Kind, bytes]:
+    """Return message and frames that were given to `checked`, with the same *request*.
+
+    The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
+    other side meant something else by its bytes."""
+    name = kind.DESCRIPTOR.name
+    try:
+        envelope = pb.Checked.FromString(received)
+    except DecodeError as error:
+        raise DamagedMessage(name, "it cannot be parsed") from error
+    body, frames = envelope.message, envelope.frames
+    if envelope.crc != _crc(name, body, frames, request):
+        raise DamagedMessage(name, "its checksum is wrong")
+    try:
+        return kind.FromString(body), frames
+    except DecodeError as error:
+        raise BadMessage(name, "it cannot be parsed") from error
+
+
+def _crc(name: str, body: bytes, frames: bytes, request: bytes) -> int:
+    before = name.encode() + _LENGTH.pack(len(frames)) + request
+    return int(crc32c_extend(crc32c(before), body))
