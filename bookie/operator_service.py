@@ -15,9 +15,19 @@ import grpc
 from bookie.collector.collector import Collector, CollectorStatus, Run
 from bookie.collector.errors import CollectionUnderWay
 from bookie.errors import OrderNotKept
-from bookie.read_only import Measured, ReadOnlyKeeper
+from bookie.operator_messages import (
+    cache_message,
+    collector_message,
+    directory_message,
+    entry_log_messages,
+    journal_message,
+    memtable_message,
+    run_message,
+)
+from bookie.read_only import ReadOnlyKeeper
 from bookie.service import BookieService
 from bookie.storage import BookieStorage
+from bookie.storage_status import StorageStatus
 from ledger.transport.messages import BOOKIE_KEY
 from ledger.transport.stub import OPERATOR_SERVICE
 from ledger.wire import bookie_pb2 as pb
@@ -75,7 +85,9 @@ class OperatorService:
 
     async def _status(self, _request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         await check_meant(context, self._service.info.bookie)
-        info = self._service.info
+        info, keeper = self._service.info, self._keeper
+        collector = self._collector.status()
+        storage, logs = await asyncio.to_thread(self._ask_disks, collector)
         return pb.StatusReply(
             bookie=info.bookie,
             incarnation=info.incarnation,
@@ -84,11 +96,25 @@ class OperatorService:
             version=version(_PACKAGE),
             uptime_s=time.monotonic() - self._started_at,
             read_only=info.read_only,
-            reasons=self._keeper.reasons,
-            warnings=self._keeper.warnings,
-            directories=[_directory(measured) for measured in self._keeper.measured],
-            collector=_collector(self._collector.status()),
+            reasons=keeper.reasons,
+            warnings=keeper.warnings,
+            directories=map(directory_message, keeper.measured),
+            journals=map(journal_message, storage.journals),
+            memtable=memtable_message(storage),
+            caches=map(cache_message, storage.caches),
+            ledgers=storage.ledgers,
+            ledger_directories=[
+                pb.LedgerDirectoryStatus(path=one.path, failure=one.failure, logs=its_logs)
+                for one, its_logs in zip(storage.ledger_directories, logs, strict=True)
+            ],
+            collector=collector_message(collector),
         )
+
+    def _ask_disks(
+        self, collector: CollectorStatus
+    ) -> tuple[StorageStatus, list[list[pb.EntryLogStatus]]]:
+        pairs = zip(self._storage.ledger_directories, collector.logs, strict=True)
+        return self._storage.status(), [entry_log_messages(*pair) for pair in pairs]
 
     async def _collect(self, _request: pb.CollectRequest, context: Context) -> pb.CollectReply:
         await check_meant(context, self._service.info.bookie)
@@ -110,7 +136,7 @@ class OperatorService:
             run = await asyncio.shield(task)
         except CollectionUnderWay as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return _run(run, run.ended_at)
+        return run_message(run, run.ended_at)
 
     async def _set_read_only(
         self, request: pb.SetReadOnlyRequest, context: Context
@@ -128,36 +154,3 @@ async def check_meant(context: Context, bookie: str) -> None:
     for key, value in context.invocation_metadata() or ():
         if key == BOOKIE_KEY and value != bookie.encode():
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"here is bookie {bookie}")
-
-
-def _directory(measured: Measured) -> pb.DirectoryUsage:
-    message = pb.DirectoryUsage(path=measured.path, place=measured.place)
-    if measured.usage is not None:
-        message.total_bytes = measured.usage.total_bytes
-        message.free_bytes = measured.usage.free_bytes
-    return message
-
-
-def _collector(status: CollectorStatus) -> pb.CollectorStatus:
-    return pb.CollectorStatus(
-        running=status.running.kind.value if status.running is not None else "",
-        last=[_run(run, status.now) for run in status.last],
-        due=[
-            pb.CollectorDue(kind=due.kind.value, in_s=due.in_s, threshold=due.share)
-            for due in status.due
-        ],
-        suspended=status.suspended,
-    )
-
-
-def _run(run: Run, now: float) -> pb.CollectorRun:
-    return pb.CollectorRun(
-        kind=run.kind.value,
-        ended_ago_s=now - run.ended_at,
-        took_s=run.ended_at - run.began_at,
-        ledgers=run.ledgers,
-        logs=run.logs,
-        bytes_freed=max(0, run.freed_bytes),
-        bytes_moved=run.moved_bytes,
-        failure=run.failure,
-    )

@@ -593,9 +593,9 @@ class EntryLogStatus(_message.Message):
     log: _builtins.int
     bytes: _builtins.int
     live_bytes: _builtins.int
-    """as of the last collection; of a log not looked at yet, all"""
+    """as the last collection found it; else all"""
     state: _builtins.str
-    """"writing", "ended", "damaged" """
+    """"writing", "new": not collected yet, "ended", "damaged" """
     def __init__(
         self,
         *,

@@ -100,6 +100,59 @@ def test_it_tells_who_it_is_and_how_it_is() -> None:
     asyncio.run(scenario())
 
 
+def test_it_tells_what_its_storage_holds_and_where() -> None:
+    async def scenario() -> None:
+        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+            for ledger_id in (6, 7):
+                assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
+            status = await operator.status()
+            assert status.ledgers == 2
+            assert status.memtable.active_bytes > 0
+            assert status.memtable.bytes_max == SMALL.memtable_bytes_max
+            (journal,) = status.journals
+            assert (journal.mark_file, journal.mark_offset) < (journal.end_file, journal.end_offset)
+            assert journal.files == 1
+            assert journal.bytes >= journal.end_offset
+            assert not journal.full
+            assert [cache.name for cache in status.caches]
+            bookie.storage.checkpoint()
+            status = await operator.status()
+            assert status.memtable.active_bytes == 0
+            (journal,) = status.journals
+            assert (journal.mark_file, journal.mark_offset) == (
+                journal.end_file,
+                journal.end_offset,
+            )
+            for directory in status.ledger_directories:
+                assert not directory.failure
+                (log,) = directory.logs
+                assert log.bytes > 0
+                assert log.state in ("writing", "new")
+
+    asyncio.run(scenario())
+
+
+def test_it_tells_how_much_of_each_entry_log_is_live() -> None:
+    async def scenario() -> None:
+        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+            kept = await bookie.ledgers.create(LEDGER)
+            gone = kept + 1_000_000  # in the same directory
+            for entry_id in range(40):
+                for ledger_id in (kept, gone):
+                    run = run_of(entry_id, ledger_id=ledger_id, payload=b"x" * 1000)
+                    assert await add(transport, run) is Status.OK
+                bookie.storage.checkpoint()
+            await operator.collect()
+            directories = (await operator.status()).ledger_directories
+            logs = [log for directory in directories for log in directory.logs]
+            halves = [log for log in logs if log.state == "ended"]
+            assert halves, "some logs are finished"
+            for log in halves:
+                assert 0.2 < log.live_bytes / log.bytes < 0.8
+
+    asyncio.run(scenario())
+
+
 def test_it_becomes_read_only_and_writable_again_at_an_operators_word() -> None:
     async def scenario() -> None:
         async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
