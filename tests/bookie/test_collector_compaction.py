@@ -11,6 +11,8 @@ from bookie.entrylog.catalog import LogCatalog, LogInfo
 from bookie.entrylog.format import HEADER_BYTES, encode_header, path_of
 from bookie.entrylog.scan import LogScan
 from bookie.index import format as index_format
+from bookie.index.format import LedgerHeader
+from bookie.index.ledger_index import LedgerIndex
 from tests.bookie.collecting import Collecting
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
@@ -375,14 +377,33 @@ def test_a_torn_log_is_kept_while_an_index_that_may_need_it_cannot_be_read() -> 
     world = filled(log_bytes_max=1 << 20)
     world.directory.logs.close(finish=False)
     damage(world, 1, HEADER_BYTES + 3)
-    path = index_format.path_of(3)
-    world.disk.damage(path, index_format.PAGE_BYTES + 30, b"\xff")
     world.open()
     world.flush({9: [0]})
     world.delete(1, 2, 4)
+    path = index_format.path_of(3)
+    world.disk.damage(path, index_format.PAGE_BYTES + 30, b"\xff")
     world.collect()
     assert path_of(1) in world.disk.files()
     assert world.collection.report.damages
+
+
+def test_a_ledger_that_is_deleted_while_it_is_looked_up_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = filled()
+    world.delete(2)
+    honest = LedgerIndex.newest
+
+    def newest(index: LedgerIndex, ledger_id: int) -> LedgerHeader:
+        if ledger_id == 1 and 1 in world.headers:
+            world.delete(1)
+        return honest(index, ledger_id)
+
+    monkeypatch.setattr(LedgerIndex, "newest", newest)
+    world.collect()
+    assert 1 in world.deleted
+    assert world.collection.report.damages == ()
+    world.check()
 
 
 # A full disk, a broken disk.
