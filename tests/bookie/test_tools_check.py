@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,8 @@ from bookie.directories import Directories
 from bookie.entrylog.log_file import LogFile
 from bookie.errors import FileDamaged
 from bookie.frames import Checked, check_frames
+from bookie.index.format import PAGE_BYTES, decode_header, encode_header, path_of
+from bookie.index.redo import clear
 from bookie.index.tombstones import Tombstones
 from bookie.pieces import whole
 from bookie.storage import BookieStorage
@@ -179,6 +182,28 @@ def test_a_map_that_counts_less_than_there_is_is_damage() -> None:
     log.close()
     [one] = checked(disk).damages
     assert "its map says less of ledger 1" in one.reason
+
+
+def test_a_header_that_hides_entries_or_promises_more_is_damage() -> None:
+    """Nothing behind the header's last entry is ever looked up."""
+    for last_entry in (20, 40):
+        disk = used_bookie().disk
+        clear(disk)
+        path = path_of(2)
+        header = decode_header(disk.content(path)[:PAGE_BYTES], 2, path)
+        disk.damage(path, 0, encode_header(replace(header, last_entry=last_entry)))
+        [one] = checked(disk).damages
+        assert f"entry {last_entry} is the last, pages say 29" in one.reason
+
+
+def test_an_index_file_in_the_place_of_another_is_noted() -> None:
+    disk = used_bookie().disk
+    disk.make_directory("index/07")
+    disk.create("index/07/0000000000000002.index").close()
+    disk.create("index/07/something").close()
+    reasons = [note.reason for note in checked(disk).notes]
+    assert "the index file of another place: nobody looks for it here" in reasons
+    assert "not an index file" in reasons
 
 
 def damage(disk: SimDisk, path: str, offset: int, kind: str) -> None:

@@ -1,6 +1,7 @@
 """The index made anew: everything is there again, every ledger is fenced, no crash hurts."""
 
 import asyncio
+from array import array
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from bookie.entrylog.log_file import LogFile
 from bookie.errors import DirectoriesChanged, DirectoryMisplaced, ForeignCluster
 from bookie.frames import Checked, check_frames
 from bookie.identity import identify
+from bookie.index.format import EXTENTS_MAX
 from bookie.index.tombstones import PATH as TOMBSTONES
 from bookie.index.tombstones import Tombstones
 from bookie.pieces import whole
 from bookie.storage import BookieStorage
 from bookie.tools.check import check
 from bookie.tools.errors import RebuildRefused
+from bookie.tools.index_build import extents_of
 from bookie.tools.rebuild import ENTRIES_IN_MEMORY_MAX, Rebuilt, rebuild
 from bookie.tools.store_ledgers import StoreLedgers, store_ledgers
 from ledger.cluster import open_namespace
@@ -68,6 +71,13 @@ def index_files(disk: SimDisk) -> list[str]:
 def forget_index(disk: SimDisk) -> None:
     for path in index_files(disk):
         disk.remove(path)
+
+
+def forget_directories(disk: SimDisk) -> None:
+    for path in list(disk._directories):
+        if path.startswith("index"):
+            del disk._directories[path]
+            del disk._durable_directories[path]
 
 
 def everything_is_there_and_fenced(promises: Promises) -> None:
@@ -233,6 +243,7 @@ def test_a_crash_at_any_step_leaves_an_index_that_is_old_or_new_and_it_can_be_do
         promises = copy_of(whole_bookie, disk)
         if lost == "everything":
             forget_index(disk)
+            forget_directories(disk)
         elif lost == "headers":
             for path in index_files(disk):
                 disk.damage(path, 50, b"\xff")
@@ -246,7 +257,8 @@ def test_a_crash_at_any_step_leaves_an_index_that_is_old_or_new_and_it_can_be_do
             probe = copy_of(whole_bookie, disk.copy())
             probe.open()
             probe.check()
-        rebuilt(disk)
+        if not finished:
+            rebuilt(disk)
         assert not [path for path in disk.files() if path.endswith(".rebuilt")]
         everything_is_there_and_fenced(promises)
     assert at > 10
@@ -330,3 +342,31 @@ def test_the_store_tells_keys_and_which_ledgers_name_the_bookie(tmp_path: Path) 
             await store.close()
 
     asyncio.run(scenario())
+
+
+def test_pages_far_apart_make_few_extents() -> None:
+    """Where there are too many gaps for the header, the smallest are filled."""
+    assert extents_of(array("q")) == ()
+    assert extents_of(array("q", [3])) == ((3, 3),)
+    assert extents_of(array("q", [0, 1, 5, 6, 9])) == ((0, 1), (5, 6), (9, 9))
+    numbers = array("q", [0, 2, *range(100, 100 * (EXTENTS_MAX + 1), 100)])
+    found = extents_of(numbers)
+    assert len(found) == EXTENTS_MAX
+    assert found[:2] == ((0, 100), (200, 200))
+
+
+def test_a_ledger_with_gaps_everywhere_is_rebuilt() -> None:
+    promises = Promises(SimDisk(0))
+    promises.open()
+    entries = range(0, 127 * 2 * (EXTENTS_MAX + 20), 127 * 2)
+    for entry_id in entries:
+        promises.add(1, entry_id)
+        promises.commit()
+        promises.storage.checkpoint()
+    promises.storage.close()
+    forget_index(promises.disk)
+    stored = StoreLedgers({1: KEY}, frozenset((1,)))
+    assert rebuilt(promises.disk, stored).entries == len(entries)
+    assert check(Directories.single(promises.disk)).damages == []
+    promises.open()
+    promises.check()
