@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli import offline, offline_dumps
+from dlog.cli import offline, offline_dumps, operating
 from dlog.cli.options import JournalDirs, Json, LedgerDirs, Uri, examples
 from dlog.cli.output import print_json, print_table
 from dlog.cli.running import failed, run
@@ -19,6 +19,7 @@ app = typer.Typer(
     help="Run a storage server, list those there are, and look after one: the commands with --dir "
     "work on the files of a bookie that is stopped.",
 )
+operating.add_to(app)
 offline.add_to(app)
 offline_dumps.add_to(app)
 
