@@ -38,7 +38,7 @@ class BookieConfig:
     """After a crash, clients may be sent here for so long."""
     metadata_timeout_s: float = 10.0
     disk_limits: DiskLimits = field(default_factory=DiskLimits)
-    disk_interval_s: float = 2.0
+    disk_interval_s: float = 0.5
     """So often the disks are asked how full they are."""
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)

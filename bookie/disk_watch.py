@@ -23,7 +23,7 @@ class DiskLimits:
     """Below, it is not any more."""
     reserve_bytes: int = 512 * 1024 * 1024
     """Free space below this is full too: for recovery adds, to compact with, and for a restart,
-    which writes what is in the journals to entry logs."""
+    which writes what is in the journals to entry logs. Below half of it recovery adds end too."""
 
     def __post_init__(self) -> None:
         assert 0 < self.low_share <= self.high_share <= 1, "low mark <= high mark"
@@ -35,7 +35,9 @@ class Level(IntEnum):
     FINE = 0
     WARN = 1
     FULL = 2
-    UNKNOWN = 3
+    EXHAUSTED = 3
+    """Not even a recovery adds anything more."""
+    UNKNOWN = 4
     """It cannot be asked: taken for full."""
 
 
@@ -54,6 +56,8 @@ def level_of(before: Level, usage: DiskUsage | None, limits: DiskLimits) -> Leve
     if usage is None:
         return Level.UNKNOWN
     share, free_bytes = usage.used_share, usage.free_bytes
+    if free_bytes < limits.reserve_bytes // 2:
+        return Level.EXHAUSTED
     is_full = share >= limits.high_share or free_bytes < limits.reserve_bytes
     if before >= Level.FULL:
         is_full = is_full or share >= limits.low_share or free_bytes < 2 * limits.reserve_bytes
@@ -82,7 +86,12 @@ class DiskWatch:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the bookie has to be read-only, one sentence per directory."""
-        return self._where(Level.FULL, Level.UNKNOWN)
+        return self._where(Level.FULL, Level.EXHAUSTED, Level.UNKNOWN)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether some disk has no space for recovery adds either."""
+        return Level.EXHAUSTED in self._levels
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Keeps a bookie read-only for as long as there is a reason for it, and lets the cluster know.
 
 The reasons: a disk that is too full (`bookie.disk_watch`), what the storage itself refuses adds
-for, and an operator. Disks are asked every few seconds, and so is the storage: it refuses by
+for, and an operator. Disks are asked twice a second, and so is the storage: it refuses by
 itself at once, and this only tells. An operator's order is kept as an empty file in the main
 directory, so that a restart does not forget it.
 """
@@ -31,7 +31,7 @@ class Refusing(Protocol):
     def read_only(self) -> bool: ...
     @property
     def troubles(self) -> tuple[str, ...]: ...
-    def set_read_only(self, *, read_only: bool) -> None: ...
+    def set_read_only(self, *, read_only: bool, recovery_too: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ReadOnlyKeeper:
         directories: Directories,
         limits: DiskLimits,
         *,
-        interval_s: float = 2.0,
+        interval_s: float = 0.5,
         on_space: Callable[[], None] = lambda: None,
         on_change: Callable[[bool], None] = lambda _read_only: None,
     ) -> None:
@@ -116,7 +116,10 @@ class ReadOnlyKeeper:
             self._on_space()
 
     def _apply(self) -> None:
-        self._storage.set_read_only(read_only=bool(self._by_operator or self._watch.reasons))
+        self._storage.set_read_only(
+            read_only=bool(self._by_operator or self._watch.reasons),
+            recovery_too=self._watch.is_exhausted,
+        )
         read_only = self._storage.read_only
         if read_only == self._told:
             return

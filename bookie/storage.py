@@ -81,7 +81,7 @@ class BookieStorage:
         self._lock = holdings.lock
         self._journals = journals
         self._keeper = Keeper(holdings, journals)
-        self._told_read_only = False
+        self._told_read_only = self._told_no_recovery = False
 
     @classmethod
     def open(
@@ -246,12 +246,14 @@ class BookieStorage:
 
     @property
     def read_only(self) -> bool:
-        """Whether normal adds are refused; fences, reads and recovery adds never are."""
+        """Whether normal adds are refused; fences and reads never are."""
         return bool(self._told_read_only or self._journals.full or self._keeper.troubles)
 
-    def set_read_only(self, *, read_only: bool) -> None:
-        """Refuse normal adds from now on, or do so only for reasons of its own."""
+    def set_read_only(self, *, read_only: bool, recovery_too: bool = False) -> None:
+        """Refuse normal adds from now on, or do so only for reasons of its own; *recovery_too*
+        refuses recovery adds as well, as long as nothing else is said."""
         self._told_read_only = read_only
+        self._told_no_recovery = recovery_too
 
     # Reading.
 
@@ -320,7 +322,7 @@ class BookieStorage:
         bytes_max = self._config.memtable_bytes_max
         if run.recovery:
             bytes_max += self._config.recovery_reserve_bytes
-        elif self.read_only:
+        if self._told_no_recovery if run.recovery else self.read_only:
             return Status.READ_ONLY, 0
         active = self._memory.active
         if len(active) and active.size_bytes + len(checked.data) > bytes_max:

@@ -34,7 +34,7 @@ def used(share: float, total_bytes: int = 10_000) -> DiskUsage:
         (Level.FULL, 0.8999, Level.FINE),
         (Level.UNKNOWN, 0.92, Level.FULL),
         (Level.UNKNOWN, 0.5, Level.FINE),
-        (Level.FINE, 1.0, Level.FULL),
+        (Level.FINE, 1.0, Level.EXHAUSTED),
     ],
 )
 def test_a_disk_is_full_from_the_high_mark_until_it_is_below_the_low_mark(
@@ -48,6 +48,9 @@ def test_a_reserve_is_kept_however_large_the_disk_is() -> None:
     assert level_of(Level.FINE, DiskUsage(1_000, 99), DiskLimits(reserve_bytes=0)) is Level.WARN
     assert level_of(Level.FINE, DiskUsage(1_000, 600), limits) is Level.FINE
     assert level_of(Level.FINE, DiskUsage(150, 99), limits) is Level.FULL
+    assert level_of(Level.FINE, DiskUsage(150, 50), limits) is Level.FULL
+    assert level_of(Level.FINE, DiskUsage(150, 49), limits) is Level.EXHAUSTED
+    assert level_of(Level.EXHAUSTED, DiskUsage(150, 50), limits) is Level.FULL
     assert level_of(Level.FULL, DiskUsage(1_000, 199), limits) is Level.FULL
     assert level_of(Level.FULL, DiskUsage(1_000, 200), limits) is Level.FINE
 
@@ -82,7 +85,8 @@ def test_whatever_was_measured_above_the_high_mark_is_full_and_below_both_low_on
     for usage in usages:
         level = level_of(level, usage, LIMITS)
         if usage.used_share >= 0.95 or usage.free_bytes < 10:
-            assert level is Level.FULL
+            assert level in (Level.FULL, Level.EXHAUSTED)
+        assert (level is Level.EXHAUSTED) == (usage.free_bytes < 5)
         if usage.used_share < 0.90 and usage.free_bytes >= 20:
             assert level is Level.FINE
 

@@ -11,6 +11,10 @@ from bookie.directories import Directories
 from bookie.disk_watch import DiskLimits
 from bookie.errors import OrderNotKept
 from bookie.read_only import PATH, ReadOnlyKeeper
+from bookie.storage import BookieStorage
+from ledger.requests import ReadQuery, Status
+from tests.bookie.promises import SMALL
+from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import until
 from tests.simulation.disk import Loss, SimDisk
 
@@ -23,20 +27,20 @@ class Refuser:
 
     def __init__(self) -> None:
         self.troubles: tuple[str, ...] = ()
-        self.told = False
+        self.told = self.told_recovery = False
 
     @property
     def read_only(self) -> bool:
         return self.told or bool(self.troubles)
 
-    def set_read_only(self, *, read_only: bool) -> None:
-        self.told = read_only
+    def set_read_only(self, *, read_only: bool, recovery_too: bool = False) -> None:
+        self.told, self.told_recovery = read_only, recovery_too
 
 
 class Kept:
     """A keeper over a main directory and one for ledgers."""
 
-    def __init__(self, main: SimDisk | None = None) -> None:
+    def __init__(self, main: SimDisk | None = None, limits: DiskLimits = LIMITS) -> None:
         self.main, self.ledgers = main or SimDisk(0), SimDisk(1)
         self.storage = Refuser()
         self.changes: list[bool] = []
@@ -44,7 +48,7 @@ class Kept:
         self.keeper = ReadOnlyKeeper(
             self.storage,
             Directories(self.main, (self.main,), (self.ledgers,)),
-            LIMITS,
+            limits,
             interval_s=0.01,
             on_space=self._space,
             on_change=self.changes.append,
@@ -52,6 +56,7 @@ class Kept:
 
     def fill(self, used_bytes: int) -> None:
         """Make the ledger directory *used_bytes* of 1000 full."""
+        self.ledgers.capacity_bytes = None
         self.ledgers.create("f").write([bytes(used_bytes)], 0)
         self.ledgers.capacity_bytes = 1000
 
@@ -88,6 +93,21 @@ def test_a_disk_that_fills_up_makes_it_read_only_until_there_is_space() -> None:
             assert kept.spaces == 1
 
     asyncio.run(scenario())
+
+
+def test_recovery_adds_end_with_half_of_the_reserve() -> None:
+    kept = Kept(limits=DiskLimits(reserve_bytes=100))
+    for used_bytes, read_only, recovery_too in (
+        (899, False, False),
+        (901, True, False),
+        (950, True, False),
+        (951, True, True),
+        (945, True, False),
+        (750, False, False),
+    ):
+        kept.fill(used_bytes)
+        kept.keeper.look()
+        assert (kept.storage.told, kept.storage.told_recovery) == (read_only, recovery_too)
 
 
 def test_it_is_known_before_anything_is_served() -> None:
@@ -183,3 +203,20 @@ def test_an_order_that_cannot_be_kept_is_told_and_changes_nothing(operation: str
         assert not kept.storage.read_only
 
     asyncio.run(scenario())
+
+
+def test_a_storage_refuses_what_it_is_told_and_never_fences_or_reads() -> None:
+    storage = BookieStorage.open(SimDisk(0), SMALL)
+    assert storage.add(run_of(0))[0] is Status.OK
+    for read_only, recovery_too in ((True, False), (True, True), (False, False)):
+        storage.set_read_only(read_only=read_only, recovery_too=recovery_too)
+        assert storage.read_only is read_only
+        normal, _ = storage.add(run_of(1, ledger_id=8))
+        recovery, _ = storage.add(run_of(1, ledger_id=9, recovery=True))
+        assert normal is (Status.READ_ONLY if read_only else Status.OK)
+        assert recovery is (Status.READ_ONLY if recovery_too else Status.OK)
+        status, ticket = storage.fence(10, KEY)
+        assert status is Status.OK
+        assert storage.commit() >= ticket
+        assert list(storage.read(ReadQuery(7, KEY, 0, 0)).entries) == [0]
+    storage.close()
