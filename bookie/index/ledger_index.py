@@ -203,20 +203,17 @@ class LedgerIndex:
         return moved
 
     def remove(self, ledger_ids: Iterable[int]) -> None:
-        """Remove all that is here of these ledgers, durably; it is fine if nothing is.
+        """Remove all that is here of these ledgers; it is fine if nothing is.
 
-        The caller sees to it that nothing of them is put any more."""
+        The caller sees to it that nothing of them is put any more, and after the next start calls
+        this again: the names are not synced, which would take long for many ledgers."""
         gone = dict.fromkeys(ledger_ids)
         if not self._in_place:
             self._finish()
         redo.clear(self._disk)
-        directories: dict[str, None] = {}
         for ledger_id in gone:
             with suppress(FileNotFoundError):
                 self._disk.remove(path_of(ledger_id))
-                directories[directory_of(ledger_id)] = None
-        for directory in directories:
-            self._disk.sync_directory(directory)
         for ledger_id in gone:  # only now: a reader may have opened or read one meanwhile
             self._files.forget(path_of(ledger_id))
             self._headers.pop(ledger_id, None)
