@@ -245,6 +245,9 @@ def _chain(disk: Disk) -> JournalEnd | None:
         return JournalEnd(damage.path, damage.offset, damage.reason, is_damage=True)
     except OSError as error:
         return JournalEnd(disk.describe(DIRECTORY), 0, str(error), is_damage=True)
+    except ValueError as error:
+        reason = f"a file here has a name that no journal has: {error}; move it away"
+        return JournalEnd(disk.describe(DIRECTORY), 0, reason, is_damage=True)
     return None
 
 

@@ -206,6 +206,13 @@ def test_an_index_file_in_the_place_of_another_is_noted() -> None:
     assert "not an index file" in reasons
 
 
+def test_a_foreign_file_among_the_journals_is_told() -> None:
+    disk = used_bookie().disk
+    disk.create("journal/copy of it.journal").close()
+    [one] = checked(disk).damages
+    assert "a name that no journal has" in one.reason
+
+
 def damage(disk: SimDisk, path: str, offset: int, kind: str) -> None:
     content = disk.content(path)
     if kind == "flipped":
