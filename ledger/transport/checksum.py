@@ -31,7 +31,7 @@ def checked(message: Message, frames: bytes = b"", *, request: bytes = b"") -> b
 
     *request*: what travelled the other way, if this is the one answer to it."""
     body = message.SerializeToString()
-    crc = _crc(message.DESCRIPTOR.name, body, frames, request)
+    crc = _crc(type(message), body, frames, request)
     return pb.Checked(crc=crc, message=body, frames=frames).SerializeToString()
 
 
@@ -40,20 +40,35 @@ def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tup
 
     The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
     other side meant something else by its bytes."""
-    name = kind.DESCRIPTOR.name
     try:
         envelope = pb.Checked.FromString(received)
     except DecodeError as error:
-        raise DamagedMessage(name, "it cannot be parsed") from error
+        raise DamagedMessage(_name(kind), "it cannot be parsed") from error
     body, frames = envelope.message, envelope.frames
-    if envelope.crc != _crc(name, body, frames, request):
-        raise DamagedMessage(name, "its checksum is wrong")
+    if envelope.crc != _crc(kind, body, frames, request):
+        raise DamagedMessage(_name(kind), "its checksum is wrong")
     try:
         return kind.FromString(body), frames
     except DecodeError as error:
-        raise BadMessage(name, "it cannot be parsed") from error
+        raise BadMessage(_name(kind), "it cannot be parsed") from error
 
 
-def _crc(name: str, body: bytes, frames: bytes, request: bytes) -> int:
-    before = name.encode() + _LENGTH.pack(len(frames)) + request
-    return int(crc32c_extend(crc32c(before), body))
+def _crc(kind: type[Message], body: bytes, frames: bytes, request: bytes) -> int:
+    return int(crc32c_extend(_CRC_OF_NAME[kind], _LENGTH.pack(len(frames)) + request + body))
+
+
+def _name(kind: type[Message]) -> str:
+    return kind.DESCRIPTOR.name
+
+
+_KINDS: Final[tuple[type[Message], ...]] = (
+    pb.AddBatch,
+    pb.AddAck,
+    pb.ReadRequest,
+    pb.ReadReply,
+    pb.ReadLacRequest,
+    pb.ReadLacReply,
+    pb.InfoRequest,
+    pb.InfoReply,
+)
+_CRC_OF_NAME: Final = {kind: int(crc32c(_name(kind).encode())) for kind in _KINDS}
