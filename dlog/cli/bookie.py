@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -22,6 +22,9 @@ app = typer.Typer(
 operating.add_to(app)
 offline.add_to(app)
 offline_dumps.add_to(app)
+
+_SPACE: Final = "Disk space: with too little of it the bookie is read-only"
+_COLLECTION: Final = "Garbage collection and compaction of entry logs"
 
 START_EPILOG = examples(
     "dlog bookie start --uri zk://zk1:2181,zk2:2181/dlog --dir /data/bookie --host 10.0.0.7",
@@ -60,6 +63,84 @@ def start(
     rack: Annotated[str, typer.Option(help="Where this bookie stands, for placement.")] = "",
     journal_dir: JournalDirs = None,
     ledger_dir: LedgerDirs = None,
+    disk_warn: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a disk in use from which a warning is logged.",
+            rich_help_panel=_SPACE,
+            show_default=False,
+        ),
+    ] = None,
+    disk_high: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a disk in use from which the bookie is read-only.",
+            rich_help_panel=_SPACE,
+            show_default=False,
+        ),
+    ] = None,
+    disk_low: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of a disk in use below which it is not any more.",
+            rich_help_panel=_SPACE,
+            show_default=False,
+        ),
+    ] = None,
+    disk_reserve: Annotated[
+        int | None,
+        typer.Option(
+            help="MiB that stay free in any case.", rich_help_panel=_SPACE, show_default=False
+        ),
+    ] = None,
+    gc_interval: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between garbage collections.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
+    minor_interval: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between minor compactions; 0: none.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
+    major_interval: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between major compactions; 0: none.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
+    minor_threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Live share below which a minor compaction takes a log; 0: none.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
+    major_threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Live share below which a major compaction takes a log; 0: none.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
+    compaction_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="MiB read and written a second; 0: no limit.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
     die_with_parent: Annotated[
         bool, typer.Option("--die-with-parent", help="Stop when the parent process ends.")
     ] = False,
@@ -79,8 +160,20 @@ def start(
     arguments += [f"--advertise={advertise}", f"--rack={rack}"]
     arguments += [f"--journal-dir={path}" for path in journal_dir or ()]
     arguments += [f"--ledger-dir={path}" for path in ledger_dir or ()]
-    if identity is not None:
-        arguments.append(f"--id={identity}")
+    given = {
+        "id": identity,
+        "disk-warn": disk_warn,
+        "disk-high": disk_high,
+        "disk-low": disk_low,
+        "disk-reserve": disk_reserve,
+        "gc-interval": gc_interval,
+        "minor-interval": minor_interval,
+        "major-interval": major_interval,
+        "minor-threshold": minor_threshold,
+        "major-threshold": major_threshold,
+        "compaction-rate": compaction_rate,
+    }
+    arguments += [f"--{name}={value}" for name, value in given.items() if value is not None]
     if die_with_parent:
         arguments.append("--die-with-parent")
     raise typer.Exit(main(arguments))
