@@ -19,6 +19,7 @@ from bookie.collector.errors import CollectionUnderWay
 from bookie.collector.garbage import candidates, verified
 from bookie.collector.plan import CollectorConfig, Kind, Timetable
 from bookie.collector.throttle import Throttle
+from bookie.errors import FileDamaged
 from bookie.ledger_directory import LedgerDirectory
 from ledger.errors import LogError
 from ledger.ids import LedgerId
@@ -189,7 +190,7 @@ class Collector:
         try:
             await self._drive(collection.run(self._config.share(run.kind)))
             failure = run.failure
-        except OSError as error:
+        except (OSError, FileDamaged) as error:
             failure = f"{directory.disk.describe('')}: {error}"
             _log.warning(f"{run.kind.value} stopped: {failure}")
         report = collection.report

@@ -71,24 +71,26 @@ class Compactor:
         copied, damages = [], []
         with failing(self._directory):
             log = LogFile(self._disk, self._directory.logs.ids.take(), suffix=UNFINISHED_SUFFIX)
-            try:
-                for source in sources:
-                    damage = yield from self._copy(source, log)
-                    if damage is None:
-                        copied.append(source.log_id)
-                    else:
-                        damages.append(damage)
-                if copied:
+        try:
+            for source in sources:
+                damage = yield from self._copy(source, log)
+                if damage is None:
+                    copied.append(source.log_id)
+                else:
+                    damages.append(damage)
+            if copied:
+                with failing(self._directory):
                     log.finish(copied)
                     log.sync()
-            except BaseException:
-                log.close()
-                self._drop(log)
-                raise
+        except BaseException:
             log.close()
-            if not copied:
-                self._drop(log)
-                return Settled(damages=tuple(damages))
+            self._drop(log)
+            raise
+        log.close()
+        if not copied:
+            self._drop(log)
+            return Settled(damages=tuple(damages))
+        with failing(self._directory):
             self._disk.rename(log.path, path_of(log.log_id))
             self._disk.sync_directory(DIRECTORY)
         yield 0
@@ -163,9 +165,10 @@ class Compactor:
             except IndexDamaged as damage:
                 if self._is_here(batch.ledger_id):
                     return damage  # else it was deleted just now
-            for piece in live:
-                log.append(piece)
-                done_bytes += piece.size_bytes
+            with failing(self._directory):
+                for piece in live:
+                    log.append(piece)
+                    done_bytes += piece.size_bytes
             if done_bytes >= _STEP_BYTES:
                 yield done_bytes
                 done_bytes = 0

@@ -304,6 +304,7 @@ def test_a_directory_that_fails_in_a_run_is_told_and_the_next_one_is_collected()
         await cluster.collector.collect()
         bad.disk.fail("rename", "entrylog")
         before = fine.log_bytes()
+        assert bad.directory.failure is None
         run = await cluster.collector.compact(major=True)
         assert "Input/output error" in run.failure
         assert bad.directory.failure is not None
