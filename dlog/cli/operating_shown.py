@@ -111,7 +111,13 @@ def _print_tables(reply: "pb.StatusReply") -> None:
     _table(
         ("cache", "used", "of", "hits", "misses"),
         [
-            (each.name, f"{each.used} {each.unit}", each.max, each.hits, each.misses)
+            (
+                each.name,
+                _amount(each.used, each.unit),
+                _amount(each.max, each.unit),
+                each.hits,
+                each.misses,
+            )
             for each in reply.caches
         ],
     )
@@ -178,6 +184,10 @@ def print_run(bookie: str, done: "pb.CollectorRun") -> None:
         sys.stdout.write(f"bookie {bookie}: logs were left as they are: {done.suspended}\n")
     for damage in done.damages:
         sys.stdout.write(f"bookie {bookie}: DAMAGED: {damage}\n")
+
+
+def _amount(number: int, unit: str) -> str:
+    return shown_size(number) if unit == "bytes" else f"{number} {unit}"
 
 
 def _free(directory: "pb.DirectoryUsage") -> float:
