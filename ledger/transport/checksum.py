@@ -19,6 +19,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from ledger.errors import BadMessage, DamagedMessage
+from ledger.transport.envelope import Buffer, decode_envelope, encode_envelope
 from ledger.wire import bookie_pb2 as pb
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -26,26 +27,25 @@ _LENGTH: Final = struct.Struct("<Q")
 _Kind = TypeVar("_Kind", bound=Message)
 
 
-def checked(message: Message, frames: bytes = b"", *, request: bytes = b"") -> bytes:
+def checked(message: Message, *frames: Buffer, request: bytes = b"") -> bytes:
     """Return what travels: *message* and *frames* under one checksum.
 
     *request*: what travelled the other way, if this is the one answer to it."""
     body = message.SerializeToString()
-    crc = _crc(type(message), body, frames, request)
-    return pb.Checked(crc=crc, message=body, frames=frames).SerializeToString()
+    crc = _crc(type(message), body, sum(map(len, frames)), request)
+    return encode_envelope(crc, body, frames)
 
 
-def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tuple[_Kind, bytes]:
+def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tuple[_Kind, Buffer]:
     """Return message and frames that were given to `checked`, with the same *request*.
 
     The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
     other side meant something else by its bytes."""
     try:
-        envelope = pb.Checked.FromString(received)
+        crc, body, frames = decode_envelope(received)
     except DecodeError as error:
         raise DamagedMessage(_name(kind), "it cannot be parsed") from error
-    body, frames = envelope.message, envelope.frames
-    if envelope.crc != _crc(kind, body, frames, request):
+    if crc != _crc(kind, body, len(frames), request):
         raise DamagedMessage(_name(kind), "its checksum is wrong")
     try:
         return kind.FromString(body), frames
@@ -53,8 +53,8 @@ def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tup
         raise BadMessage(_name(kind), "it cannot be parsed") from error
 
 
-def _crc(kind: type[Message], body: bytes, frames: bytes, request: bytes) -> int:
-    return int(crc32c_extend(_CRC_OF_NAME[kind], _LENGTH.pack(len(frames)) + request + body))
+def _crc(kind: type[Message], body: bytes, frames_bytes: int, request: bytes) -> int:
+    return int(crc32c_extend(_CRC_OF_NAME[kind], _LENGTH.pack(frames_bytes) + request + body))
 
 
 def _name(kind: type[Message]) -> str:

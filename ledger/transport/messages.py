@@ -48,7 +48,7 @@ def batch_message(batch: int, runs: Sequence[AddRun]) -> bytes:
     for run in runs:
         message.entries.extend(run.entries)
         message.lengths.extend(run.lengths)
-    return checked(message, _joined(runs))
+    return checked(message, *[run.frames for run in runs])
 
 
 def batch_runs(received: bytes) -> tuple[int, list[AddRun]]:
@@ -141,7 +141,7 @@ def read_reply(answer: ReadAnswer, request: bytes) -> bytes:
         lac_proof=answer.lac_proof,
         fenced=answer.fenced,
     )
-    return checked(message, _as_bytes(answer.frames), request=request)
+    return checked(message, answer.frames, request=request)
 
 
 def read_answer(received: bytes, request: bytes) -> ReadAnswer:
@@ -232,13 +232,3 @@ def _status(number: int, message: str) -> Status:
     if number not in Status._value2member_map_ or number == Status.UNREACHABLE:
         raise BadMessage(message, f"status {number} is not known here")
     return Status(number)
-
-
-def _joined(runs: Sequence[AddRun]) -> bytes:
-    if len(runs) == 1:
-        return _as_bytes(runs[0].frames)
-    return b"".join(run.frames for run in runs)
-
-
-def _as_bytes(frames: bytes | memoryview) -> bytes:
-    return frames if isinstance(frames, bytes) else bytes(frames)
