@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from bookie.errors import ForeignCluster
 from bookie.tools.findings import Progress, no_progress
 from ledger.cluster import open_namespace
-from ledger.errors import NoSuchLedger
+from ledger.errors import MetadataUnavailable, NoSuchLedger
 from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore
 
@@ -36,6 +36,7 @@ async def store_ledgers(
     if namespace.instance != instance:
         raise ForeignCluster(directory, instance, namespace.instance)
     ledgers = LedgerStore(store, namespace.layout)
+    session = store.session
     ids = [ledger_id async for ledger_id in ledgers.list()]
     keys: dict[int, bytes] = {}
     here = []
@@ -48,4 +49,8 @@ async def store_ledgers(
         keys[ledger_id] = metadata.access_key
         if any(bookie in fragment.bookies for fragment in metadata.fragments):
             here.append(int(ledger_id))
+    if session is not store.session or session.lost.is_set():
+        # Another one may be with a server that lags behind what the list has seen: a ledger
+        # that it does not have yet, or not yet with this bookie, would be left unfenced.
+        raise MetadataUnavailable(store.uri, "reading all ledgers", 0, "the session changed")
     return StoreLedgers(keys, frozenset(here))

@@ -23,6 +23,7 @@ from bookie.tools.index_build import extents_of
 from bookie.tools.rebuild import ENTRIES_IN_MEMORY_MAX, Rebuilt, rebuild
 from bookie.tools.store_ledgers import StoreLedgers, store_ledgers
 from ledger.cluster import open_namespace
+from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata
@@ -338,6 +339,18 @@ def test_the_store_tells_keys_and_which_ledgers_name_the_bookie(tmp_path: Path) 
             assert found.here == {ids[1]}
             with pytest.raises(ForeignCluster):
                 await store_ledgers(store, bookie="b1", instance="another", directory="d")
+
+            def lose_the_session(what: str, done: int, total: int) -> None:
+                store.session.lost.set()
+
+            with pytest.raises(MetadataUnavailable, match="session changed"):
+                await store_ledgers(
+                    store,
+                    bookie="b1",
+                    instance=namespace.instance,
+                    directory="d",
+                    progress=lose_the_session,
+                )
         finally:
             await store.close()
 
