@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from google_crc32c import value as crc32c
 
 from bookie.disk import Disk, DiskFull
-from bookie.errors import CookieDamaged
+from bookie.errors import CookieDamaged, StorageFailed
 from ledger.wire import metadata_pb2 as pb
 
 VERSION: Final = 1
@@ -72,16 +72,20 @@ class Cookie:
 
 
 def read_cookie(disk: Disk) -> Cookie | None:
-    """Return the cookie of the directory, None if there is none. Raises `CookieDamaged`."""
+    """Return the cookie of the directory, None if there is none.
+
+    Raises `CookieDamaged`, and `StorageFailed` if the disk cannot be read."""
+    path = disk.describe(PATH)
     try:
         file = disk.open(PATH)
+        try:
+            data = file.read(file.size(), 0)
+        finally:
+            file.close()
     except FileNotFoundError:
         return None
-    try:
-        data = file.read(file.size(), 0)
-    finally:
-        file.close()
-    path = disk.describe(PATH)
+    except OSError as error:
+        raise StorageFailed(f"reading {path}", str(error)) from error
     if len(data) < _HEAD.size:
         raise CookieDamaged(path, len(data), "the file ends within its header")
     magic, crc = _HEAD.unpack_from(data)

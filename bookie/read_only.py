@@ -65,7 +65,7 @@ class ReadOnlyKeeper:
         self._interval_s = interval_s
         self._on_space = on_space
         self._on_change = on_change
-        self._by_operator = PATH in directories.main.list("")
+        self._by_operator = False
         self._told = False
         self._turn = asyncio.Lock()
         self.measured: tuple[Measured, ...] = ()
@@ -80,7 +80,9 @@ class ReadOnlyKeeper:
         return self._watch.warnings
 
     def look(self) -> bool:
-        """Ask the disks, blocking; return whether the bookie is read-only."""
+        """Read the order, if there is one, and ask the disks; return whether the bookie is
+        read-only. Blocks. Raises `OSError`."""
+        self._by_operator = PATH in self._main.list("")
         self._learn(self._measure())
         return self._storage.read_only
 

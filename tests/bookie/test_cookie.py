@@ -6,7 +6,7 @@ import pytest
 
 from bookie.cookie import PATH, Cookie, read_cookie, write_cookie
 from bookie.disk import DiskFull
-from bookie.errors import CookieDamaged
+from bookie.errors import CookieDamaged, StorageFailed
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
 COOKIE = Cookie("b:1", "instance", "0123", "host:1", "main, journal 0 of 1", "main, journal 0 of 1")
@@ -95,3 +95,12 @@ def test_a_cookie_stays_if_there_is_no_space_for_another(operation: str) -> None
         write_cookie(disk, OTHER)
     assert read_cookie(disk) == COOKIE
     assert disk.list("") == [PATH]
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+def test_a_disk_that_cannot_be_read_is_not_one_without_a_cookie(operation: str) -> None:
+    disk = SimDisk(0)
+    write_cookie(disk, COOKIE)
+    disk.fail(operation, PATH, errno.EIO)
+    with pytest.raises(StorageFailed, match=r"reading .*cookie failed: .*Input/output error"):
+        read_cookie(disk)
