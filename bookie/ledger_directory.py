@@ -8,7 +8,7 @@ Invariants:
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -39,11 +39,19 @@ class LedgerDirectoryConfig:
 class LedgerDirectory:
     """See the module's docstring."""
 
-    def __init__(self, disk: Disk, config: LedgerDirectoryConfig) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        config: LedgerDirectoryConfig,
+        *,
+        owns: Callable[[int], bool] = lambda _ledger_id: True,
+    ) -> None:
+        """*owns* says of any ledger whether it belongs here."""
         for directory in DIRECTORIES:
             disk.make_directory(directory)
         disk.sync_directory("")
         self.disk = disk
+        self.owns = owns
         self.lock = threading.Lock()
         self.failure: OSError | FileDamaged | None = None
         """Why it is only read from, if so."""
@@ -88,7 +96,7 @@ class LedgerDirectory:
             self.index.remove(ledger_ids)
 
     def close(self) -> None:
-        self.logs.close()
+        self.logs.close(finish=self.failure is None)
         self.reader.close()
         self.index.close()
 
@@ -126,4 +134,10 @@ def open_ledger_directories(
         index_cache_bytes=config.index_cache_bytes // count,
         files_open_max=max(1, config.files_open_max // count),
     )
-    return [LedgerDirectory(disk, each) for disk in directories.ledgers]
+
+    def owner(at: int) -> Callable[[int], bool]:
+        return lambda ledger_id: directories.ledger_directory_of(ledger_id) == at
+
+    return [
+        LedgerDirectory(disk, each, owns=owner(at)) for at, disk in enumerate(directories.ledgers)
+    ]

@@ -100,7 +100,7 @@ class DirectoryCollection:
         with self._directory.lock:
             ids = self._catalog.log_ids()
             finished = [one for one in ids if not self._directory.logs.is_writing(one)]
-        self._known = frozenset(self._ledger_ids())
+        self._known = frozenset(filter(self._directory.owns, self._ledger_ids()))
         left = dict.fromkeys(finished)
         states: dict[int, LogState] = {}
         facts: list[LogFacts] = []

@@ -1,9 +1,13 @@
 """Drives a storage and remembers what it has promised, to be compared after a crash."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
+from bookie.collector.collection import DirectoryCollection
+from bookie.collector.plan import CollectorConfig
 from bookie.directories import Directories
+from bookie.disk import DiskFull
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
 from ledger.entry import encode_frame, encode_lac, parse_header
@@ -26,6 +30,7 @@ SMALL: Final = StorageConfig(
     files_open_max=2,
 )
 """Limits so small that a short workload meets every one of them."""
+COLLECTOR: Final = CollectorConfig(log_bytes_max=6000, reserve_bytes=0)
 EVERYTHING: Final = 1 << 30
 
 
@@ -77,6 +82,10 @@ class Promises:
         self.fenced: dict[int, None] = {}
         self.lacs: dict[int, int] = {}
         """Explicit LACs that a checkpoint has written."""
+        self.deleting: dict[int, None] = {}
+        """Ledgers whose deletion began; nothing is promised of them any more."""
+        self.deleted: dict[int, None] = {}
+        """Those that are never to be seen again."""
         self._lacs_sent: dict[int, int] = {}
         self._waiting: list[tuple[int, int, tuple[int, ...] | None]] = []
         self.storage: BookieStorage
@@ -88,6 +97,8 @@ class Promises:
         other.stored = {ledger_id: dict(entries) for ledger_id, entries in self.stored.items()}
         other.fenced = dict(self.fenced)
         other.lacs = dict(self.lacs)
+        other.deleting = dict(self.deleting)
+        other.deleted = dict(self.deleted)
         return other
 
     def open(self) -> None:
@@ -126,10 +137,40 @@ class Promises:
         if whole and not self.storage.troubles:
             self.lacs.update(before)
 
+    def delete(self, *ledger_ids: int) -> bool:
+        """Return whether it was done; on a full disk it may not be."""
+        for ledger_id in ledger_ids:
+            self.deleting[ledger_id] = None
+            self.stored.pop(ledger_id, None)
+            self.fenced.pop(ledger_id, None)
+            self.lacs.pop(ledger_id, None)
+        self._waiting = [one for one in self._waiting if one[1] not in self.deleting]
+        try:
+            self.storage.delete(ledger_ids)
+        except DiskFull:
+            return False
+        self.deleted.update(dict.fromkeys(ledger_ids))
+        return True
+
+    def collect(self, share: float = 0.9) -> int:
+        """Collect the garbage of all ledger directories; return how many logs went."""
+        removed = 0
+        for directory in self.storage.ledger_directories:
+            collection = DirectoryCollection(directory, COLLECTOR, self.storage.ledger_ids)
+            with suppress(DiskFull):
+                for _ in collection.run(share):
+                    pass
+            assert not collection.report.damages, collection.report.damages
+            removed += collection.report.logs_removed
+        return removed
+
     def check(self, *, bytes_max: int = 700) -> None:
         """Every promise is kept, and nothing is there that was never sent."""
         ledgers = self.sent.keys() | self.fenced.keys() | set(self.storage.ledger_ids())
         for ledger_id in sorted(ledgers):
+            if ledger_id in self.deleted:
+                self._check_deleted(ledger_id)
+                continue
             found = entries_of(self.storage, ledger_id, bytes_max=bytes_max)
             promised = self.stored.get(ledger_id, {})
             for entry_id in promised:
@@ -140,6 +181,14 @@ class Promises:
             if ledger_id in self.fenced:
                 status, _ = self.storage.add(run_of(ledger_id, 10**6))
                 assert status is Status.FENCED
+
+    def _check_deleted(self, ledger_id: int) -> None:
+        storage, gone = self.storage, Status.NO_SUCH_LEDGER
+        assert ledger_id not in storage.ledger_ids(), f"{ledger_id} came back"
+        assert storage.read(ReadQuery(ledger_id, KEY, 0, EVERYTHING)).status is gone
+        assert storage.lac(ledger_id, KEY).status is gone
+        assert storage.fence(ledger_id, KEY) == (gone, 0)
+        assert storage.add(run_of(ledger_id, 3, recovery=True)) == (gone, 0)
 
     def _check_lac(self, ledger_id: int, promised: Iterable[int], found: Iterable[int]) -> None:
         answer = self.storage.lac(ledger_id, KEY)

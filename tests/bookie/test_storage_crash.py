@@ -25,7 +25,7 @@ from tests.bookie.tally import tally
 from tests.bookie.workload import SETTINGS, Setting, workload
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
-EVERY = int(os.environ.get("DLOG_TEST_CRASH_EVERY", "10"))
+EVERY = int(os.environ.get("DLOG_TEST_CRASH_EVERY", "20"))
 SEED = int(os.environ.get("DLOG_TEST_CHAOS_SEED", "1"))
 LOSSES = tuple(Loss)
 
@@ -86,6 +86,8 @@ def works_on(promises: Promises) -> None:
     """The engine is not only readable, it goes on."""
     promises.commit()
     promises.checkpoint()
+    assert promises.delete(*promises.deleting)
+    promises.collect()
     assert promises.add(1, 10_000) is Status.OK
     promises.fence(3)
     promises.commit()
@@ -118,9 +120,9 @@ def test_the_workload_meets_every_kind_of_operation() -> None:
         "create journal", "write journal", "preallocate journal", "sync journal",
         "rename journal", "remove journal", "sync_directory journal",
         "create entrylog", "write entrylog", "sync entrylog", "sync_directory entrylog",
-        "remove entrylog",
+        "remove entrylog", "rename entrylog",
         "create index", "write index", "sync index", "sync_directory index",
-        "make_directory index",
+        "make_directory index", "remove index", "rename index",
     }  # fmt: skip
 
 
@@ -184,15 +186,15 @@ def test_every_promise_survives_a_second_crash_while_it_recovers(setting: Settin
 def test_crashes_one_after_the_other_at_random_operations_break_no_promise(
     setting: Setting,
 ) -> None:
-    for seed in range(100 // EVERY):
+    for seed in range(160 // EVERY):
         lot = random.Random(f"{SEED}/{seed}")
         machine = setting.machine(seed)
         promises = setting.promises(machine)
-        for _ in range(6):
+        for life in range(6):
             tally["crashes one after the other"] += 1
             machine.crash_at = machine.operations + lot.randint(1, 900)
             with suppress(PowerLost):
-                for _ in workload(machine, promises):
+                for _ in workload(machine, promises, life):
                     pass
             machine.crash(lot.choice(LOSSES))
             machine.heal()
@@ -243,3 +245,20 @@ def test_a_commit_in_the_middle_of_a_checkpoint_stays_behind_the_mark() -> None:
     promises.open()
     assert sorted(promises.stored[1]) == [0, 1, 2, 3, 4]
     promises.check()
+
+
+def test_what_a_crash_left_of_an_entry_log_is_removed_also_beside_other_directories() -> None:
+    """The index of one directory knows nothing of the ledgers in others."""
+    machine = Machine(several=True)
+    promises = Promises(machine)
+    promises.open()
+    promises.add(1, 0)
+    promises.add(3, 0)
+    promises.checkpoint()
+    promises.storage.close()
+    machine.directories.ledgers[0].create("entrylog/00000007.log").close()
+    promises.open()
+    promises.add(3, 1)
+    promises.checkpoint()
+    promises.collect()
+    assert "entrylog/00000007.log" not in machine.disks[2].files()

@@ -41,9 +41,12 @@ SETTINGS = (
 )
 
 
-def workload(machine: Machine, promises: Promises) -> Iterator[None]:
+def workload(machine: Machine, promises: Promises, life: int = 0) -> Iterator[None]:
     """Adds over several ledgers, fences, explicit LACs, rolls of journals and logs, checkpoints,
-    full disks, restarts."""
+    full disks, deleted ledgers, collections, restarts.
+
+    Ledgers that it deletes are others in each *life*."""
+    base = 1000 * life
     promises.open()
     yield
     for turn in range(TURNS):
@@ -51,7 +54,7 @@ def workload(machine: Machine, promises: Promises) -> Iterator[None]:
         for ledger_id in (1, 2, 259):
             promises.add(ledger_id, *range(first, first + 25, 1 + ledger_id % 2))
         promises.commit()
-        promises.add(10 + turn, 0, 1, 5)
+        promises.add(base + 10 + turn, 0, 1, 5)
         if turn == 1:
             promises.fence(2)
             promises.fence(77)  # a ledger that nothing was ever added to
@@ -65,9 +68,11 @@ def workload(machine: Machine, promises: Promises) -> Iterator[None]:
         promises.set_lac(1, first + 30)
         promises.commit()
         yield
-        fill_up(machine, promises, turn)
+        collect_garbage(promises, base, turn)
+        yield
+        fill_up(machine, promises, base, turn)
         if turn == 2:
-            promises.fence(12)
+            promises.fence(60)
             promises.checkpoint()  # the fence is on disk before its journal record
             promises.storage.close()
             promises.open()
@@ -77,11 +82,29 @@ def workload(machine: Machine, promises: Promises) -> Iterator[None]:
     promises.checkpoint()
 
 
-def fill_up(machine: Machine, promises: Promises, turn: int) -> None:
+def collect_garbage(promises: Promises, base: int, turn: int) -> None:
+    """Delete what lies between other entries, in memory and on disk, and compact."""
+    shorts = range(base + 100 + 3 * turn, base + 103 + 3 * turn)  # one for each ledger directory
+    for ledger_id in shorts:
+        promises.add(ledger_id, *range(12))
+        promises.add(ledger_id + 100, *range(3))
+        promises.commit()
+    promises.checkpoint()
+    promises.add(shorts[0], *range(12, 18))  # of these, some are in memory only
+    promises.fence(shorts[1])
+    promises.commit()
+    assert promises.delete(shorts[0], shorts[1], base + 10 + turn)
+    promises.add(shorts[2], 12)
+    promises.checkpoint()
+    promises.collect(0.9 if turn % 2 else 0.6)
+    promises.check(bytes_max=1 << 20)
+
+
+def fill_up(machine: Machine, promises: Promises, base: int, turn: int) -> None:
     """One disk after the other is full for a while."""
     for at in range(len(machine.disks)) if turn % 2 else ():
         machine.fill_up(at, left_bytes=(0, 800, 2500)[(turn + at) % 3])
-        ledgers = range(20 + 3 * at, 23 + 3 * at)  # one for each ledger directory
+        ledgers = range(base + 20 + 3 * at, base + 23 + 3 * at)  # one for each ledger directory
         for entry in range(0, 30, 3):
             for ledger_id in ledgers:
                 status = promises.add(ledger_id, entry, entry + 1, entry + 2)
@@ -92,11 +115,14 @@ def fill_up(machine: Machine, promises: Promises, turn: int) -> None:
         promises.fence(50 + at)
         promises.commit()
         promises.checkpoint()
+        if turn == 3:
+            promises.delete(ledgers[0])
+            promises.collect()
         promises.check(bytes_max=1 << 20)
         machine.make_space()
         promises.commit()
         promises.checkpoint()
         promises.checkpoint()  # the first may have ended what was begun on the full disk
         assert not promises.storage.troubles
-        assert promises.add(20 + 3 * at, 700 + turn) is Status.OK
+        assert promises.add(ledgers[2], 700 + turn) is Status.OK
         promises.commit()
