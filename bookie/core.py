@@ -109,8 +109,9 @@ class Ack:
 class CoreLimits:
     adds_bytes_max: int = 64 * 1024 * 1024
     """Frames accepted and not durable yet, over all clients; more is TOO_MANY_REQUESTS."""
-    recovery_adds_bytes_max: int = 32 * 1024 * 1024
-    """The same for recovery adds, apart, so that writers cannot starve recovery."""
+    recovery_adds_bytes_max: int = 24 * 1024 * 1024
+    """The same for recovery adds, apart, so that writers cannot starve recovery. Together, with a
+    quarter more for the journal's own bytes, they fit into the space that it takes ahead."""
     disk_reads_max: int = 256
     waiting_reads_max: int = 10_000
     fencing_reads_max: int = 1024

@@ -324,6 +324,8 @@ class BookieStorage:
             bytes_max += self._config.recovery_reserve_bytes
         if self._told_no_recovery if run.recovery else self.read_only:
             return Status.READ_ONLY, 0
+        if not self._journals.has_room(run.ledger_id, len(checked.data)):
+            return Status.TOO_MANY_REQUESTS, 0
         active = self._memory.active
         if len(active) and active.size_bytes + len(checked.data) > bytes_max:
             return Status.TOO_MANY_REQUESTS, 0

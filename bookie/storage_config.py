@@ -10,8 +10,9 @@ class StorageConfig:
     recovery_reserve_bytes: int = 32 * 1024 * 1024
     """So much more is taken from recovery adds."""
     journal_file_bytes_max: int = 256 * 1024 * 1024
-    journal_preallocate_bytes: int = 64 * 1024 * 1024
-    """Space taken ahead; with half of it left and no more to be had, adds are refused."""
+    journal_preallocate_bytes: int = 128 * 1024 * 1024
+    """Space taken ahead; when there is no more to be had, adds are refused, and what was accepted
+    before has to fit into seven eighths of it."""
     recent_bytes_max: int = 128 * 1024 * 1024
     """What a checkpoint wrote stays in memory until the next, if it is not more than this."""
     entry_log_bytes_max: int = 1024 * 1024 * 1024

@@ -125,6 +125,12 @@ def encode_record(record: Record, epoch: int, synced_to: int) -> list[bytes]:
     return [header[:4] + _CRC.pack(crc) + header[_CRC_FROM:] + columns, record.frames]
 
 
+def size_of(record: Record) -> int:
+    """Return the bytes of the encoded record."""
+    columns_bytes = len(record.key) + 12 * len(record.entries)
+    return RECORD_HEADER_BYTES + columns_bytes + len(record.frames)
+
+
 def decode_record_header(data: bytes) -> RecordHeader | None:
     """Return what *data* says, right or not; None if it is too short."""
     if len(data) < RECORD_HEADER_BYTES:

@@ -61,6 +61,12 @@ class Journals:
         """The journals whose disks have no room for more than is preallocated."""
         return tuple(at for at, writer in enumerate(self._writers) if writer.is_full)
 
+    def has_room(self, ledger_id: int, size_bytes: int) -> bool:
+        """Whether a record of so many bytes fits into the journal of the ledger, also if its disk
+        is full, and leaves room for fences."""
+        writer = self._writers[self._directories.journal_of(ledger_id)]
+        return not writer.is_full or writer.has_room(size_bytes)
+
     def add(self, record: Record) -> int:
         """Queue *record* in the journal of its ledger; return its ticket."""
         writer = self._writers[self._directories.journal_of(record.ledger_id)]

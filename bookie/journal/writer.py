@@ -8,7 +8,7 @@ Invariants:
 
 While the disk is full, a batch that does not fit into what is left of the preallocated space
 waits; it is neither lost nor acknowledged. `is_full` tells it before that happens: it is set
-when the file could not be extended, with half of `preallocate_bytes` or more still free.
+when the file could not be extended, with seven eighths of `preallocate_bytes` still free.
 
 `queue` only appends to a list, under the lock of `bookie.journal.journals`; `commit` blocks, and is
 called by one thread at a time.
@@ -32,9 +32,12 @@ from bookie.journal.format import (
     encode_mark,
     encode_record,
     path_of,
+    size_of,
 )
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+HEADROOM: Final = 7 / 8
+"""Of `preallocate_bytes`: so much space there is for what queues, until the disk is full."""
 
 
 class JournalWriter:
@@ -61,6 +64,7 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._queue: list[Record] = []
         self._first_queued = self._first_writing = 0
+        self._queued_bytes = self._writing_bytes = 0
         self.is_full = False
         """Whether the disk has no room for more than is preallocated."""
         self.position = Mark(header.journal_id, FILE_HEADER_BYTES)
@@ -71,6 +75,14 @@ class JournalWriter:
         with self._lock:
             self._first_queued = self._first_queued or ticket
             self._queue.append(record)
+            self._queued_bytes += size_of(record)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more may be queued and still fits into the space that is taken, with
+        an eighth of it left."""
+        with self._lock:
+            left_bytes = self._allocated - self._end - self._queued_bytes - self._writing_bytes
+        return left_bytes - size_bytes >= self._preallocate_bytes // 8
 
     def first_pending(self) -> int:
         """Return the lowest ticket that is not durable, 0 if there is none."""
@@ -86,17 +98,20 @@ class JournalWriter:
         with self._lock:
             queue, self._queue = self._queue, []
             self._first_writing, self._first_queued = self._first_queued, 0
+            self._writing_bytes, self._queued_bytes = self._queued_bytes, 0
         try:
-            written = self._write(queue)
+            self._write(queue)
+        except DiskFull:
+            with self._lock:
+                self._queue[:0] = queue
+                self._queued_bytes += self._writing_bytes
+                self._first_queued = self._first_writing
         except OSError as error:
             path = self._disk.describe(path_of(self._header.journal_id))
             self._failure = JournalFailed(f"journal {path}", str(error))
             raise self._failure from error
         with self._lock:
-            if not written:
-                self._queue[:0] = queue
-                self._first_queued = self._first_writing
-            self._first_writing = 0
+            self._first_writing = self._writing_bytes = 0
 
     def remove_before(self, journal_id: int) -> None:
         """Remove the files that the mark has left behind."""
@@ -111,8 +126,8 @@ class JournalWriter:
     def close(self) -> None:
         self._file.close()
 
-    def _write(self, queue: list[Record]) -> bool:
-        """Return False, and write nothing, if there is no space."""
+    def _write(self, queue: list[Record]) -> None:
+        """Raises `DiskFull`; then it can be done again."""
         if self._end >= self._file_bytes_max:
             self._roll()
         pieces = [
@@ -121,22 +136,24 @@ class JournalWriter:
             for piece in encode_record(record, self._header.epoch, self._end)
         ]
         end = self._end + sum(map(len, pieces))
-        if self._allocated - end < self._preallocate_bytes // 2 or self.is_full:
-            self._extend(end + self._preallocate_bytes)
-        if end > self._allocated:
-            return False
+        if self._allocated - end < HEADROOM * self._preallocate_bytes or self.is_full:
+            self._extend(end)
         if pieces:
             self._file.write(pieces, self._end)
             self._file.sync()
             self._end = end
             self.position = Mark(self._header.journal_id, end)
-        return True
 
-    def _extend(self, size_bytes: int) -> None:
+    def _extend(self, end: int) -> None:
+        """Take space ahead of what is to be written up to *end*. Raises `DiskFull` if there is
+        not even enough for that."""
+        size_bytes = end + self._preallocate_bytes
         try:
             self._file.preallocate(size_bytes)
         except DiskFull:
             self.is_full = True
+            if end > self._allocated:
+                raise
         else:
             self._allocated = max(self._allocated, size_bytes)
             self.is_full = False

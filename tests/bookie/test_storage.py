@@ -430,6 +430,27 @@ def test_a_full_disk_refuses_adds_and_takes_fences_and_recovery_adds() -> None:
     promises.check()
 
 
+def test_recovery_adds_leave_room_for_fences_on_a_full_disk() -> None:
+    """Rule 36: a bookie whose disk is full can be fenced."""
+    config = replace(SMALL, memtable_bytes_max=1 << 20, journal_preallocate_bytes=256 * 1024)
+    promises = Promises(SimDisk(0, capacity_bytes=450_000), config)
+    promises.open()
+    entry = 0
+    while promises.add(1, *range(entry, entry + 100)) is Status.OK:
+        promises.commit()
+        entry += 100
+    assert promises.storage.read_only
+    while promises.add(1, *range(entry, entry + 100), recovery=True) is Status.OK:
+        entry += 100
+    promises.commit()
+    assert promises.add(1, *range(entry, entry + 100), recovery=True) is Status.TOO_MANY_REQUESTS
+    for ledger_id in range(2, 200):
+        promises.fence(ledger_id)
+    promises.commit()
+    assert len(promises.fenced) == 198
+    promises.check()
+
+
 def test_a_storage_takes_adds_again_when_there_is_space() -> None:
     config = replace(SMALL, memtable_bytes_max=1 << 20)
     promises = Promises(SimDisk(0, capacity_bytes=20_000), config)
