@@ -20,6 +20,7 @@ from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop, read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import reading as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import (
     Fault,
     Found,
@@ -225,13 +226,8 @@ class LedgerReader:
         watch = self._environment.ledgers.watch(self.ledger_id)
         try:
             while True:  # first a look at what changed between the open and the watch
-                event = await read_metadata(
-                    self._environment.ledgers,
-                    self.ledger_id,
-                    read=lambda metadata, _: protocol.MetadataRead(metadata),
-                    failed=protocol.MetadataFailed,
-                )
-                if not isinstance(event, protocol.MetadataRead):
+                event = await read_metadata(self._environment.ledgers, self.ledger_id)
+                if not isinstance(event, shared.MetadataRead):
                     await asyncio.sleep(WATCH_RETRY_S)
                     continue
                 self._learn(event.metadata, -1)
@@ -280,7 +276,7 @@ class _Read:
         self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=protocol.TimePassed(),
+            time_passed=shared.TimePassed(),
             broken=self.fail,
         )
 
@@ -302,15 +298,9 @@ class _Read:
         match effect:
             case protocol.SendRead():
                 self._run.spawn(self._read(effect))
-            case protocol.ReadMetadata():
-                self._run.spawn(
-                    read_metadata(
-                        self._environment.ledgers,
-                        self._reader.ledger_id,
-                        read=lambda metadata, _: protocol.MetadataRead(metadata),
-                        failed=protocol.MetadataFailed,
-                    )
-                )
+            case shared.ReadMetadata():
+                ledgers = self._environment.ledgers
+                self._run.spawn(read_metadata(ledgers, self._reader.ledger_id))
             case protocol.Deliver():
                 self._learn()
                 if not self._result.done():

@@ -12,9 +12,10 @@ from ledger.errors import (
     RecoveryFailed,
     WrongPassword,
 )
-from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
+from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
@@ -56,7 +57,7 @@ class _Recovering:
         self._run: MachineLoop[protocol.RecoveryEvent, protocol.RecoveryEffect] = MachineLoop(
             protocol.Recovery(self._ledger_id, metadata, version),
             self._execute,
-            time_passed=protocol.TimePassed(),
+            time_passed=shared.TimePassed(),
             broken=self._fail,
         )
 
@@ -80,32 +81,14 @@ class _Recovering:
             case protocol.ForgetEntries():
                 for entry_id in [e for e in self._frames if e <= effect.last]:
                     del self._frames[entry_id]
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self._quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
-                self._run.spawn(
-                    cas_metadata(
-                        self._environment.ledgers,
-                        self._ledger_id,
-                        effect.metadata,
-                        effect.version,
-                        written=protocol.MetadataWritten,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
-            case protocol.ReadMetadata():
-                self._run.spawn(
-                    read_metadata(
-                        self._environment.ledgers,
-                        self._ledger_id,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
+                self._run.post(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                ledgers = self._environment.ledgers
+                self._run.spawn(carry_out(effect, ledgers, self._ledger_id))
             case protocol.FinishRecovery():
                 if not self._result.done():
                     self._result.set_result(effect.metadata)

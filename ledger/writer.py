@@ -27,8 +27,9 @@ from ledger.errors import (
     WrongPassword,
 )
 from ledger.ids import EntryId, LedgerId
-from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
+from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import shared
 from ledger.protocol import writer as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
@@ -60,7 +61,7 @@ class LedgerWriter:
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=protocol.TimePassed(),
+            time_passed=shared.TimePassed(),
             broken=lambda error: self._fail(_as_log_error(self.ledger_id, error)),
         )
         self._loop = asyncio.get_running_loop()
@@ -187,32 +188,14 @@ class LedgerWriter:
                 self._publish(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self.metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
-                self._run.spawn(
-                    cas_metadata(
-                        self._environment.ledgers,
-                        self.ledger_id,
-                        effect.metadata,
-                        effect.version,
-                        written=protocol.MetadataWritten,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
-            case protocol.ReadMetadata():
-                self._run.spawn(
-                    read_metadata(
-                        self._environment.ledgers,
-                        self.ledger_id,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
+                self._run.post(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                ledgers = self._environment.ledgers
+                self._run.spawn(carry_out(effect, ledgers, self.ledger_id))
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
             case protocol.FinishClose():

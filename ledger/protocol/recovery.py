@@ -28,6 +28,18 @@ from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
 from ledger.protocol.answers import Found, fence_is_certain
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataEffect,
+    MetadataEvent,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
 from ledger.quorum import all_covered, covered, write_set
 from ledger.requests import LacAnswer, Status
 
@@ -104,32 +116,6 @@ class WriteBackRefused:
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacementsChosen:
-    bookies: tuple[tuple[int, BookieId], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataWritten:
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataRead:
-    metadata: LedgerMetadata | None
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataFailed:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    pass
-
-
 RecoveryEvent = (
     RecoveryStarted
     | LacRead
@@ -138,9 +124,7 @@ RecoveryEvent = (
     | WriteBackStored
     | WriteBackRefused
     | ReplacementsChosen
-    | MetadataWritten
-    | MetadataRead
-    | MetadataFailed
+    | MetadataEvent
     | TimePassed
 )
 
@@ -194,26 +178,6 @@ class ForgetEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class ChooseReplacements:
-    """Pick a bookie for each of *indexes* of *ensemble*, none of *exclude*."""
-
-    indexes: tuple[int, ...]
-    exclude: tuple[BookieId, ...]
-    ensemble: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    metadata: LedgerMetadata
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMetadata:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
 class FinishRecovery:
     """The ledger is CLOSED, by this recovery or by somebody else."""
 
@@ -243,8 +207,7 @@ RecoveryEffect = (
     | WriteBack
     | ForgetEntries
     | ChooseReplacements
-    | WriteMetadata
-    | ReadMetadata
+    | MetadataEffect
     | FinishRecovery
     | FailRecovery
 )

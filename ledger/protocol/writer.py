@@ -28,6 +28,18 @@ from typing import Final, assert_never
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataEffect,
+    MetadataEvent,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
 from ledger.requests import Status
 
 METADATA_RETRY_S: Final = 0.2
@@ -86,42 +98,8 @@ class AddsRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementsChosen:
-    """Answer to `ChooseReplacements`: new bookies by index, empty if there are not enough."""
-
-    bookies: tuple[tuple[int, BookieId], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataWritten:
-    """The CAS succeeded."""
-
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataRead:
-    """What is stored now: after a CAS that failed, or whose outcome is unknown.
-
-    *metadata* is None iff the ledger was deleted."""
-
-    metadata: LedgerMetadata | None
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataFailed:
-    """The store did not answer a write or a read."""
-
-
-@dataclass(frozen=True, slots=True)
 class CloseRequested:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """`deadline` was reached."""
 
 
 WriterEvent = (
@@ -129,9 +107,7 @@ WriterEvent = (
     | AddsStored
     | AddsRefused
     | ReplacementsChosen
-    | MetadataWritten
-    | MetadataRead
-    | MetadataFailed
+    | MetadataEvent
     | CloseRequested
     | TimePassed
 )
@@ -169,30 +145,6 @@ class ConfirmAdds:
     last: EntryId
 
 
-@dataclass(frozen=True, slots=True)
-class ChooseReplacements:
-    """Pick a bookie for each of *indexes* of *ensemble*, none of *exclude*.
-
-    Report ReplacementsChosen."""
-
-    indexes: tuple[int, ...]
-    exclude: tuple[BookieId, ...]
-    ensemble: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    """CAS; report MetadataWritten, MetadataRead (it conflicted) or MetadataFailed."""
-
-    metadata: LedgerMetadata
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMetadata:
-    """Report MetadataRead or MetadataFailed."""
-
-
 class Failure(Enum):
     """Why a writer is over."""
 
@@ -224,8 +176,7 @@ WriterEffect = (
     | PublishLac
     | ConfirmAdds
     | ChooseReplacements
-    | WriteMetadata
-    | ReadMetadata
+    | MetadataEffect
     | FailWriter
     | FinishClose
 )

@@ -7,6 +7,7 @@ from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
@@ -37,7 +38,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         attempts_max = self.cluster.scheduler.random.choice((2, 5))
         config = protocol.RecoveryConfig(attempts_max=attempts_max)
         machine = protocol.Recovery(self.ledger_id, metadata, version, config)
-        self.run(machine, protocol.TimePassed())
+        self.run(machine, shared.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -65,23 +66,23 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 self.mark("recovery_ensemble_change")
                 chosen = self.replacements(effect.indexes, effect.exclude)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
+                self.feed(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
+                    written=lambda version: self.feed(shared.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                    failed=lambda: self.feed(shared.MetadataFailed()),
                 )
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 self.read_metadata(
                     read=self._metadata_read,
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                    failed=lambda: self.feed(shared.MetadataFailed()),
                 )
             case protocol.FinishRecovery():
                 self._finish(effect.metadata)
@@ -93,7 +94,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(protocol.MetadataRead(metadata, version))
+        self.feed(shared.MetadataRead(metadata, version))
 
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, None)

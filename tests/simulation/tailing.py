@@ -11,6 +11,7 @@ from ledger.entry import access_key
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import reading as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery
 from tests.simulation.client import Client
@@ -57,7 +58,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         self.host.after(PAUSE_S, self._changed)
 
     def _refreshed(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(protocol.MetadataRead(self._newest(metadata, version)))
+        self.feed(shared.MetadataRead(self._newest(metadata, version), version))
 
     def _newest(self, metadata: LedgerMetadata | None, version: int) -> LedgerMetadata | None:
         """Return what is known by now: two reads may be answered in the other order."""
@@ -82,7 +83,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
             last_add_confirmed=self._last_add_confirmed,
             give_up_at=self.host.clock() + WAIT_S,
         )
-        self.run(self._reading, protocol.TimePassed())
+        self.run(self._reading, shared.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -98,11 +99,13 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                 )
                 reading = self._reading
                 self.read(effect.bookie, query, lambda answer: self._read(reading, effect, answer))
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 reading = self._reading
                 self.read_metadata(
-                    read=lambda metadata, _: self._tell(reading, protocol.MetadataRead(metadata)),
-                    failed=lambda: self._tell(reading, protocol.MetadataFailed()),
+                    read=lambda metadata, version: self._tell(
+                        reading, shared.MetadataRead(metadata, version)
+                    ),
+                    failed=lambda: self._tell(reading, shared.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import access_key, encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.protocol import shared
 from ledger.protocol import writer as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
@@ -29,7 +30,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
         self.close_requested = False
         self._frames: dict[int, bytes] = {}
         self._frame_bytes = 0
-        self.run(self.machine, protocol.TimePassed())
+        self.run(self.machine, shared.TimePassed())
 
     @property
     def can_append(self) -> bool:
@@ -69,27 +70,27 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish_lac(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 self.mark("ensemble_change_wanted")
                 chosen = self.replacements(effect.indexes, effect.exclude)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
+                self.feed(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
+                    written=lambda version: self.feed(shared.MetadataWritten(version)),
                     read=lambda metadata, version: self.feed(
-                        protocol.MetadataRead(metadata, version)
+                        shared.MetadataRead(metadata, version)
                     ),
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                    failed=lambda: self.feed(shared.MetadataFailed()),
                 )
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 self.read_metadata(
                     read=lambda metadata, version: self.feed(
-                        protocol.MetadataRead(metadata, version)
+                        shared.MetadataRead(metadata, version)
                     ),
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                    failed=lambda: self.feed(shared.MetadataFailed()),
                 )
             case protocol.FailWriter():
                 self.note(f"fails: {effect.failure.value}")

@@ -6,6 +6,16 @@ import pytest
 
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
 from ledger.protocol.writer import (
     BUSY_PATIENCE_S,
     BUSY_RETRY_S,
@@ -14,22 +24,14 @@ from ledger.protocol.writer import (
     AddsRefused,
     AddsStored,
     AppendRequested,
-    ChooseReplacements,
     CloseRequested,
     ConfirmAdds,
     Failure,
     FailWriter,
     FinishClose,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
     Phase,
     PublishLac,
-    ReadMetadata,
-    ReplacementsChosen,
     SendAdds,
-    TimePassed,
-    WriteMetadata,
     Writer,
     WriterConfig,
     WriterEffect,

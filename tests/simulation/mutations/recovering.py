@@ -14,8 +14,10 @@ from ledger.protocol.recovery import (
     Phase,
     Recovery,
     RecoveryEffect,
-    ReplacementsChosen,
     SendRead,
+)
+from ledger.protocol.shared import (
+    ReplacementsChosen,
     WriteMetadata,
 )
 from ledger.quorum import Quorum, write_set

@@ -5,16 +5,18 @@ from dataclasses import replace
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
+from ledger.protocol.shared import (
+    MetadataRead,
+    WriteMetadata,
+)
 from ledger.protocol.writer import (
     AddsRefused,
     AddsStored,
     AppendRequested,
     ConfirmAdds,
-    MetadataRead,
     Phase,
     PublishLac,
     SendAdds,
-    WriteMetadata,
     Writer,
     WriterEffect,
 )
