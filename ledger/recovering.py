@@ -14,9 +14,10 @@ from ledger.errors import (
 )
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import recovery as protocol
+from ledger.protocol import recovery_events as protocol
 from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 
@@ -55,7 +56,7 @@ class _Recovering:
         self._frames: dict[int, bytes] = {}
         self._result: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
         self._run: MachineLoop[protocol.RecoveryEvent, protocol.RecoveryEffect] = MachineLoop(
-            protocol.Recovery(self._ledger_id, metadata, version),
+            Recovery(self._ledger_id, metadata, version),
             self._execute,
             time_passed=shared.TimePassed(),
             broken=self._fail,

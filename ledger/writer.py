@@ -30,7 +30,8 @@ from ledger.ids import EntryId, LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
-from ledger.protocol import writer as protocol
+from ledger.protocol import writer_events as protocol
+from ledger.protocol.writer import METADATA_PATIENCE_S, Writer
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
 
@@ -56,7 +57,7 @@ class LedgerWriter:
         """Why the writer is over, if it failed."""
         self._environment = environment
         self._credentials = credentials
-        self._machine = protocol.Writer(self.ledger_id, metadata, version, environment.writing)
+        self._machine = Writer(self.ledger_id, metadata, version, environment.writing)
         self._striped = metadata.quorum.ensemble > metadata.quorum.write
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
             self._machine,
@@ -320,7 +321,7 @@ class LedgerWriter:
                 return MetadataUnavailable(
                     self._environment.uri,
                     f"the ensemble change of ledger {self.ledger_id}",
-                    protocol.METADATA_PATIENCE_S,
+                    METADATA_PATIENCE_S,
                 )
             case protocol.Failure.CONFLICT:
                 return WriterFailed(self.ledger_id, "a bookie holds other bytes under an id")

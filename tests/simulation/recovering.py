@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import recovery as protocol
+from ledger.protocol import recovery_events as protocol
 from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.client import Client
@@ -37,7 +38,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.note(f"recovers from version {version}")
         attempts_max = self.cluster.scheduler.random.choice((2, 5))
         config = protocol.RecoveryConfig(attempts_max=attempts_max)
-        machine = protocol.Recovery(self.ledger_id, metadata, version, config)
+        machine = Recovery(self.ledger_id, metadata, version, config)
         self.run(machine, shared.TimePassed())
         self.feed(protocol.RecoveryStarted())
 

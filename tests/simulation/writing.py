@@ -7,7 +7,8 @@ from ledger.entry import access_key, encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
-from ledger.protocol import writer as protocol
+from ledger.protocol import writer_events as protocol
+from ledger.protocol.writer import Writer
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
 from tests.simulation.client import Client
@@ -25,7 +26,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
         self, cluster: "Cluster", name: str, ledger_id: LedgerId, metadata: LedgerMetadata
     ) -> None:
         super().__init__(cluster, name, ledger_id)
-        self.machine = protocol.Writer(ledger_id, metadata, 0)
+        self.machine = Writer(ledger_id, metadata, 0)
         self.failure: protocol.Failure | None = None
         self.close_requested = False
         self._frames: dict[int, bytes] = {}

@@ -6,8 +6,9 @@ import pytest
 
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.recovery import (
-    READ_AHEAD_ENTRIES,
+from ledger.protocol.end_search import READ_AHEAD_ENTRIES
+from ledger.protocol.recovery import Recovery
+from ledger.protocol.recovery_events import (
     BaseRead,
     EntriesRead,
     FailRecovery,
@@ -16,7 +17,6 @@ from ledger.protocol.recovery import (
     ForgetEntries,
     LacRead,
     ReadBase,
-    Recovery,
     RecoveryConfig,
     RecoveryEffect,
     RecoveryEvent,
@@ -342,3 +342,13 @@ def test_a_wrong_key_and_a_deleted_ledger_fail(event: RecoveryEvent, failure: st
     machine = recovery()
     step(machine, RecoveryStarted())
     assert step(machine, event) == [FailRecovery(Failure[failure])]
+
+
+def test_an_end_that_is_found_while_a_replacement_is_chosen_is_closed_after_it() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
+    step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(1, 0, 0, 0))
+    step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, has(1, 0)) == []
+    closed = MARKED.closed(EntryId(0), 10)
+    assert step(machine, ReplacementsChosen(())) == [WriteMetadata(closed, 1)]

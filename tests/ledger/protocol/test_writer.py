@@ -21,6 +21,11 @@ from ledger.protocol.writer import (
     BUSY_RETRY_S,
     DEGRADED_RETRY_S,
     METADATA_PATIENCE_S,
+    Phase,
+    Writer,
+    WriterConfig,
+)
+from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
     AppendRequested,
@@ -29,11 +34,8 @@ from ledger.protocol.writer import (
     Failure,
     FailWriter,
     FinishClose,
-    Phase,
     PublishLac,
     SendAdds,
-    Writer,
-    WriterConfig,
     WriterEffect,
     WriterEvent,
 )

@@ -17,7 +17,7 @@ from ledger.entry import (
 )
 from ledger.protocol import answers
 from ledger.protocol.reading import Reading
-from ledger.protocol.recovery import WriteBack
+from ledger.protocol.recovery_events import WriteBack
 from ledger.requests import ReadAnswer
 from tests.simulation import recovering
 from tests.simulation.bookie import SimBookie

@@ -9,15 +9,14 @@ from ledger.protocol.shared import (
     MetadataRead,
     WriteMetadata,
 )
-from ledger.protocol.writer import (
+from ledger.protocol.writer import Phase, Writer
+from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
     AppendRequested,
     ConfirmAdds,
-    Phase,
     PublishLac,
     SendAdds,
-    Writer,
     WriterEffect,
 )
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -86,9 +85,9 @@ def delivers_acks_during_the_ensemble_cas(patch: Patch) -> None:
 
 
 def _begins_new_fragment(patch: Patch, behind_confirmed: int) -> None:
-    def write_change(self: Writer) -> WriterEffect:
+    def write_change(self: Writer) -> WriteMetadata:
         ensemble = list(self.metadata.last_fragment.bookies)
-        for index, bookie in self._replacing.items():
+        for index, bookie in self._change.replacing.items():
             ensemble[index] = bookie
         begin = max(
             self.metadata.last_fragment.first_entry, self.last_add_confirmed + behind_confirmed

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, assert_never
 
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import recovery as protocol
+from ledger.protocol import recovery_events as protocol
 from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.scenarios.client import Client
@@ -24,7 +25,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.failure: protocol.Failure | None = None
         self.closed: LedgerMetadata | None = None
         """What it was told the ledger was closed as."""
-        self.machine: protocol.Recovery | None = None
+        self.machine: Recovery | None = None
         self.read_bytes_max = 1 << 20
         self._frames: dict[int, bytes] = {}
 
@@ -38,7 +39,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
 
     def _begin(self, metadata: LedgerMetadata | None, version: int) -> None:
         assert metadata is not None, "nothing to recover"
-        self.machine = protocol.Recovery(self.ledger_id, metadata, version)
+        self.machine = Recovery(self.ledger_id, metadata, version)
         self.use(self.machine, shared.TimePassed())
         self.feed(protocol.RecoveryStarted())
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import shared
-from ledger.protocol import writer as protocol
+from ledger.protocol import shared, writer
+from ledger.protocol import writer_events as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
 from tests.simulation.scenarios.client import Client
@@ -27,7 +27,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         password: bytes,
     ) -> None:
         super().__init__(world, name, ledger_id, password)
-        self.machine = protocol.Writer(ledger_id, metadata, 0)
+        self.machine = writer.Writer(ledger_id, metadata, 0)
         self.acknowledged: list[int] = []
         """Entries whose adds were resolved, in the order of delivery."""
         self.failure: protocol.Failure | None = None
