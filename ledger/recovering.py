@@ -112,7 +112,7 @@ class _Recovering:
             effect.first,
             effect.last,
             bytes_max=READ_BYTES_MAX,
-            fence=True,
+            fence=effect.fence,
         )
         answer = await self._environment.transport.read(effect.bookie, query)
         self._environment.reported(effect.bookie, answer.status)

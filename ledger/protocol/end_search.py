@@ -160,4 +160,6 @@ class EndSearch:
         return effects
 
     def _read(self, index: int, first: int) -> SendRead:
-        return SendRead(index, self._ensemble[index], first, first + READ_AHEAD_ENTRIES - 1)
+        """Ask with the fence flag: an unfenced "no" may be untrue a moment later (rule 32)."""
+        last = first + READ_AHEAD_ENTRIES - 1
+        return SendRead(index, self._ensemble[index], first, last, fence=True)

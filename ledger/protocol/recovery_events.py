@@ -105,17 +105,19 @@ class SendFence:
 
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Read first..last with the fence flag."""
+    """Read first..last; *fence*: with the fence flag."""
 
     index: int
     bookie: BookieId
     first: int
     last: int
+    fence: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBase:
-    """Read entry *entry_id*, which is confirmed, only for the length in its header."""
+    """Read entry *entry_id*, which is confirmed, only for the length in its header: that decides
+    nothing, so it does not fence."""
 
     index: int
     bookie: BookieId

@@ -54,7 +54,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                     effect.first,
                     effect.last,
                     self.bytes_max(),
-                    fence=True,
+                    fence=effect.fence,
                 )
                 self.read(effect.bookie, fenced_read, partial(self._entries_read, effect))
             case protocol.ReadBase():

@@ -77,7 +77,7 @@ def failed(index: int, first: int) -> EntriesRead:
 
 def reads(first: int, *indexes: int) -> list[RecoveryEffect]:
     last = first + READ_AHEAD_ENTRIES - 1
-    return [SendRead(i, (A, B, C)[i], first, last) for i in indexes]
+    return [SendRead(i, (A, B, C)[i], first, last, fence=True) for i in indexes]
 
 
 def test_an_open_ledger_is_marked_before_anything_is_fenced() -> None:

@@ -1,9 +1,9 @@
 """Bugs of a ledger's recovery."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
-from ledger.ids import BookieId, EntryId
+from ledger.ids import EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import end_search, fencing, recovery_events
 from ledger.protocol.answers import Found
@@ -21,10 +21,8 @@ from ledger.protocol.recovery_events import (
 from ledger.protocol.shared import ReplacementsChosen, WriteMetadata
 from ledger.protocol.write_back import WriteBacks
 from ledger.quorum import Quorum, write_set
-from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
-from tests.simulation.client import Client
+from ledger.requests import LacAnswer, Status
 from tests.simulation.mutations.mutation import Patch, mutation
-from tests.simulation.recovering import RecoveringClient
 
 
 @mutation("#2908, rule 43")
@@ -240,13 +238,10 @@ def writes_back_to_one_bookie_only(patch: Patch) -> None:
 
 
 def _reads_without_the_fence(patch: Patch) -> None:
-    def read(
-        self: RecoveringClient,
-        bookie: BookieId,
-        query: ReadQuery,
-        on_done: Callable[[ReadAnswer], None],
-    ) -> None:
-        Client.read(self, bookie, replace(query, fence=False), on_done)
+    honest = EndSearch._read
+
+    def read(self: EndSearch, index: int, first: int) -> SendRead:
+        return replace(honest(self, index, first), fence=False)
 
     def entries_read(asked: SendRead, found: Found) -> EntriesRead:
         answered = found.status in {Status.OK, Status.NO_SUCH_LEDGER}
@@ -255,7 +250,7 @@ def _reads_without_the_fence(patch: Patch) -> None:
         considered = asked.last if absent else found.considered
         return EntriesRead(asked.index, asked.first, answered, lengths, considered)
 
-    patch.set(RecoveringClient, "read", read)
+    patch.set(EndSearch, "_read", read)
     patch.set(recovery_events, "entries_read", entries_read)
 
 

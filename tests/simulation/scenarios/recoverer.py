@@ -55,7 +55,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                     effect.first,
                     effect.last,
                     self.read_bytes_max,
-                    fence=True,
+                    fence=effect.fence,
                 )
                 self.ask_read(
                     Kind.RECOVERY_READ,
