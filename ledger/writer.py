@@ -69,7 +69,6 @@ class LedgerWriter:
         self._queued: list[bytes] = []
         """Payloads added since the loop last turned; encoded together."""
         self._pending_bytes = 0
-        self._length = 0
         self._frames: dict[int, bytes] = {}
         """Frames above last_add_confirmed; sent again, unchanged, after an ensemble change."""
         self._waiting: deque[asyncio.Future[EntryId]] = deque()
@@ -97,7 +96,7 @@ class LedgerWriter:
     @property
     def length(self) -> int:
         """Payload bytes of all entries added so far."""
-        return self._length
+        return self._machine.length + sum(map(len, self._queued))
 
     @property
     def pending_bytes(self) -> int:
@@ -118,7 +117,6 @@ class LedgerWriter:
         if not self._has_room():
             raise TooManyPending(self._pending_bytes, self._environment.pending_bytes_max)
         self._pending_bytes += _charge(len(payload))
-        self._length += len(payload)
         if not self._queued:
             self._loop.call_soon(self._push)
         self._queued.append(payload)
