@@ -210,12 +210,12 @@ class Recovery:
         return self._search.start()
 
     def _read_on(self, event: TailEvent, now: float) -> list[RecoveryEffect]:
-        if self._search is None or self._copies is None:
-            return []
+        if self.phase is not Phase.READING or self._search is None or self._copies is None:
+            return []  # closing: all is confirmed, only the CAS decides what the ledger is
         effects: list[RecoveryEffect] = []
         match event:
             case EntriesRead():
-                if self.phase is Phase.READING and self._search.heard(event, now):
+                if self._search.heard(event, now):
                     effects = self._decide(self._search, self._copies, now)
             case BaseRead():
                 self._search.heard_base(event, now)
@@ -246,7 +246,7 @@ class Recovery:
     def _try_close(self, search: EndSearch, copies: WriteBacks) -> list[RecoveryEffect]:
         if copies.is_short:
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
-        if self.phase is not Phase.READING or not search.end_found or not copies.all_confirmed:
+        if self.phase is not Phase.READING or not (search.end_found and copies.all_confirmed):
             return []
         if search.base_is_unreadable:
             return self._fail(Failure.BASE_UNREADABLE)

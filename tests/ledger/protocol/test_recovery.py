@@ -352,3 +352,14 @@ def test_an_end_that_is_found_while_a_replacement_is_chosen_is_closed_after_it()
     assert step(machine, has(1, 0)) == []
     closed = MARKED.closed(EntryId(0), 10)
     assert step(machine, ReplacementsChosen(())) == [WriteMetadata(closed, 1)]
+
+
+def test_write_backs_that_are_refused_while_it_closes_change_nothing() -> None:
+    """Everything is with Qa bookies by then; there may be no others to take the places."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10), has(1, 0, 10))
+    step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(1, 0, 0, 0))
+    for index in (1, 2):
+        assert step(machine, WriteBackRefused(index, 0, 0, 0, Status.UNREACHABLE)) == []
+    closed = MARKED.closed(EntryId(0), 10)
+    assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2)]
