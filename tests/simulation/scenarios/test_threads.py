@@ -1,103 +1,25 @@
 """Old bugs of several threads at one ledger's state, told as stories: #3806, #4549, #4557.
 
-In the ancestor they were the writer's: an answer came while its own question was still being
-sent to others (#3806, after #3784 let any thread touch a pending add); work was moved out of a
-lock and went by what it had seen under it (#4549, #4557). Here a handle lives on one event
-loop, so for #3806 that is what is shown. Threads meet in the bookie's storage, which leaves
-its lock to look at the disk: there a thread is held inside the disk, and the others go on.
+In the ancestor they were the client's: any thread touched a pending add (#3806, after #3784),
+and what was moved out of a lock went by what it had seen under it (#4549, #4557). Here all that
+decides about a ledger is on one event loop; that is shown first. Threads meet in the bookie's
+storage, which leaves its lock to look at the disk: a thread is held there, and others go on.
+The other half of #3806, an answer that overtakes its own question, is in `test_handle.py`.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable
 from itertools import count
-from random import Random
 
 import pytest
 
 from bookie.core import AddSession, BookieCore
 from bookie.storage import BookieStorage
-from ledger.cluster import open_namespace
-from ledger.entry import access_key
-from ledger.environment import Credentials, Environment
-from ledger.ids import BookieId, EntryId
-from ledger.manager import LedgerStore
-from ledger.metadata import Fragment, LedgerMetadata
-from ledger.metastore import open_store
-from ledger.quorum import Quorum
-from ledger.registry import BookieDirectory
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
-from ledger.writer import LedgerWriter
+from ledger.requests import LacQuery, ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, entries_of, frame_of, run_of
 from tests.simulation.disk import Loss, SimDisk
 from tests.simulation.scenarios.gate import HAS_READ, GatedDisk, change_number, fits
-from tests.simulation.scenarios.wire import served, transport_to
-
-DEADLINE_S = 20.0
-B1, B2, B3 = (BookieId(name) for name in ("b1", "b2", "b3"))
-
-
-# The writer's handle.
-
-
-class AnswersAtOnce:
-    """A transport whose answer is there before `add` returns, as if another thread had it."""
-
-    def __init__(self) -> None:
-        self.taken: dict[BookieId, list[int]] = {}
-
-    def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
-        if not run.explicit_lac:
-            self.taken.setdefault(bookie, []).extend(run.entries)
-        on_done(Status.OK)
-
-    async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
-        return ReadAnswer(Status.UNREACHABLE)
-
-    async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
-        return LacAnswer(Status.UNREACHABLE)
-
-    async def info(self, bookie: BookieId) -> InfoAnswer | None:
-        return None
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-def test_3806_an_answer_that_overtakes_the_sending_takes_the_entry_from_nobody() -> None:
-    """b1 and b2 confirm the entry, which lets go of its frame, before b3 was sent to."""
-
-    async def scenario() -> None:
-        store = await open_store("memory://overtaken")
-        ledgers = LedgerStore(store, (await open_namespace(store)).layout)
-        metadata = LedgerMetadata(
-            quorum=Quorum(3, 3, 2),
-            fragments=(Fragment(EntryId(0), (B1, B2, B3)),),
-            access_key=access_key(b""),
-            creation_token=b"test",
-        )
-        ledger_id = await ledgers.create(metadata)
-        transport = AnswersAtOnce()
-        environment = Environment(
-            uri=store.uri,
-            ledgers=ledgers,
-            bookies=BookieDirectory(store),
-            transport=transport,
-            random=Random(0),
-            pending_bytes_max=1 << 20,
-        )
-        credentials = Credentials(ledger_id, access_key(b""), None)
-        writing = LedgerWriter(environment, credentials, metadata, 0)
-
-        adds = [writing.add(b"a"), writing.add(b"b")]
-        async with asyncio.timeout(DEADLINE_S):
-            assert await asyncio.gather(*adds) == [0, 1]
-            assert (await writing.close()).last_entry == 1
-
-        assert transport.taken == {B1: [0, 1], B2: [0, 1], B3: [0, 1]}
-        await store.close()
-
-    asyncio.run(scenario())
+from tests.simulation.scenarios.wire import BOOKIE, DEADLINE_S, served, transport_to
 
 
 def test_3806_everything_that_decides_about_a_ledger_runs_on_one_thread(
@@ -140,10 +62,10 @@ def test_3806_everything_that_decides_about_a_ledger_runs_on_one_thread(
                     if last:
                         done.set()
 
-                transport.add(B1, run_of(1, entry), on_done)
+                transport.add(BOOKIE, run_of(1, entry), on_done)
             async with asyncio.timeout(DEADLINE_S):
                 await done.wait()
-                lac = await transport.read_lac(B1, LacQuery(1, KEY, fence=True))
+                lac = await transport.read_lac(BOOKIE, LacQuery(1, KEY, fence=True))
             assert (lac.status, lac.last_entry) == (Status.OK, 19)
         assert answered == {threading.get_ident()}
 
