@@ -5,13 +5,7 @@ from typing import assert_never
 
 from ledger.entry import Header
 from ledger.environment import Credentials, Environment
-from ledger.errors import (
-    LogError,
-    MetadataUnavailable,
-    NoSuchLedger,
-    RecoveryFailed,
-    WrongPassword,
-)
+from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed, WrongPassword
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery_events as protocol

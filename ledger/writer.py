@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from ledger.entry import (
-    ENTRY_BYTES_MAX,
-    HEADER_BYTES,
-    TRAILER_BYTES,
-    encode_frame,
-    encode_lac,
-)
+from ledger.entry import ENTRY_BYTES_MAX, HEADER_BYTES, TRAILER_BYTES, encode_frame, encode_lac
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
     EntryTooLarge,

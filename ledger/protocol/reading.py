@@ -23,12 +23,7 @@ from typing import Final, assert_never
 
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol.shared import (
-    MetadataFailed,
-    MetadataRead,
-    ReadMetadata,
-    TimePassed,
-)
+from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import holds, write_set
 from ledger.requests import Status
 

@@ -15,11 +15,7 @@ from ledger.protocol.reading import (
     ReadStarted,
     SendRead,
 )
-from ledger.protocol.shared import (
-    MetadataRead,
-    ReadMetadata,
-    TimePassed,
-)
+from ledger.protocol.shared import MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import Quorum
 from ledger.requests import Status
 
