@@ -113,7 +113,10 @@ def test_4196_the_largest_entry_arrives_whole_and_a_larger_message_does_not_leav
         too_large = replace(too_large, frames=bytes(largest.frames) * 4)
         assert len(too_large.frames) > MESSAGE_BYTES_MAX
         storage = BookieStorage.open(SimDisk(0), SMALL)
-        async with served(storage) as address, transport_to(address) as transport:
+        async with (
+            served(storage) as address,
+            transport_to(address, timeout_s=DEADLINE_S) as transport,
+        ):
             answers = await add(transport, too_large, largest, run_of(1))
             assert answers[:2] == [Status.BAD_REQUEST, Status.OK]
             answer = await transport.read(BOOKIE, ReadQuery(LEDGER, KEY, 0, 0))
