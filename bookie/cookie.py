@@ -7,8 +7,9 @@ the start. Order of the first stamp: cookie into the directory, journal begun, c
 store; a crash in between leaves a directory without a single entry, and is simply repeated.
 """
 
-import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import urandom
 from struct import Struct
 from typing import Final, Self
 
@@ -84,7 +85,13 @@ class Identity:
 
 
 async def identify(
-    store: MetadataStore, disk: Disk, *, bookie: str, instance: str, address: str
+    store: MetadataStore,
+    disk: Disk,
+    *,
+    bookie: str,
+    instance: str,
+    address: str,
+    entropy: Callable[[int], bytes] = urandom,
 ) -> Identity:
     """Check that *disk* holds the data of *bookie*, or make it so if both know nothing.
 
@@ -104,9 +111,9 @@ async def identify(
         if not is_blank(disk):
             raise CookieMissing(here, bookie)
         if local is None:
-            local = Cookie(bookie, instance, secrets.token_hex(16), address)
+            local = Cookie(bookie, instance, entropy(16).hex(), address)
             _write(disk, local)
-        initialise(disk)
+        initialise(disk, entropy=entropy)
         stored = await _create(store, local)
     remote = _decode(stored.value, bookie)
     if local is None:
@@ -120,7 +127,7 @@ async def identify(
     if local.address != address:
         local = replace(local, address=address)
         _write(disk, local)
-    return Identity(local, secrets.token_hex(8))
+    return Identity(local, entropy(8).hex())
 
 
 def read_cookie(disk: Disk) -> Cookie | None:

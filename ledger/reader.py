@@ -65,6 +65,7 @@ class LedgerReader:
         self._lac = NO_ENTRY
         self._reads: dict[_Read, None] = {}
         self._closed = False
+        self._deleted = False
         self._hinted: dict[tuple[BookieId, Fault], int] = {}
         self._watching: asyncio.Task[None] | None = None
         if metadata.state is not LedgerState.CLOSED:
@@ -143,6 +144,8 @@ class LedgerReader:
     ) -> list[Entry]:
         if self._closed:
             raise HandleClosed(f"reader of ledger {self.ledger_id}")
+        if self._deleted:  # the watch tells once, and not the reads that begin later
+            raise NoSuchLedger(self.ledger_id)
         if self.last_entry is not None and first > self.last_entry:
             return []
         read = _Read(self, first, last, bytes_max, wait_s, unconfirmed=unconfirmed)
@@ -231,6 +234,7 @@ class LedgerReader:
                     await asyncio.sleep(WATCH_RETRY_S)
                     continue
                 self._learn(event.metadata, -1)
+                self._deleted |= event.metadata is None
                 for read in list(self._reads):
                     read.post(event)
                 if event.metadata is None or self.closed:

@@ -69,22 +69,11 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                     del self._frames[entry]
             case shared.ChooseReplacements():
                 self.mark("recovery_ensemble_change")
-                chosen = self.replacements(effect.indexes, effect.exclude)
+                chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
                 self.feed(shared.ReplacementsChosen(chosen))
-            case shared.WriteMetadata():
-                self.write_metadata(
-                    effect.metadata,
-                    effect.version,
-                    written=lambda version: self.feed(shared.MetadataWritten(version)),
-                    read=self._metadata_read,
-                    failed=lambda: self.feed(shared.MetadataFailed()),
-                )
-            case shared.ReadMetadata():
-                self.read_metadata(
-                    read=self._metadata_read,
-                    failed=lambda: self.feed(shared.MetadataFailed()),
-                )
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                self.carry_out(effect, self.feed)
             case protocol.FinishRecovery():
                 self._finish(effect.metadata)
             case protocol.FailRecovery():
@@ -94,9 +83,6 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case _:
                 assert_never(effect)
 
-    def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(shared.MetadataRead(metadata, version))
-
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, None)
         heard = protocol.lac_read(asked, answer, lac)
@@ -105,6 +91,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.feed(heard)
 
     def _entries_read(self, asked: protocol.SendRead, answer: ReadAnswer) -> None:
+        self.reported(asked.bookie, answer.status)
         found = verified(answer, self.ledger_id, None)
         for entry, frame in found.frames.items():
             self._frames.setdefault(entry, bytes(frame))
@@ -137,6 +124,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.add(effect.bookie, run, partial(self._written_back, effect))
 
     def _written_back(self, sent: protocol.WriteBack, status: Status) -> None:
+        self.reported(sent.bookie, status)
         if status is Status.OK:
             event: protocol.RecoveryEvent = protocol.WriteBackStored(
                 sent.index, sent.generation, sent.first, sent.last

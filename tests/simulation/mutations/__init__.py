@@ -8,6 +8,7 @@ BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md)
 
 from tests.simulation.mutations import (
     bookies,
+    choosing,
     clients,
     disks,
     journals,
@@ -20,6 +21,7 @@ __all__ = [
     "MUTATIONS",
     "Mutation",
     "bookies",
+    "choosing",
     "clients",
     "disks",
     "journals",

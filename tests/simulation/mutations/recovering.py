@@ -259,8 +259,26 @@ def reads_entries_without_the_fence(patch: Patch) -> None:
     _reads_without_the_fence(patch)
 
 
-# The next two are harmless where entry reads fence, as they do here: whatever is decided is
-# decided by fenced bookies of its own write set. So they come with unfenced reads.
+# The next two come with unfenced reads, for by themselves they can do no harm. Proof, for a
+# recovery whose entry reads fence, whatever its fencing phase believed:
+#
+# Let e be the entry at which it ends the ledger: it closes at e - 1. W is the write set of e in
+# the last fragment as recorded when the ledger became IN_RECOVERY; from then on no writer's
+# ensemble change succeeds (its CAS meets a newer version), so W is where the writer must
+# store e, for ever. `_decide_end` demands answers from Qw - Qa + 1 members of W that do not have e,
+# and `entries_read` counts only answers that say that the fence was durable before the look.
+# (1) e is never acknowledged. Each of those members takes no add of the writer after its answer and
+#     had not stored e before it. At most Qw - (Qw - Qa + 1) = Qa - 1 members of W are left.
+# (2) e was not acknowledged before either: Qa members of W would have had it durably, and Qa and
+#     Qw - Qa + 1 members of a set of Qw always share one, which would have answered with e.
+# (3) No later entry is acknowledged: a writer confirms in order (rule 7), so e comes first.
+# (4) No earlier entry is skipped: reading begins at max(highest LAC heard, first entry of the
+#     fragment - 1) + 1. A LAC is proven by the writer's own frame, so all up to it is acknowledged;
+#     fencing too few, or none, only means to hear of a lower LAC and to read more. Every entry
+#     between was found by its frame, and written back to Qa before the close.
+# So the fencing phase decides nothing: it finds a good place to begin, and fails early where a
+# recovery could not end. The fences that safety needs are taken by the reads. Where reads do not
+# fence (#2614, above) all rests on that phase, and each of the two is a bug.
 
 
 @mutation("BK-799, rule 40")
