@@ -45,6 +45,7 @@ FAST = [
     "reader_delivers_above_the_lac",
     "accepts_a_bookie_that_lost_its_disk",
     "takes_an_unconfirmed_entry_for_the_lac",
+    "forgets_that_the_ledger_was_deleted",
     "never_picks_a_quarantined_bookie",
     "picks_a_quarantined_bookie_like_any_other",
     "picks_a_bookie_that_failed_just_now",

@@ -120,7 +120,7 @@ def takes_any_ledger_under_its_id_for_its_own(patch: Patch) -> None:
     patch.set(LedgerStore, "create", create)
 
 
-@mutation("found by seed 51")
+@mutation("own bug, rule 6")
 def takes_a_counter_made_just_now_for_a_lost_one(patch: Patch) -> None:
     """Two clients create the first ledgers of a namespace; one of them refuses."""
 

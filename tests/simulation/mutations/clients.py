@@ -103,7 +103,7 @@ def takes_an_unconfirmed_entry_for_the_lac(patch: Patch) -> None:
     patch.set(Reading, "_deliver", deliver)
 
 
-@mutation("found by seed 454")
+@mutation("own bug, rule 53")
 def forgets_that_the_ledger_was_deleted(patch: Patch) -> None:
     """What the watch told while no read was under way was known to none that began later."""
     honest = TailingClient._refreshed

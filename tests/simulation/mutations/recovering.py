@@ -265,7 +265,7 @@ def reads_entries_without_the_fence(patch: Patch) -> None:
 # Let e be the entry at which it ends the ledger: it closes at e - 1. W is the write set of e in
 # the last fragment as recorded when the ledger became IN_RECOVERY; from then on no writer's
 # ensemble change succeeds (its CAS meets a newer version), so W is where the writer must
-# store e, for ever. `_decide_end` demands answers from Qw - Qa + 1 members of W that do not have e,
+# store e, for ever. `decide_end` demands answers from Qw - Qa + 1 members of W that do not have e,
 # and `entries_read` counts only answers that say that the fence was durable before the look.
 # (1) e is never acknowledged. Each of those members takes no add of the writer after its answer and
 #     had not stored e before it. At most Qw - (Qw - Qa + 1) = Qa - 1 members of W are left.
