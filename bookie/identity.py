@@ -10,8 +10,9 @@ Order of the first stamp: cookies into the directories, journals begun, cookie i
 a crash in between leaves directories without a single entry, and is simply repeated.
 """
 
-import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import urandom
 from typing import Final
 
 from bookie.cookie import Cookie, read_cookie, write_cookie
@@ -64,7 +65,13 @@ class _Stamped:
 
 
 async def identify(
-    store: MetadataStore, directories: Directories, *, bookie: str, instance: str, address: str
+    store: MetadataStore,
+    directories: Directories,
+    *,
+    bookie: str,
+    instance: str,
+    address: str,
+    entropy: Callable[[int], bytes] = urandom,
 ) -> Identity:
     """Check that *directories* hold the data of *bookie*, or make it so if nobody knows it.
 
@@ -75,7 +82,7 @@ async def identify(
         raise InvalidBookieName(bookie)
     directories.lock()
     try:
-        return await _identify(store, directories, bookie, instance, address)
+        return await _identify(store, directories, bookie, instance, address, entropy)
     except OSError as error:
         raise StorageFailed("checking the identity of the data", str(error)) from error
 
@@ -93,7 +100,12 @@ def places(directories: Directories) -> list[str]:
 
 
 async def _identify(
-    store: MetadataStore, directories: Directories, bookie: str, instance: str, address: str
+    store: MetadataStore,
+    directories: Directories,
+    bookie: str,
+    instance: str,
+    address: str,
+    entropy: Callable[[int], bytes],
 ) -> Identity:
     wanted = places(directories)
     stamped = [
@@ -110,9 +122,9 @@ async def _identify(
         if not is_blank(directories):
             raise CookieMissing(", ".join(one.here for one in stamped), bookie)
         found = [one.cookie for one in stamped if one.cookie is not None]
-        new = Cookie(bookie, instance, secrets.token_hex(16), address, "; ".join(wanted))
+        new = Cookie(bookie, instance, entropy(16).hex(), address, "; ".join(wanted))
         cookie = replace(found[0].at(""), address=address) if found else new
-        _stamp(directories, stamped, cookie)
+        _stamp(directories, stamped, cookie, entropy)
         known = _decode((await _create(store, cookie)).value, bookie)
         if not cookie.is_same(known):
             raise DataMissing(stamped[0].here, bookie, _OTHER_COOKIE)
@@ -121,7 +133,7 @@ async def _identify(
         await store.set(f"{COOKIES}/{bookie}", replace(known, address=address).encode())
     cookie = replace(cookie, address=address)
     _tell_address(stamped, cookie)
-    return Identity(cookie.at(wanted[0]), secrets.token_hex(8))
+    return Identity(cookie.at(wanted[0]), entropy(8).hex())
 
 
 def _check_owner(stamped: list[_Stamped], bookie: str, instance: str) -> None:
@@ -153,7 +165,12 @@ def _check_together(stamped: list[_Stamped], known: Cookie | None, wanted: str) 
                 raise DataMissing(one.here, known.bookie, _OTHER_COOKIE)
 
 
-def _stamp(directories: Directories, stamped: list[_Stamped], cookie: Cookie) -> None:
+def _stamp(
+    directories: Directories,
+    stamped: list[_Stamped],
+    cookie: Cookie,
+    entropy: Callable[[int], bytes],
+) -> None:
     for one in stamped:
         if one.cookie is None:
             write_cookie(one.disk, cookie.at(one.place))
@@ -161,7 +178,7 @@ def _stamp(directories: Directories, stamped: list[_Stamped], cookie: Cookie) ->
         for name in DIRECTORIES:
             disk.make_directory(name)
         disk.sync_directory("")
-    initialise(directories)
+    initialise(directories, entropy=entropy)
 
 
 def _check_begun(directories: Directories, bookie: str) -> None:

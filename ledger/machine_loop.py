@@ -12,7 +12,14 @@ from typing import Any, Generic, Protocol, TypeVar
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
-from ledger.metadata import LedgerMetadata
+from ledger.protocol.shared import (
+    MetadataEffect,
+    MetadataEvent,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    WriteMetadata,
+)
 
 E = TypeVar("E")
 """Event of a machine."""
@@ -110,36 +117,25 @@ class MachineLoop(Generic[E, F]):
             self._timer = self._loop.call_at(at, self.post, self._time_passed)
 
 
-async def cas_metadata(
-    ledgers: LedgerStore,
-    ledger_id: LedgerId,
-    metadata: LedgerMetadata,
-    version: int,
-    *,
-    written: Callable[[int], E],
-    read: Callable[[LedgerMetadata | None, int], E],
-    failed: Callable[[], E],
-) -> E:
-    """Compare and swap; return the event that tells how it went."""
-    try:
-        return written(await ledgers.write(ledger_id, metadata, version))
-    except (BadVersion, NoSuchLedger):
-        return await read_metadata(ledgers, ledger_id, read=read, failed=failed)
-    except MetadataUnavailable:
-        return failed()
+async def carry_out(
+    effect: MetadataEffect, ledgers: LedgerStore, ledger_id: LedgerId
+) -> MetadataEvent:
+    """Do what *effect* says with the ledger's metadata; return the event that tells how it went."""
+    if isinstance(effect, WriteMetadata):
+        try:
+            return MetadataWritten(await ledgers.write(ledger_id, effect.metadata, effect.version))
+        except (BadVersion, NoSuchLedger):
+            pass  # what is stored tells more
+        except MetadataUnavailable:
+            return MetadataFailed()
+    return await read_metadata(ledgers, ledger_id)
 
 
-async def read_metadata(
-    ledgers: LedgerStore,
-    ledger_id: LedgerId,
-    *,
-    read: Callable[[LedgerMetadata | None, int], E],
-    failed: Callable[[], E],
-) -> E:
+async def read_metadata(ledgers: LedgerStore, ledger_id: LedgerId) -> MetadataRead | MetadataFailed:
     """Read what is stored; return the event that tells it."""
     try:
-        return read(*await ledgers.read(ledger_id))
+        return MetadataRead(*await ledgers.read(ledger_id))
     except NoSuchLedger:
-        return read(None, -1)
+        return MetadataRead(None, -1)
     except MetadataUnavailable:
-        return failed()
+        return MetadataFailed()

@@ -20,6 +20,7 @@ from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop, read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import reading as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import (
     Fault,
     Found,
@@ -64,6 +65,7 @@ class LedgerReader:
         self._lac = NO_ENTRY
         self._reads: dict[_Read, None] = {}
         self._closed = False
+        self._deleted = False
         self._hinted: dict[tuple[BookieId, Fault], int] = {}
         self._watching: asyncio.Task[None] | None = None
         if metadata.state is not LedgerState.CLOSED:
@@ -142,6 +144,8 @@ class LedgerReader:
     ) -> list[Entry]:
         if self._closed:
             raise HandleClosed(f"reader of ledger {self.ledger_id}")
+        if self._deleted:  # the watch tells once, and not the reads that begin later
+            raise NoSuchLedger(self.ledger_id)
         if self.last_entry is not None and first > self.last_entry:
             return []
         read = _Read(self, first, last, bytes_max, wait_s, unconfirmed=unconfirmed)
@@ -225,16 +229,12 @@ class LedgerReader:
         watch = self._environment.ledgers.watch(self.ledger_id)
         try:
             while True:  # first a look at what changed between the open and the watch
-                event = await read_metadata(
-                    self._environment.ledgers,
-                    self.ledger_id,
-                    read=lambda metadata, _: protocol.MetadataRead(metadata),
-                    failed=protocol.MetadataFailed,
-                )
-                if not isinstance(event, protocol.MetadataRead):
+                event = await read_metadata(self._environment.ledgers, self.ledger_id)
+                if not isinstance(event, shared.MetadataRead):
                     await asyncio.sleep(WATCH_RETRY_S)
                     continue
                 self._learn(event.metadata, -1)
+                self._deleted |= event.metadata is None
                 for read in list(self._reads):
                     read.post(event)
                 if event.metadata is None or self.closed:
@@ -280,7 +280,7 @@ class _Read:
         self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=protocol.TimePassed(),
+            time_passed=shared.TimePassed(),
             broken=self.fail,
         )
 
@@ -302,15 +302,9 @@ class _Read:
         match effect:
             case protocol.SendRead():
                 self._run.spawn(self._read(effect))
-            case protocol.ReadMetadata():
-                self._run.spawn(
-                    read_metadata(
-                        self._environment.ledgers,
-                        self._reader.ledger_id,
-                        read=lambda metadata, _: protocol.MetadataRead(metadata),
-                        failed=protocol.MetadataFailed,
-                    )
-                )
+            case shared.ReadMetadata():
+                ledgers = self._environment.ledgers
+                self._run.spawn(read_metadata(ledgers, self._reader.ledger_id))
             case protocol.Deliver():
                 self._learn()
                 if not self._result.done():

@@ -5,17 +5,13 @@ from typing import assert_never
 
 from ledger.entry import Header
 from ledger.environment import Credentials, Environment
-from ledger.errors import (
-    LogError,
-    MetadataUnavailable,
-    NoSuchLedger,
-    RecoveryFailed,
-    WrongPassword,
-)
-from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
+from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed, WrongPassword
+from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import recovery as protocol
+from ledger.protocol import recovery_events as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 
@@ -54,9 +50,9 @@ class _Recovering:
         self._frames: dict[int, bytes] = {}
         self._result: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
         self._run: MachineLoop[protocol.RecoveryEvent, protocol.RecoveryEffect] = MachineLoop(
-            protocol.Recovery(self._ledger_id, metadata, version),
+            Recovery(self._ledger_id, metadata, version),
             self._execute,
-            time_passed=protocol.TimePassed(),
+            time_passed=shared.TimePassed(),
             broken=self._fail,
         )
 
@@ -80,32 +76,14 @@ class _Recovering:
             case protocol.ForgetEntries():
                 for entry_id in [e for e in self._frames if e <= effect.last]:
                     del self._frames[entry_id]
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self._quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
-                self._run.spawn(
-                    cas_metadata(
-                        self._environment.ledgers,
-                        self._ledger_id,
-                        effect.metadata,
-                        effect.version,
-                        written=protocol.MetadataWritten,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
-            case protocol.ReadMetadata():
-                self._run.spawn(
-                    read_metadata(
-                        self._environment.ledgers,
-                        self._ledger_id,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
+                self._run.post(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                ledgers = self._environment.ledgers
+                self._run.spawn(carry_out(effect, ledgers, self._ledger_id))
             case protocol.FinishRecovery():
                 if not self._result.done():
                     self._result.set_result(effect.metadata)
@@ -128,7 +106,7 @@ class _Recovering:
             effect.first,
             effect.last,
             bytes_max=READ_BYTES_MAX,
-            fence=True,
+            fence=effect.fence,
         )
         answer = await self._environment.transport.read(effect.bookie, query)
         self._environment.reported(effect.bookie, answer.status)

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from ledger.entry import (
-    ENTRY_BYTES_MAX,
-    HEADER_BYTES,
-    TRAILER_BYTES,
-    encode_frame,
-    encode_lac,
-)
+from ledger.entry import ENTRY_BYTES_MAX, HEADER_BYTES, TRAILER_BYTES, encode_frame, encode_lac
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
     EntryTooLarge,
@@ -27,9 +21,11 @@ from ledger.errors import (
     WrongPassword,
 )
 from ledger.ids import EntryId, LedgerId
-from ledger.machine_loop import MachineLoop, cas_metadata, read_metadata
+from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import writer as protocol
+from ledger.protocol import shared
+from ledger.protocol import writer_events as protocol
+from ledger.protocol.writer import METADATA_PATIENCE_S, Writer
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
 
@@ -55,19 +51,18 @@ class LedgerWriter:
         """Why the writer is over, if it failed."""
         self._environment = environment
         self._credentials = credentials
-        self._machine = protocol.Writer(self.ledger_id, metadata, version, environment.writing)
+        self._machine = Writer(self.ledger_id, metadata, version, environment.writing)
         self._striped = metadata.quorum.ensemble > metadata.quorum.write
         self._run: MachineLoop[protocol.WriterEvent, protocol.WriterEffect] = MachineLoop(
             self._machine,
             self._execute,
-            time_passed=protocol.TimePassed(),
+            time_passed=shared.TimePassed(),
             broken=lambda error: self._fail(_as_log_error(self.ledger_id, error)),
         )
         self._loop = asyncio.get_running_loop()
         self._queued: list[bytes] = []
         """Payloads added since the loop last turned; encoded together."""
         self._pending_bytes = 0
-        self._length = 0
         self._frames: dict[int, bytes] = {}
         """Frames above last_add_confirmed; sent again, unchanged, after an ensemble change."""
         self._waiting: deque[asyncio.Future[EntryId]] = deque()
@@ -95,7 +90,7 @@ class LedgerWriter:
     @property
     def length(self) -> int:
         """Payload bytes of all entries added so far."""
-        return self._length
+        return self._machine.length + sum(map(len, self._queued))
 
     @property
     def pending_bytes(self) -> int:
@@ -116,7 +111,6 @@ class LedgerWriter:
         if not self._has_room():
             raise TooManyPending(self._pending_bytes, self._environment.pending_bytes_max)
         self._pending_bytes += _charge(len(payload))
-        self._length += len(payload)
         if not self._queued:
             self._loop.call_soon(self._push)
         self._queued.append(payload)
@@ -187,32 +181,14 @@ class LedgerWriter:
                 self._publish(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 chosen = self._environment.replacements(
                     self.metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
                 )
-                self._run.post(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
-                self._run.spawn(
-                    cas_metadata(
-                        self._environment.ledgers,
-                        self.ledger_id,
-                        effect.metadata,
-                        effect.version,
-                        written=protocol.MetadataWritten,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
-            case protocol.ReadMetadata():
-                self._run.spawn(
-                    read_metadata(
-                        self._environment.ledgers,
-                        self.ledger_id,
-                        read=protocol.MetadataRead,
-                        failed=protocol.MetadataFailed,
-                    )
-                )
+                self._run.post(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                ledgers = self._environment.ledgers
+                self._run.spawn(carry_out(effect, ledgers, self.ledger_id))
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
             case protocol.FinishClose():
@@ -337,7 +313,7 @@ class LedgerWriter:
                 return MetadataUnavailable(
                     self._environment.uri,
                     f"the ensemble change of ledger {self.ledger_id}",
-                    protocol.METADATA_PATIENCE_S,
+                    METADATA_PATIENCE_S,
                 )
             case protocol.Failure.CONFLICT:
                 return WriterFailed(self.ledger_id, "a bookie holds other bytes under an id")

@@ -84,6 +84,9 @@ async def _make_counter(store: MetadataStore) -> None:
         made_before = bool(await store.children(LEDGERS))
     except NoSuchNode:
         made_before = False
+    # A counter is older than every ledger: look again, for another client made it meanwhile.
+    if made_before and await store.exists(ID_BLOCK_PATH) is not None:
+        return
     if made_before:
         reason = "it is missing, but there are ledgers: ids could be given out twice"
         raise DamagedMetadata(ID_BLOCK_PATH, reason)

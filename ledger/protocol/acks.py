@@ -13,7 +13,7 @@ Invariants:
     an id is confirmed iff Qa slots of its write set stored it, and every lower id is confirmed
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ledger.ids import BookieId
 from ledger.protocol.ranges import Ranges
@@ -56,6 +56,13 @@ class AckTracker:
             return True
         self.slots[index].stored.add(first, last)
         return False
+
+    def takers(self, indexes: Iterable[int], first: int, last: int) -> Iterator[tuple[int, Slot]]:
+        """Yield those of *indexes* to which first..last is to be sent."""
+        for index in indexes:
+            slot = self.slots[index]
+            if not slot.down and self.wants(index, first, last):
+                yield index, slot
 
     def stored(self, index: int, generation: int, first: int, last: int) -> None:
         if self.is_current(index, generation):

@@ -23,6 +23,7 @@ from typing import Final, assert_never
 
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import holds, write_set
 from ledger.requests import Status
 
@@ -66,23 +67,6 @@ class EntriesRead:
     fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataRead:
-    """The ledger's metadata as stored now; None iff it was deleted."""
-
-    metadata: LedgerMetadata | None
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataFailed:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    pass
-
-
 ReadingEvent = ReadStarted | EntriesRead | MetadataRead | MetadataFailed | TimePassed
 
 
@@ -97,11 +81,6 @@ class SendRead:
     first: int
     last: int
     wait_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMetadata:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

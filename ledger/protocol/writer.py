@@ -25,9 +25,34 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
+from ledger.protocol.ensemble_change import EnsembleChange
+from ledger.protocol.retries import Retries
+from ledger.protocol.shared import (
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
+from ledger.protocol.writer_events import (
+    AddsRefused,
+    AddsStored,
+    AppendRequested,
+    CloseRequested,
+    ConfirmAdds,
+    Failure,
+    FailWriter,
+    FinishClose,
+    PublishLac,
+    SendAdds,
+    WriterEffect,
+    WriterEvent,
+)
 from ledger.requests import Status
 
 METADATA_RETRY_S: Final = 0.2
@@ -51,184 +76,6 @@ class WriterConfig:
 
     def __post_init__(self) -> None:
         assert self.ensemble_changes_max >= 0
-
-
-# Events.
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRequested:
-    """The driver encoded *count* more entries of *payload_bytes* together; ids follow on."""
-
-    count: int
-    payload_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddsStored:
-    """The bookie at *index* made durable what `SendAdds` with the same range asked for."""
-
-    index: int
-    generation: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddsRefused:
-    """The bookie at *index* did not, or did not say that it did."""
-
-    index: int
-    generation: int
-    first: int
-    last: int
-    status: Status
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacementsChosen:
-    """Answer to `ChooseReplacements`: new bookies by index, empty if there are not enough."""
-
-    bookies: tuple[tuple[int, BookieId], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataWritten:
-    """The CAS succeeded."""
-
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataRead:
-    """What is stored now: after a CAS that failed, or whose outcome is unknown.
-
-    *metadata* is None iff the ledger was deleted."""
-
-    metadata: LedgerMetadata | None
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataFailed:
-    """The store did not answer a write or a read."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloseRequested:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """`deadline` was reached."""
-
-
-WriterEvent = (
-    AppendRequested
-    | AddsStored
-    | AddsRefused
-    | ReplacementsChosen
-    | MetadataWritten
-    | MetadataRead
-    | MetadataFailed
-    | CloseRequested
-    | TimePassed
-)
-
-
-# Effects.
-
-
-@dataclass(frozen=True, slots=True)
-class SendAdds:
-    """Send those of first..last that *index* holds, in one go, to *bookie*."""
-
-    index: int
-    bookie: BookieId
-    generation: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class PublishLac:
-    """Send the LAC by itself to *bookies*: the writer is idle (DESIGN section 4).
-
-    Nothing is reported: a bookie that misses it is met by the next add."""
-
-    last_add_confirmed: EntryId
-    length: int
-    bookies: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmAdds:
-    """Resolve all adds up to *last*, in order."""
-
-    last: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class ChooseReplacements:
-    """Pick a bookie for each of *indexes* of *ensemble*, none of *exclude*.
-
-    Report ReplacementsChosen."""
-
-    indexes: tuple[int, ...]
-    exclude: tuple[BookieId, ...]
-    ensemble: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    """CAS; report MetadataWritten, MetadataRead (it conflicted) or MetadataFailed."""
-
-    metadata: LedgerMetadata
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMetadata:
-    """Report MetadataRead or MetadataFailed."""
-
-
-class Failure(Enum):
-    """Why a writer is over."""
-
-    FENCED = "fenced"
-    NOT_ENOUGH_BOOKIES = "not enough bookies"
-    METADATA_UNAVAILABLE = "metadata unavailable"
-    WRONG_KEY = "wrong key"
-    CONFLICT = "other bytes under the same id"
-    DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class FailWriter:
-    """Fail every pending add, now and later; their outcome is unknown (rule 10)."""
-
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class FinishClose:
-    """The ledger is CLOSED at the writer's own last entry."""
-
-    metadata: LedgerMetadata
-    version: int
-
-
-WriterEffect = (
-    SendAdds
-    | PublishLac
-    | ConfirmAdds
-    | ChooseReplacements
-    | WriteMetadata
-    | ReadMetadata
-    | FailWriter
-    | FinishClose
-)
 
 
 class Phase(Enum):
@@ -257,20 +104,15 @@ class Writer:
         self.length = 0
         self.failure: Failure | None = None
         self._acks = AckTracker(metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY)
-        self._failed: dict[int, Status] = {}
-        """Slots that failed and are not replaced yet, with the reason."""
-        self._replacing: dict[int, BookieId] = {}
-        """What the CAS now under way puts in their place."""
-        self._gone: dict[BookieId, None] = {}
-        """Bookies that failed in the change under way; never picked again for it."""
+        self._change = EnsembleChange(self._acks)
         self._closing: LedgerMetadata | None = None
         self._close_requested = False
         self._published = NO_ENTRY
         self._changes = 0
         self._busy: dict[int, float] = {}
         """Slots that answered that they are too busy, since when, and nothing else since."""
-        self._resends: list[tuple[float, AddsRefused]] = []
-        """Refused by a busy bookie; sent again then."""
+        self._resends = Retries[AddsRefused](BUSY_RETRY_S)
+        """Refused by a busy bookie."""
         self._retry_at: float | None = None
         self._patience_until: float | None = None
 
@@ -281,13 +123,11 @@ class Writer:
     @property
     def is_degraded(self) -> bool:
         """True while a slot is down without a replacement."""
-        return bool(self._failed)
+        return bool(self._change.failed)
 
     def deadline(self) -> float | None:
-        times = [at for at, _ in self._resends]
-        if self._retry_at is not None:
-            times.append(self._retry_at)
-        return min(times, default=None)
+        times = (self._resends.deadline(), self._retry_at)
+        return min((at for at in times if at is not None), default=None)
 
     def step(self, event: WriterEvent, *, now: float) -> list[WriterEffect]:
         """Apply *event*; return what the driver must do, in order."""
@@ -335,12 +175,10 @@ class Writer:
         return self._sends(range(len(self._acks.slots)), first, self.last_add_pushed)
 
     def _sends(self, indexes: range | list[int], first: int, last: int) -> list[WriterEffect]:
-        effects: list[WriterEffect] = []
-        for index in indexes:
-            slot = self._acks.slots[index]
-            if not slot.down and self._acks.wants(index, first, last):
-                effects.append(SendAdds(index, slot.bookie, slot.generation, first, last))
-        return effects
+        return [
+            SendAdds(index, slot.bookie, slot.generation, first, last)
+            for index, slot in self._acks.takers(indexes, first, last)
+        ]
 
     def _stored(self, event: AddsStored) -> list[WriterEffect]:
         if not self._acks.is_current(event.index, event.generation):
@@ -389,11 +227,9 @@ class Writer:
         if event.status is Status.TOO_MANY_REQUESTS:
             since = self._busy.setdefault(event.index, now)
             if now - since < BUSY_PATIENCE_S:
-                self._resends.append((now + BUSY_RETRY_S, event))
+                self._resends.put_off(event, now)
                 return []
-        slot.down = True
-        self._failed[event.index] = event.status
-        self._gone[slot.bookie] = None
+        self._change.fail(event.index, event.status)
         if self.phase is not Phase.OPEN:
             return []  # joins the change under way, or is met after it
         may_wait = self._config.delay_ensemble_change and self._acks.quorum_is_up()
@@ -406,21 +242,16 @@ class Writer:
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         self.phase = Phase.CHANGING
         self._retry_at = None
-        return [self._choose()]
-
-    def _choose(self) -> ChooseReplacements:
-        exclude = dict.fromkeys((*self._acks.bookies, *self._gone))
-        indexes = tuple(sorted(self._failed))
-        return ChooseReplacements(indexes, tuple(exclude), self._acks.bookies)
+        return [self._change.choose()]
 
     def _replacements_chosen(self, event: ReplacementsChosen, now: float) -> list[WriterEffect]:
         if self.phase is not Phase.CHANGING:
             return []
         self._patience_until = now + METADATA_PATIENCE_S
         if event.bookies:
-            self._replacing = dict(event.bookies)
+            self._change.replacing = dict(event.bookies)
             return [self._write_change()]
-        if Status.NO_SUCH_LEDGER in self._failed.values():
+        if Status.NO_SUCH_LEDGER in self._change.failed.values():
             return [ReadMetadata()]  # it may have been deleted: no CAS is there to tell
         return self._go_on_degraded(now)
 
@@ -429,40 +260,31 @@ class Writer:
         if not self._acks.quorum_is_up():
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         self.phase = Phase.OPEN
-        self._gone.clear()
+        self._change.end()
         self._patience_until = None
         self._retry_at = now + DEGRADED_RETRY_S
         return self._progress()
 
-    def _write_change(self) -> WriterEffect:
-        ensemble = list(self.metadata.last_fragment.bookies)
-        for index, bookie in self._replacing.items():
-            ensemble[index] = bookie
-        changed = self.metadata.with_ensemble(EntryId(self.last_add_confirmed + 1), tuple(ensemble))
-        return WriteMetadata(changed, self.version)
+    def _write_change(self) -> WriteMetadata:
+        return WriteMetadata(self._change.changed(self.metadata), self.version)
 
     def _change_recorded(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
         self.metadata, self.version = metadata, version
         self._changes += 1
-        replaced = sorted(self._replacing)
-        for index in replaced:  # first un-set all of them ... (rule 22)
-            self._put(index, self._replacing[index])
-            del self._failed[index]
-        self._replacing = {}
         self._patience_until = None
-        # ... then send again what is pending ...
-        effects = self._sends(replaced, self.last_add_confirmed + 1, self.last_add_pushed)
-        if self._failed:  # more bookies failed meanwhile (rule 24)
+        effects = self._send_pending(self._change.put())
+        if self._change.failed:  # more bookies failed meanwhile (rule 24)
             return effects + self._begin_change()
-        self._gone.clear()
+        self._change.end()
         self.phase = Phase.OPEN
-        return effects + self._progress()  # ... and only then deliver
+        return effects + self._progress()  # only now that all of them are un-set
 
-    def _put(self, index: int, bookie: BookieId) -> None:
-        """Give *index* to *bookie*, with nothing stored; it has not been told the LAC either."""
-        self._acks.replace(index, bookie)
-        self._busy.pop(index, None)
+    def _send_pending(self, replaced: list[int]) -> list[WriterEffect]:
+        """Send to bookies that are new at their indexes; they were not told the LAC either."""
+        for index in replaced:
+            self._busy.pop(index, None)
         self._published = NO_ENTRY
+        return self._sends(replaced, self.last_add_confirmed + 1, self.last_add_pushed)
 
     # Close.
 
@@ -486,11 +308,9 @@ class Writer:
     def _metadata_written(self, version: int) -> list[WriterEffect]:
         if self._closing is not None:
             return self._closed(self._closing, version)
-        if self.phase is not Phase.CHANGING or not self._replacing:
+        if self.phase is not Phase.CHANGING or not self._change.replacing:
             return []
-        written = self._write_change()
-        assert isinstance(written, WriteMetadata)
-        return self._change_recorded(written.metadata, version)
+        return self._change_recorded(self._write_change().metadata, version)
 
     def _metadata_read(self, event: MetadataRead, now: float) -> list[WriterEffect]:
         stored = event.metadata
@@ -503,11 +323,10 @@ class Writer:
             if self._closing is not None and (stored.last_entry, stored.length) == end:
                 return self._closed(stored, event.version)
             return self._fail(Failure.FENCED)
-        if self.phase is Phase.CHANGING and self._replacing:
-            written = self._write_change()
-            assert isinstance(written, WriteMetadata)
-            if stored.last_fragment == written.metadata.last_fragment:
-                return self._change_recorded(stored, event.version)  # our own lost reply
+        if self._change.replacing and (
+            stored.last_fragment == self._write_change().metadata.last_fragment
+        ):
+            return self._change_recorded(stored, event.version)  # our own lost reply
         if stored.last_fragment != self.metadata.last_fragment:
             return self._fail(Failure.FENCED)  # only a writer may change the last fragment
         # Re-replication edited older fragments: keep its edits, then try again (rule 25).
@@ -516,7 +335,7 @@ class Writer:
             return self._fail(Failure.METADATA_UNAVAILABLE)
         if self._closing is not None:
             return self._begin_close()
-        if self._replacing:
+        if self._change.replacing:
             return [self._write_change()]
         return self._go_on_degraded(now)
 
@@ -537,15 +356,13 @@ class Writer:
         if self._retry_at is None or now < self._retry_at:
             return effects
         self._retry_at = None
-        if self.phase is Phase.OPEN and self._failed:
+        if self.phase is Phase.OPEN and self._change.failed:
             return effects + self._try_again()
         return [*effects, ReadMetadata()]
 
     def _resend(self, now: float) -> list[WriterEffect]:
-        due = [event for at, event in self._resends if at <= now]
-        self._resends = [(at, event) for at, event in self._resends if at > now]
         effects: list[WriterEffect] = []
-        for event in due:
+        for event in self._resends.due(now):
             if self._acks.is_current(event.index, event.generation):
                 first = max(event.first, self.last_add_confirmed + 1)
                 effects += self._sends([event.index], first, event.last)
@@ -555,16 +372,11 @@ class Writer:
         """Send to the bookies that were down: back, they just missed some entries (rule 27).
 
         If they fail again, the change that follows looks for replacements again."""
-        revived = sorted(self._failed)
-        self._failed = {}
-        for index in revived:
-            self._put(index, self._acks.slots[index].bookie)
-        effects = self._sends(revived, self.last_add_confirmed + 1, self.last_add_pushed)
-        return effects + self._progress()
+        return self._send_pending(self._change.revive()) + self._progress()
 
     def _fail(self, failure: Failure) -> list[WriterEffect]:
         self.phase = Phase.FAILED
         self.failure = failure
         self._retry_at = None
-        self._resends.clear()
+        self._resends.forget()
         return [FailWriter(failure)]

@@ -45,6 +45,21 @@ def test_what_was_added_is_read_back_in_order_after_the_close() -> None:
     asyncio.run(scenario())
 
 
+def test_the_length_counts_every_entry_from_its_add_on() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            writer = await (await cluster.client()).create()
+            first = writer.add(b"abc")
+            assert (writer.last_add_pushed, writer.length) == (0, 3)
+            await first
+            second = writer.add(b"de")
+            assert (writer.last_add_pushed, writer.length) == (1, 5)
+            await second
+            assert (await writer.close()).length == writer.length == 5
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("sizes", [(5, 3, 2), (4, 2, 2), (3, 1, 1)])
 def test_a_striped_ledger_reads_back_whole(sizes: tuple[int, int, int]) -> None:
     async def scenario() -> None:
@@ -155,6 +170,22 @@ def test_a_tail_of_a_deleted_ledger_is_told() -> None:
             await client.delete(writer.ledger_id)
             with pytest.raises(NoSuchLedger):
                 await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_begins_after_its_ledger_was_deleted_is_told_at_once() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client()
+            writer = await client.create()
+            tail = await client.open_no_recovery(writer.ledger_id)
+            waiting = asyncio.ensure_future(tail.read_some(0, wait_s=DEADLINE_S))
+            await client.delete(writer.ledger_id)
+            with pytest.raises(NoSuchLedger):
+                await waiting
+            with pytest.raises(NoSuchLedger):
+                await tail.read_some(0)
 
     asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ from ledger.errors import EntryLost, HandleClosed, LogError, NoSuchLedger, TooMa
 from ledger.metadata import LedgerState
 from ledger.protocol.answers import Fault
 from ledger.protocol.placement import RandomPlacement
-from ledger.protocol.writer import SendAdds
+from ledger.protocol.writer_events import SendAdds
 from ledger.requests import Status
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.ledger.serving import until

@@ -17,6 +17,7 @@ from ledger.errors import (
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LAYOUTS, LedgerStore
 from ledger.manager.ids import BLOCK_SIZE, BlockIds, SequentialIds
+from ledger.manager.layout import LEDGERS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
@@ -117,6 +118,33 @@ def test_a_counter_that_was_lost_does_not_begin_again(layout: str) -> None:
             with pytest.raises(DamagedMetadata) as caught:
                 await LedgerStore(store, layout).create(METADATA)
             assert "twice" in str(caught.value)
+
+    asyncio.run(scenario())
+
+
+@EACH_LAYOUT
+def test_a_counter_that_another_client_makes_meanwhile_is_not_taken_for_a_lost_one(
+    layout: str,
+) -> None:
+    class Overtaken(FlakyStore):
+        """Somebody else creates the first ledger while this client looks for ledgers."""
+
+        def __init__(self, store: MemoryStore) -> None:
+            super().__init__(store)
+            self.first: LedgerId | None = None
+            self._other = LedgerStore(store, layout)
+
+        async def children(self, path: str) -> list[str]:
+            if path == LEDGERS and self.first is None:
+                self.first = await self._other.create(METADATA)
+            return await super().children(path)
+
+    async def scenario() -> None:
+        async with opened(layout) as (store, _):
+            overtaken = Overtaken(store)
+            second = await LedgerStore(overtaken, layout).create(METADATA)
+            assert overtaken.first is not None
+            assert second != overtaken.first
 
     asyncio.run(scenario())
 

@@ -114,7 +114,7 @@ def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_codes()
                 bookie.storage.gate.clear()
             pending = writer.add(b"in flight")
             ledger_id = writer.ledger_id
-            await until(lambda: all(1 in b.storage.ledgers[ledger_id] for b in bookies))
+            await until(lambda: all(1 in b.storage.ledgers.get(ledger_id, ()) for b in bookies))
             del bookies[1].storage.ledgers[ledger_id][1]
             await writer.abandon()
             for bookie in bookies:

@@ -13,9 +13,14 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from os import cpu_count
+from typing import Final
 
 from tests.simulation.coverage import SEEDS_MIN, missing
 from tests.simulation.workload import Outcome, Simulation, SimulationError, run_seed
+
+TERMINAL_S: Final = 0.2
+LINES_S: Final = 10.0
+"""Time between two reports of progress, to a terminal and to a file."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,9 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     failures = []
     steps = 0
     seeds = options.seeds
+    progress = _Progress(len(seeds))
     for count, outcome in enumerate(_outcomes(seeds, options.jobs), 1):
         if isinstance(outcome, SimulationError):
             failures.append(outcome)
+            progress.clear()
             print(outcome, flush=True)
             if len(failures) >= options.failures_max:
                 break
@@ -40,8 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
         worlds.update(outcome.marks.keys())
         if len(seeds) == 1:
             print(f"trace {outcome.trace}")
-        elif sys.stderr.isatty():
-            print(f"\r{count}/{len(seeds)}", end="", file=sys.stderr, flush=True)
+        else:
+            progress.show(count, len(failures))
+    progress.clear()
     took_s = time.monotonic() - began
     for thing, times in sorted(marks.items()):
         print(f"  {thing:34} {times:9} times, in {worlds[thing]:6} seeds")
@@ -53,6 +61,29 @@ def main(arguments: list[str] | None = None) -> int:
     for thing in never:
         print(f"never happened in {len(seeds)} seeds: {thing}")
     return 1 if failures or never else 0
+
+
+class _Progress:
+    """Tells how far a run is: in place on a terminal, else as a line now and then."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._in_place = sys.stderr.isatty()
+        self._began = self._shown = time.monotonic()
+
+    def show(self, count: int, broken: int) -> None:
+        now = time.monotonic()
+        if now - self._shown < (TERMINAL_S if self._in_place else LINES_S):
+            return
+        self._shown = now
+        rate = count / (now - self._began)
+        line = f"{count}/{self._seeds} seeds, {broken} broken, {rate:.0f} seeds/s"
+        start, end = ("\r", "\x1b[K") if self._in_place else ("", "\n")
+        print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._in_place:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome | SimulationError]:

@@ -22,18 +22,21 @@ from bookie.core import (
     UntilChanged,
     UntilDurable,
 )
-from bookie.errors import FileDamaged, StorageFailed
+from bookie.directories import Directories
+from bookie.errors import DataMissing, FileDamaged, StorageFailed, WrongDirectory
+from bookie.identity import Identity, identify
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_SUFFIX, Mark, path_of
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
 from ledger.entry import access_key
-from ledger.errors import StorageError
+from ledger.errors import MetadataUnavailable, StorageError
 from ledger.ids import BookieId
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.disk import PowerLost, SimDisk
 from tests.simulation.host import Host
-from tests.simulation.scheduler import Action
+from tests.simulation.scheduler import Action, Timer
+from tests.simulation.store import SimStore, drive
 from tests.simulation.writing import PASSWORD
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
 DISK_READ_S: Final = (0.0001, 0.002)
 READ_ALL_BYTES: Final = 1 << 30
+INSTANCE: Final = "simulated"
+"""Of the namespace, in every cookie."""
 
 
 class SimBookie:
@@ -63,16 +68,20 @@ class SimBookie:
         self.storage: BookieStorage
         self.core: BookieCore
         self._sessions: dict[int, _Session] = {}
+        self._next_checkpoint: Timer | None = None
         self._committing = False
         self._until_durable: deque[tuple[int, Action]] = deque()
         self._until_changed: dict[int, list[Action]] = {}
+        self.serves = False
+        """Until it knows who it is and has replayed its journal it answers nobody."""
         self._cluster = cluster
         self._config = config
-        self._open()
+        self._begin()
 
     def crash(self) -> None:
         """Lose power: memory is gone, of the disk what was not synced may be."""
         self.host.crash()
+        self.serves = False
         self.disk.crash()
         self._cluster.scheduler.mark("bookie_crashed")
 
@@ -104,36 +113,43 @@ class SimBookie:
 
     def restart(self) -> None:
         """Start again on the same disk; whatever was promised must be there."""
-        if self.gone:
-            return
-        if not self._cookie_matches():
-            self._refuses_to_start("its cookie is not on its disk")
-            return
+        if not self.gone:
+            self.host.start()
+            self._begin()
+
+    def inspect(self) -> None:
+        """Open the disk once more, for a look at it that asks nobody."""
         self.host.start()
-        try:
-            self._open()
-        except PowerLost:
-            self._cluster.scheduler.mark("bookie_crashed_at_start")
-            self._went_down("loses power while it starts")
-            return
-        except (OSError, StorageFailed) as error:
-            self._cluster.scheduler.mark("bookie_could_not_start")
-            self._went_down(f"cannot start: {type(error).__name__}")
-            return
-        except FileDamaged as error:
-            if self.name not in self._cluster.oracle.lost_disks:
-                raise
-            self.crash()
-            self._refuses_to_start(type(error).__name__)
+        self._open()
+        self._check_promises()
+
+    def _begin(self) -> None:
+        """Start as `bookie.process` does: who am I, replay, register, serve."""
+        self.serves = False
+        self.host.after(0.0, self._identify)
+
+    def _identify(self) -> None:
+        """Let the production check decide whether this is the disk of this bookie (rule 74)."""
+        steps = identify(
+            SimStore(self._cluster.metadata, self.host),
+            Directories.single(self.disk),
+            bookie=self.name,
+            instance=INSTANCE,
+            address=f"{self.name}:3181",
+            entropy=self._cluster.scheduler.random.randbytes,
+        )
+        drive(steps, self._identified)
+
+    def _identified(self, _identity: Identity) -> None:
+        self._open()
+        self._cluster.metadata.register(self.host)
+        self.plan_checkpoint()
+        if self.host.life == 0:
             return
         self._check_promises()
         self._cluster.scheduler.mark("bookie_restarted")
         if any(path.endswith(FILE_SUFFIX) for path in self.disk.torn):
             self._cluster.scheduler.mark("torn_journal_replayed")
-
-    def _cookie_matches(self) -> bool:
-        """Whether this disk is the one that the metadata store knows by this name (rule 74)."""
-        return not self._disk_was_replaced
 
     def retire(self) -> None:
         """Go for good: the operator found the damage."""
@@ -153,11 +169,33 @@ class SimBookie:
         try:
             action()
         except PowerLost:
-            self._cluster.scheduler.mark("bookie_crashed_at_work")
-            self._went_down("loses power at work")
-        except StorageFailed as error:
-            self._cluster.scheduler.mark("bookie_stopped_by_its_disk")
+            if self.serves:
+                self._cluster.scheduler.mark("bookie_crashed_at_work")
+                self._went_down("loses power at work")
+            else:
+                self._cluster.scheduler.mark("bookie_crashed_at_start")
+                self._went_down("loses power while it starts")
+        except (OSError, StorageFailed, MetadataUnavailable) as error:
+            self._failed(error)
+        except (FileDamaged, WrongDirectory) as error:
+            if self.serves or self.name not in self._cluster.oracle.lost_disks:
+                raise  # its disk is as it left it
+            if isinstance(error, DataMissing):
+                self._cluster.scheduler.mark("cookie_check_refused")
+            self.crash()
+            self._refuses_to_start(type(error).__name__)
+
+    def _failed(self, error: Exception) -> None:
+        scheduler = self._cluster.scheduler
+        if not self.serves:
+            without_store = isinstance(error, MetadataUnavailable)
+            scheduler.mark("bookie_could_not_ask" if without_store else "bookie_could_not_start")
+            self._went_down(f"cannot start: {type(error).__name__}")
+        elif isinstance(error, StorageFailed):
+            scheduler.mark("bookie_stopped_by_its_disk")
             self._went_down(f"stops: {type(error).__name__}")
+        else:
+            raise error
 
     def _went_down(self, what: str) -> None:
         self._cluster.scheduler.note(self.name, what)
@@ -174,13 +212,14 @@ class SimBookie:
         self._committing = False
         self._until_durable.clear()
         self._until_changed.clear()
-        self._cluster.metadata.register(self.host)
-        self._later(self._cluster.checkpoint_s, self._checkpoint)
+        self.serves = True
 
     # Requests, as they arrive.
 
     def add(self, run: AddRun, connection: int, reply: Callable[[Status], None]) -> None:
         """Take *run* as the next batch of *connection*."""
+        if not self.serves:
+            return
         session = self._sessions.get(connection)
         if session is None:
             session = self._sessions[connection] = _Session(self.core.session())
@@ -191,11 +230,15 @@ class SimBookie:
         self.after_work()
 
     def read(self, query: ReadQuery, reply: Callable[[ReadAnswer], None]) -> None:
+        if not self.serves:
+            return
         answer = partial(self._answer_read, query.ledger_id, query.fence, reply)
         failed = ReadAnswer(Status.IO_ERROR)
         _Request(self, self.core.read(query), answer, failed, query.wait_ms / 1000).resume(None)
 
     def read_lac(self, query: LacQuery, reply: Callable[[LacAnswer], None]) -> None:
+        if not self.serves:
+            return
         answer = partial(self._answer_read, query.ledger_id, query.fence, reply)
         failed = LacAnswer(Status.IO_ERROR)
         _Request(self, self.core.read_lac(query), answer, failed, 0.0).resume(None)
@@ -262,10 +305,11 @@ class SimBookie:
             knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)
             if self.name in history.fenced and not knows:
                 history.broken_fences.append(f"{self.name} forgot its fence in a restart")
-            if self._disk_was_replaced:
-                continue
             promised = [entry for entry, held in history.copies.items() if self.name in held]
             if not promised:
+                continue
+            if self._disk_was_replaced:
+                history.broken_promises.append(f"{self.name} serves again, on an empty disk")
                 continue
             query = ReadQuery(ledger_id, key, min(promised), max(promised), READ_ALL_BYTES)
             answer = self.storage.read(query)
@@ -324,7 +368,16 @@ class SimBookie:
     def _checkpoint(self) -> None:
         self.storage.checkpoint()
         self._cluster.scheduler.mark("checkpoint")
-        self._later(self._cluster.checkpoint_s, self._checkpoint)
+        self.plan_checkpoint()
+
+    def plan_checkpoint(self, after_s: float | None = None) -> None:
+        """Let the next checkpoint begin *after_s* from now; draw that if it is not given."""
+        if self._next_checkpoint is not None:
+            self._next_checkpoint.cancel()
+        if after_s is None:
+            after_s = self._cluster.scheduler.random.uniform(*self._cluster.checkpoint_s)
+        if self.serves:
+            self._next_checkpoint = self.host.after(after_s, self._checkpoint)
 
     def _later(self, range_s: tuple[float, float], action: Action) -> None:
         self.host.after(self._cluster.scheduler.random.uniform(*range_s), action)

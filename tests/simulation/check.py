@@ -12,9 +12,12 @@ from tests.simulation.invariants import (
     fence_is_for_ever,
     fragments_strictly_ordered,
     lac_never_above_acknowledged,
+    ledger_ids_never_reused,
     no_divergence_between_client_and_metadata,
     no_out_of_order_entries,
+    placement_keeps_its_promises,
     read_value_never_changes,
+    unconfirmed_reads_are_verified,
 )
 from tests.simulation.oracle import LedgerHistory, Oracle
 
@@ -33,6 +36,9 @@ INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
         closed_never_below_seen_lac,
         closed_length_is_that_of_its_entries,
         no_divergence_between_client_and_metadata,
+        unconfirmed_reads_are_verified,
+        ledger_ids_never_reused,
+        placement_keeps_its_promises,
     )
 }
 

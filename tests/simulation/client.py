@@ -10,16 +10,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, assert_never
 
-from ledger.errors import BadVersion, MetadataError, NoSuchNode
+from ledger import machine_loop
 from ledger.ids import BookieId, LedgerId
+from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
-from ledger.protocol.placement import choose_ensemble
+from ledger.protocol.placement import Pool
+from ledger.protocol.quarantine import Quarantine
+from ledger.protocol.shared import (
+    MetadataEffect,
+    MetadataEvent,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    WriteMetadata,
+)
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.host import Host
 from tests.simulation.network import Stream
-from tests.simulation.scheduler import Timer
+from tests.simulation.oracle import Choice
+from tests.simulation.scheduler import Action, Timer
+from tests.simulation.store import SimStore, drive
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -31,7 +43,6 @@ EffectOut_co = TypeVar("EffectOut_co", covariant=True)
 
 ADD_TIMEOUT_S: Final = 1.0
 READ_TIMEOUT_S: Final = 1.0
-QUARANTINE_S: Final = 30.0
 
 
 class Machine(Protocol[EventIn_contra, EffectOut_co]):
@@ -48,10 +59,13 @@ class Client(Generic[Event, Effect]):
         self.name = name
         self.ledger_id = ledger_id
         self.host = Host(cluster.scheduler, name)
+        self.ledgers = LedgerStore(
+            SimStore(cluster.metadata, self.host), cluster.choices.layout.name
+        )
+        self.quarantine = Quarantine(cluster.choices.quarantine)
         self.done = False
         """True iff this client wants nothing more: finished or failed."""
         self._streams: dict[BookieId, Stream[Status]] = {}
-        self._quarantined: dict[BookieId, float] = {}
         self._inbox: deque[Event] = deque()
         self._stepping = False
         self._alarm: Timer | None = None
@@ -148,56 +162,88 @@ class Client(Generic[Event, Effect]):
             timeout_s=READ_TIMEOUT_S,
         )
 
-    def replacements(
-        self, indexes: Sequence[int], exclude: Sequence[BookieId]
-    ) -> tuple[tuple[int, BookieId], ...]:
-        """Pick a bookie that is registered for each index, or none at all."""
-        now = self.host.clock()
-        self._quarantined = {b: until for b, until in self._quarantined.items() if until > now}
-        chosen = choose_ensemble(
-            len(indexes),
+    def reported(self, bookie: BookieId, status: Status) -> None:
+        """Take note of what *bookie* answered, as `ledger.environment` does."""
+        self.quarantine.reported(bookie, status, now=self.host.clock())
+
+    def pool(self) -> Pool:
+        """Return what placement may choose from now."""
+        return Pool(
             self.cluster.metadata.available(),
+            avoid=self.quarantine.quarantined(now=self.host.clock()),
+            racks=self.cluster.racks,
+        )
+
+    def replacements(
+        self, indexes: Sequence[int], exclude: Sequence[BookieId], ensemble: Sequence[BookieId]
+    ) -> tuple[tuple[int, BookieId], ...]:
+        """Pick a bookie that is registered for each index, as many as there are."""
+        if self.cluster.on_change is not None:
+            self.cluster.on_change(self.ledger_id)
+        pool = self.pool()
+        picked = self.cluster.choices.placement.replacements(
+            self.cluster.quorum,
+            ensemble,
+            indexes,
+            pool,
             self.cluster.scheduler.random,
             exclude=exclude,
-            avoid=self._quarantined,
         )
-        if chosen is None:
-            self.mark("no_replacement")
-        return tuple(zip(indexes, chosen or (), strict=bool(chosen)))
+        if len(picked) < len(indexes):
+            self.mark("partial_replacement" if picked else "no_replacement")
+        self.placed(pool, len(indexes), tuple(b for _, b in picked), (*ensemble, *exclude))
+        return picked
 
-    def quarantine(self, bookie: BookieId) -> None:
-        """Prefer other bookies for a while."""
-        self._quarantined[bookie] = self.host.clock() + QUARANTINE_S
+    def placed(
+        self,
+        pool: Pool,
+        wanted: int,
+        chosen: tuple[BookieId, ...],
+        exclude: tuple[BookieId, ...],
+    ) -> None:
+        """Report what placement chose of *pool*."""
+        choice = Choice(
+            who=self.name,
+            wanted=wanted,
+            chosen=chosen,
+            available=pool.available,
+            exclude=exclude,
+            avoid=tuple(pool.avoid),
+        )
+        if any(bookie in choice.avoid for bookie in chosen):
+            self.mark("quarantined_bookie_needed")
+        elif any(bookie in choice.avoid for bookie in choice.free):
+            self.mark("quarantined_bookie_avoided")
+        if len({pool.racks.get(bookie) for bookie in chosen}) > 1:
+            self.mark("racks_mixed")
+        self.cluster.oracle.placed(self.ledger_id, choice)
 
     # Metadata of the ledger.
 
-    def write_metadata(
+    def carry_out(self, effect: MetadataEffect, on_event: Callable[[MetadataEvent], None]) -> None:
+        """Do what *effect* says by the production code; give *on_event* what came of it."""
+        steps = machine_loop.carry_out(effect, self.ledgers, self.ledger_id)
+        drive(steps, partial(self._carried_out, effect, on_event))
+
+    def _carried_out(
         self,
-        metadata: LedgerMetadata,
-        version: int,
-        *,
-        written: Callable[[int], None],
-        read: Callable[[LedgerMetadata | None, int], None],
-        failed: Callable[[], None],
+        effect: MetadataEffect,
+        on_event: Callable[[MetadataEvent], None],
+        event: MetadataEvent,
     ) -> None:
-        """CAS; on a conflict read and report that, as the driver does."""
-
-        def done(outcome: int | MetadataError) -> None:
-            if isinstance(outcome, int):
-                self.note(f"wrote {describe(metadata)} as version {outcome}")
-                written(outcome)
-            elif isinstance(outcome, BadVersion):
-                self.note("lost a metadata write to somebody else")
-                self.mark("metadata_conflict")
-                self.read_metadata(read=read, failed=failed)
-            elif isinstance(outcome, NoSuchNode):
-                read(None, -1)
-            else:
-                self.note("does not know whether its metadata write happened")
-                self.mark("metadata_write_unknown")
-                failed()
-
-        self.cluster.metadata.set_ledger(self.host, self.ledger_id, metadata, version, done)
+        if isinstance(effect, WriteMetadata):
+            match event:
+                case MetadataWritten(version):
+                    self.note(f"wrote {describe(effect.metadata)} as version {version}")
+                case MetadataRead(metadata):
+                    self.note("lost a metadata write to somebody else")
+                    self.mark("metadata_conflict" if metadata else "metadata_gone")
+                case MetadataFailed():
+                    self.note("does not know whether its metadata write happened")
+                    self.mark("metadata_write_unknown")
+                case _:
+                    assert_never(event)
+        on_event(event)
 
     def read_metadata(
         self,
@@ -205,15 +251,28 @@ class Client(Generic[Event, Effect]):
         read: Callable[[LedgerMetadata | None, int], None],
         failed: Callable[[], None],
     ) -> None:
-        def done(outcome: tuple[LedgerMetadata, int] | MetadataError) -> None:
-            if isinstance(outcome, tuple):
-                read(*outcome)
-            elif isinstance(outcome, NoSuchNode):
-                read(None, -1)
+        def done(event: MetadataRead | MetadataFailed) -> None:
+            if isinstance(event, MetadataRead):
+                read(event.metadata, event.version)
             else:
                 failed()
 
-        self.cluster.metadata.get_ledger(self.host, self.ledger_id, done)
+        drive(machine_loop.read_metadata(self.ledgers, self.ledger_id), done)
+
+    def watch_metadata(self, changed: Action) -> None:
+        """Call *changed* after each change of the ledger's metadata."""
+
+        async def follow() -> None:
+            watch = self.ledgers.watch(self.ledger_id)
+            while True:
+                await watch.changed()
+                changed()
+
+        drive(follow(), _ignore)
+
+
+def _ignore(_outcome: object) -> None:
+    """Nobody waits for it."""
 
 
 def describe(metadata: LedgerMetadata) -> str:

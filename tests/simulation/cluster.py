@@ -1,11 +1,17 @@
 """One simulated world: bookies, metadata store, network and clients on one scheduler."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from bookie.storage_config import StorageConfig
-from ledger.entry import access_key
-from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.metadata import Fragment, LedgerMetadata
+from ledger.errors import MetadataUnavailable
+from ledger.ids import BookieId, LedgerId
+from ledger.manager import LAYOUTS, Layout, LedgerStore
+from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement, RandomPlacement
+from ledger.protocol.quarantine import QuarantineConfig
+from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from tests.simulation.bookie import SimBookie
 from tests.simulation.host import Host
@@ -14,8 +20,30 @@ from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.store import SimStore, drive
 from tests.simulation.tailing import TailingClient
-from tests.simulation.writing import PASSWORD, WritingClient
+from tests.simulation.writing import WritingClient
+
+DELETE_RETRY_S: Final = 0.5
+CALM_CHECKPOINT_S: Final = 600.0, 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a client of production is configured with, and the namespace it finds."""
+
+    rack_aware: bool = True
+    quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
+    writer_config: WriterConfig = field(default_factory=WriterConfig)
+    layout: Layout = LAYOUTS["longhierarchical"]
+    racks: int = 1
+    """Bookies are in so many racks, in turn."""
+    unconfirmed: float = 0.0
+    """Share of a reader's reads that are unconfirmed ones."""
+
+    @property
+    def placement(self) -> PlacementPolicy:
+        return RackAwarePlacement() if self.rack_aware else RandomPlacement()
 
 
 class Cluster:
@@ -28,16 +56,27 @@ class Cluster:
         storage: StorageConfig,
         fsync_s: tuple[float, float],
         checkpoint_s: tuple[float, float],
+        choices: Choices,
     ) -> None:
         self.scheduler = scheduler
         self.quorum = quorum
         self.fsync_s, self.checkpoint_s = fsync_s, checkpoint_s
+        self._checkpoint_s = checkpoint_s
+        self.choices = choices
         self.network = Network(scheduler)
         self.oracle = Oracle()
-        self.metadata = SimMetadata(scheduler, self.network, self.oracle)
+        self.metadata = SimMetadata(scheduler, self.network, self.oracle, choices.layout)
+        self.racks: dict[BookieId, str] = {}
+        self.operator = Host(scheduler, "operator")
+        self.ledgers = LedgerStore(SimStore(self.metadata, self.operator), choices.layout.name)
+        """The operator's way to the ledgers: deletes and lists them."""
         names = [BookieId(f"b{number}") for number in range(1, bookies + 1)]
+        for number, name in enumerate(names):
+            self.racks[name] = f"r{number % choices.racks}"
         self.bookies = {name: SimBookie(self, name, storage) for name in names}
         self.on_new_bookie: Callable[[SimBookie], None] | None = None
+        self.on_change: Callable[[LedgerId], None] | None = None
+        """Told when a client begins to change a ledger's ensemble."""
         self._storage = storage
         self.writers: list[WritingClient] = []
         self.recoverers: list[RecoveringClient] = []
@@ -48,6 +87,7 @@ class Cluster:
         """Return every machine of this world."""
         return [
             self.metadata.host,
+            self.operator,
             *(bookie.host for bookie in self.bookies.values()),
             *(writer.host for writer in self.writers),
             *(recoverer.host for recoverer in self.recoverers),
@@ -58,22 +98,15 @@ class Cluster:
         """Let a bookie without data take the place of *old*, under a name of its own."""
         stem, _, number = old.name.partition(".")
         name = BookieId(f"{stem}.{int(number or 1) + 1}")
+        self.racks[name] = self.racks[old.name]
         bookie = self.bookies[name] = SimBookie(self, name, self._storage)
         self.scheduler.mark("new_incarnation")
         if self.on_new_bookie is not None:
             self.on_new_bookie(bookie)
 
     def writer(self) -> WritingClient:
-        """Return the writer of a new ledger on bookies chosen at random."""
-        ledger_id = LedgerId(len(self.writers) + 1)
-        ensemble = self.scheduler.random.sample(tuple(self.bookies), self.quorum.ensemble)
-        metadata = LedgerMetadata(
-            quorum=self.quorum,
-            fragments=(Fragment(EntryId(0), tuple(ensemble)),),
-            access_key=access_key(PASSWORD),
-        )
-        self.metadata.create_ledger(ledger_id, metadata)
-        client = WritingClient(self, f"writer{ledger_id}", ledger_id, metadata)
+        """Return a writer that has no ledger yet."""
+        client = WritingClient(self, f"writer{len(self.writers) + 1}")
         self.writers.append(client)
         return client
 
@@ -91,3 +124,43 @@ class Cluster:
         self.readers.append(client)
         client.begin()
         return client
+
+    def delete(self, ledger_id: LedgerId) -> None:
+        """Delete the ledger, whoever uses it and however often that takes."""
+
+        async def delete() -> bool:
+            try:
+                await self.ledgers.delete(ledger_id)
+            except MetadataUnavailable:
+                return False
+            return True
+
+        def done(deleted: bool) -> None:
+            if deleted:
+                self.scheduler.mark("ledger_deleted")
+            else:
+                self.operator.after(DELETE_RETRY_S, partial(self.delete, ledger_id))
+
+        drive(delete(), done)
+
+    def list_ledgers(self, on_done: Callable[[list[LedgerId]], object]) -> None:
+        """Give *on_done* what the operator sees of all ledgers."""
+
+        async def listed() -> list[LedgerId]:
+            return [ledger_id async for ledger_id in self.ledgers.list()]
+
+        drive(listed(), on_done)
+
+    def calm(self) -> None:
+        """Let what happens again and again happen seldom, so that hours pass in few steps."""
+        self.metadata.calm()
+        self._set_checkpoints(CALM_CHECKPOINT_S)
+
+    def hurry(self) -> None:
+        """Let bookies work as before; sessions stay long."""
+        self._set_checkpoints(self._checkpoint_s)
+
+    def _set_checkpoints(self, range_s: tuple[float, float]) -> None:
+        self.checkpoint_s = range_s
+        for bookie in self.bookies.values():
+            bookie.plan_checkpoint()

@@ -170,6 +170,7 @@ class SimDisk:
         self._directories: dict[str, _Directory] = {"": _Directory()}
         self._durable_directories: dict[str, None] = {"": None}
         self._failing: list[tuple[str, str, int]] = []
+        self._bad: tuple[str, str] | None = None
 
     def crash(self, loss: Loss = Loss.TORN) -> None:
         """Lose power, and come back with what was synced and as much else as *loss* says."""
@@ -194,6 +195,7 @@ class SimDisk:
         self.lives += 1
         self.crash_at = self._crash_before = None
         self._off = self._locked = False
+        self._bad = None
 
     def crash_before(self, operation: str, path: str) -> None:
         """Lose power when the next *operation* on a path that begins with *path* begins."""
@@ -202,6 +204,15 @@ class SimDisk:
     def fail(self, operation: str, path: str = "", number: int = errno.EIO) -> None:
         """Let the next *operation* on a path that begins with *path* raise, once."""
         self._failing.append((operation, path, number))
+
+    def go_bad(self, operation: str, path: str) -> None:
+        """Let every *operation* on a path that begins with *path* raise, until `heal_bad`.
+
+        A restart ends it too."""
+        self._bad = (operation, path)
+
+    def heal_bad(self) -> None:
+        self._bad = None
 
     def files(self) -> list[str]:
         """Return the paths of all files, in order."""
@@ -219,6 +230,7 @@ class SimDisk:
         self.crash_at = self._crash_before = None
         self.capacity_bytes = None
         self._failing.clear()
+        self._bad = None
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
         """Change bytes behind everybody's back, for good."""
@@ -261,6 +273,8 @@ class SimDisk:
             if self.crash_at is not None and self.operations >= self.crash_at:
                 self._off = True
                 raise PowerLost(f"operation {self.operations}: {operation} {path}")
+        if self._bad is not None and operation == self._bad[0] and path.startswith(self._bad[1]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         for failing in self._failing:
             wanted, prefix, number = failing
             if wanted == operation and path.startswith(prefix):

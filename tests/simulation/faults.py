@@ -6,6 +6,7 @@ Each fault picks its victim when it strikes and ends some time later, at the lat
 from collections.abc import Callable
 from functools import partial
 
+from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from ledger.entry import access_key, encode_frame
 from ledger.ids import LedgerId
 from ledger.requests import AddRun
@@ -39,7 +40,8 @@ class Faults:
         if self._profile.crashes:
             kinds += [self._crash_bookie, self._crash_at_work, self._crash_at_work, self._crash_all]
         if self._profile.disk_errors:
-            kinds += [self._fail_sync, self._fail_read, self._fail_read, self._fill_disk]
+            kinds += [self._fail_sync, self._fail_read, self._fill_disk]
+            kinds += [self._go_bad, self._go_bad]
         if self._profile.pauses:
             kinds += [self._pause_bookie, self._pause_metadata]
         if self._profile.partitions:
@@ -66,7 +68,7 @@ class Faults:
             if not bookie.host.up:
                 bookie.restart()
         for host in self._cluster.hosts:
-            if host.paused:
+            if host.paused and not host.asleep:
                 host.resume()
 
     def _strike(self, fault: Action) -> None:
@@ -174,8 +176,30 @@ class Faults:
 
     def _fail_read(self) -> None:
         bookie = self._random.choice(self._bookies())
-        if bookie.host.up:
+        if bookie.serves:
             bookie.disk.fail("read")
+
+    def _go_bad(self) -> None:
+        """Entry logs cannot be read for a while."""
+        bookie = self._random.choice(self._bookies())
+        if bookie.serves:
+            self._unreadable(bookie)
+
+    def _unreadable(self, bookie: SimBookie) -> None:
+        bookie.disk.go_bad("read", ENTRY_LOGS)
+        self._scheduler.mark("disk_unreadable")
+        self._later(4.0, bookie.disk.heal_bad)
+
+    def spoil(self, ledger_id: LedgerId) -> None:
+        """Let a bookie of the ledger that is being recovered move all it has to entry logs, and
+        be unable to read them: it cannot tell whether it has what recovery writes back."""
+        if not self._profile.disk_errors or not self._scheduler.chance(0.4):
+            return
+        fragment = self._cluster.oracle.ledgers[ledger_id].recorded.last_fragment
+        bookie = self._cluster.bookies[self._random.choice(fragment.bookies)]
+        if bookie.serves and not bookie.host.paused:
+            bookie.plan_checkpoint(self._random.uniform(0.0, 0.005))
+            self._unreadable(bookie)
 
     def _crash_all(self) -> None:
         """The power fails for all bookies at once."""

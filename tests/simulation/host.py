@@ -16,6 +16,8 @@ class Host:
         self.name = name
         self.up = True
         self.paused = False
+        self.asleep = False
+        """Paused for hours: it wakes up when everything else is over."""
         self.life = 0
         """Number of crashes so far."""
         self.guard: Callable[[Action], None] = _run
@@ -44,7 +46,7 @@ class Host:
         assert self.up, f"{self.name} is down already"
         self.scheduler.note(self.name, "crashes")
         self.up = False
-        self.paused = False
+        self.paused = self.asleep = False
         self.life += 1
         self._held.clear()
 
@@ -62,7 +64,7 @@ class Host:
         """Go on where the pause began; what became due meanwhile runs now, in order."""
         assert self.paused, f"{self.name} is not paused"
         self.scheduler.note(self.name, "wakes up")
-        self.paused = False
+        self.paused = self.asleep = False
         held, self._held = self._held, []
         for life, timer in held:
             self.scheduler.after(0.0, partial(self._due, life, timer))

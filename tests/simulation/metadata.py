@@ -1,9 +1,9 @@
 """The metadata store of the simulation: the production tree behind a simulated network.
 
 The tree is the one that `memory://` serves; here every call takes time, its reply may be lost
-after it was done, and it may arrive twice, so a client can be told "conflict" by its own
-write. Sessions are leases: a host that crashes, is paused or is cut off loses its ephemeral
-nodes, and makes them again when it is back (rule 79).
+after it was done, and while somebody waits for it it may be done twice, so a client can be
+told "conflict" by its own write. Sessions are leases: a host that crashes, is paused or is
+cut off loses its ephemeral nodes, and makes them again when it is back (rule 79).
 """
 
 from collections.abc import Callable
@@ -11,9 +11,11 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ledger.errors import MetadataError, MetadataUnavailable
-from ledger.ids import BookieId, LedgerId
+from ledger.ids import BookieId
+from ledger.manager.layout import LEDGERS, Layout
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.tree import Tree
+from ledger.registry import AVAILABLE
 from tests.simulation.host import Host
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
@@ -25,19 +27,32 @@ CALL_TIMEOUT_S: Final = 2.0
 SESSION_S: Final = 6.0
 HEARTBEAT_S: Final = 2.0
 WATCH_RETRY_S: Final = 1.0
-AVAILABLE: Final = "/bookies/available"
+CALM_SESSION_S: Final = 1800.0
+CALM_HEARTBEAT_S: Final = 600.0
 
 
 class SimMetadata:
-    def __init__(self, scheduler: Scheduler, network: Network, oracle: Oracle) -> None:
+    def __init__(
+        self, scheduler: Scheduler, network: Network, oracle: Oracle, layout: Layout
+    ) -> None:
         self.host = Host(scheduler, "metadata")
         self.tree = Tree()
+        self.tree.create(LEDGERS)
+        self.session_s, self.heartbeat_s = SESSION_S, HEARTBEAT_S
+        self._layout = layout
         self._scheduler = scheduler
         self._network = network
         self._oracle = oracle
         self._leases: dict[str, Timer] = {}
         self._sessions = 0
+        self._calls = 0
+        self._done: dict[str, int] = {}
+        """The last call of each client that was done."""
         self._watches: dict[str, list[tuple[Host, Callable[[], None]]]] = {}
+
+    def calm(self) -> None:
+        """Let sessions be long from now on, so that hours pass in few steps."""
+        self.session_s, self.heartbeat_s = CALM_SESSION_S, CALM_HEARTBEAT_S
 
     def call(
         self,
@@ -46,25 +61,37 @@ class SimMetadata:
         operation: Callable[[Tree], Result],
         on_done: Callable[[Result | MetadataError], None],
     ) -> None:
-        """Do *operation* at the store; tell *client* the result, or an error of the port."""
+        """Do *operation* at the store; tell *client* the result, or an error of the port.
 
-        def handle(reply: Callable[[Result | MetadataError], None]) -> None:
+        A call that nobody waits for any more may still be done, but not after a later one of
+        the same client: a session is in order, and forgets what came by an older connection."""
+        self._calls += 1
+        number = self._calls
+        waiting = [True]
+
+        def handle(reply: Callable[[tuple[Result | MetadataError]], None]) -> None:
+            if not waiting and number <= self._done.get(client.name, 0):
+                return
+            self._done[client.name] = max(number, self._done.get(client.name, 0))
             try:
                 answer: Result | MetadataError = operation(self.tree)
             except MetadataError as error:
                 answer = error
             self._notify()
-            reply(answer)
+            reply((answer,))
 
-        def done(answer: Result | MetadataError | None) -> None:
+        def done(answer: tuple[Result | MetadataError] | None) -> None:
+            waiting.clear()
             if answer is None:
-                answer = MetadataUnavailable("simulated", what, CALL_TIMEOUT_S)
-            on_done(answer)
+                on_done(MetadataUnavailable("simulated", what, CALL_TIMEOUT_S))
+            else:
+                on_done(answer[0])
 
         self._network.request(client, self.host, handle, done, timeout_s=CALL_TIMEOUT_S)
 
     def _notify(self) -> None:
         for path in self.tree.take_changed():
+            self._report(path)
             for client, changed in self._watches.get(path, ()):
                 self._tell(client, changed)
 
@@ -78,49 +105,22 @@ class SimMetadata:
             delay_s = self._network.delay_s(self.host, client)
             self._scheduler.after(delay_s, partial(client.arrive, changed))
 
-    # Ledgers.
+    def _report(self, path: str) -> None:
+        """Tell the oracle what the store holds of a ledger now."""
+        names = tuple(path.split("/")[2:])
+        if not path.startswith(LEDGERS) or len(names) != self._layout.depth:
+            return
+        ledger_id = self._layout.ledger_id(names)
+        version = self.tree.exists(path)
+        if version is None:
+            self._oracle.deleted(ledger_id)
+        else:
+            metadata = LedgerMetadata.decode(self.tree.get(path).value, path=path)
+            self._oracle.recorded(ledger_id, version, metadata)
 
-    def watch_ledger(self, client: Host, ledger_id: LedgerId, changed: Callable[[], None]) -> None:
-        """Call *changed* on *client* a little after each change of the ledger's metadata."""
-        self._watches.setdefault(_path(ledger_id), []).append((client, changed))
-
-    def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """Store a new ledger at once; creation itself is not under test here."""
-        self.tree.create(_path(ledger_id), metadata.encode())
-        self._oracle.recorded(ledger_id, 0, metadata)
-
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger at once, whoever uses it."""
-        self.tree.delete(_path(ledger_id))
-        self._oracle.recorded(ledger_id, 0, None)
-        self._notify()
-
-    def get_ledger(
-        self,
-        client: Host,
-        ledger_id: LedgerId,
-        on_done: Callable[[tuple[LedgerMetadata, int] | MetadataError], None],
-    ) -> None:
-        def operation(tree: Tree) -> tuple[LedgerMetadata, int]:
-            node = tree.get(_path(ledger_id))
-            return LedgerMetadata.decode(node.value, path=_path(ledger_id)), node.version
-
-        self.call(client, "get", operation, on_done)
-
-    def set_ledger(
-        self,
-        client: Host,
-        ledger_id: LedgerId,
-        metadata: LedgerMetadata,
-        version: int,
-        on_done: Callable[[int | MetadataError], None],
-    ) -> None:
-        def operation(tree: Tree) -> int:
-            written = tree.set(_path(ledger_id), metadata.encode(), version)
-            self._oracle.recorded(ledger_id, written, metadata)
-            return written
-
-        self.call(client, "set", operation, on_done)
+    def watch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
+        """Call *changed* on *client* a little after each change of *path*."""
+        self._watches.setdefault(path, []).append((client, changed))
 
     # Bookies.
 
@@ -134,8 +134,12 @@ class SimMetadata:
         """Keep *bookie* registered as long as its session lives; begin again after a loss."""
         self._sessions += 1
         session = f"{bookie.name}/{self._sessions}"
-        self._leases[session] = self._scheduler.after(SESSION_S, partial(self._expire, session))
+        self._lease(session)
         self._heartbeat(bookie, session)
+
+    def _lease(self, session: str) -> None:
+        expire = partial(self._expire, session)
+        self._leases[session] = self._scheduler.after(self.session_s, expire)
 
     def _heartbeat(self, bookie: Host, session: str) -> None:
         def operation(tree: Tree) -> bool:
@@ -143,7 +147,7 @@ class SimMetadata:
             if lease is None:
                 return False
             lease.cancel()
-            self._leases[session] = self._scheduler.after(SESSION_S, partial(self._expire, session))
+            self._lease(session)
             path = f"{AVAILABLE}/{bookie.name}"
             if tree.exists(path) is None:  # else the node of an earlier session must go first
                 tree.create(path, owner=session)
@@ -154,7 +158,7 @@ class SimMetadata:
                 self._scheduler.mark("session_expired")
                 self.register(bookie)
             else:
-                bookie.after(HEARTBEAT_S, partial(self._heartbeat, bookie, session))
+                bookie.after(self.heartbeat_s, partial(self._heartbeat, bookie, session))
 
         self.call(bookie, "heartbeat", operation, done)
 
@@ -163,7 +167,3 @@ class SimMetadata:
         del self._leases[session]
         self.tree.end_session(session)
         self._notify()
-
-
-def _path(ledger_id: LedgerId) -> str:
-    return f"/ledgers/L{ledger_id:010d}"

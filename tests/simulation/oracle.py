@@ -9,8 +9,26 @@ be in the ledger or not, but if so with those bytes.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ledger.ids import NO_ENTRY, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which bookies were picked of which, by whom."""
+
+    who: str
+    wanted: int
+    chosen: tuple[BookieId, ...]
+    available: tuple[BookieId, ...]
+    exclude: tuple[BookieId, ...]
+    """None of these may be picked; the other members of the ensemble are among them."""
+    avoid: tuple[BookieId, ...]
+    """These only if there are not enough others."""
+
+    @property
+    def free(self) -> list[BookieId]:
+        return [bookie for bookie in self.available if bookie not in self.exclude]
 
 
 @dataclass(slots=True)
@@ -42,7 +60,15 @@ class LedgerHistory:
     """Highest last-add-confirmed that any client believed, the writer included."""
     seen_lac_by: str = ""
     reads: list[tuple[str, int, bytes]] = field(default_factory=list)
-    """(reader, entry id, frame) of each entry delivered to an application."""
+    """(reader, entry id, frame) of each entry delivered to an application as confirmed."""
+    peeks: list[tuple[str, int, bytes]] = field(default_factory=list)
+    """The same, of entries delivered by unconfirmed reads above what was confirmed."""
+    owners: list[str] = field(default_factory=list)
+    """Who was told that it had created this ledger."""
+    revived: bool = False
+    """Whether it was stored again after it was deleted."""
+    choices: list[Choice] = field(default_factory=list)
+    """What placement chose for it, in order."""
     conclusions: list[tuple[str, LedgerMetadata]] = field(default_factory=list)
     """(client, metadata) for each client that was told that the ledger is CLOSED."""
     checked: dict[str, int] = field(default_factory=dict)
@@ -52,6 +78,11 @@ class LedgerHistory:
     def recorded(self) -> LedgerMetadata:
         """What the metadata store holds now."""
         return self.metadata[-1][1]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the metadata store has the ledger."""
+        return bool(self.metadata) and not self.deleted
 
     def unchecked(self, invariant: str, last: int) -> range:
         """Return those entries up to *last* that *invariant* must look at now.
@@ -139,10 +170,23 @@ class Oracle:
     def concluded(self, ledger_id: int, metadata: LedgerMetadata, *, who: str) -> None:
         self.ledger(ledger_id).conclusions.append((who, metadata))
 
-    def recorded(self, ledger_id: int, version: int, metadata: LedgerMetadata | None) -> None:
-        """The metadata store holds this now; None: the ledger was deleted."""
+    def recorded(self, ledger_id: int, version: int, metadata: LedgerMetadata) -> None:
+        """The metadata store holds this now."""
         history = self.ledger(ledger_id)
-        if metadata is None:
-            history.deleted = True
-        else:
-            history.metadata.append((version, metadata))
+        history.revived |= history.deleted
+        history.metadata.append((version, metadata))
+
+    def deleted(self, ledger_id: int) -> None:
+        """The metadata store does not hold the ledger any more."""
+        self.ledger(ledger_id).deleted = True
+
+    def created(self, ledger_id: int, *, who: str) -> None:
+        """*who* was told that the new ledger is its own."""
+        self.ledger(ledger_id).owners.append(who)
+
+    def peeked(self, ledger_id: int, entry_id: int, frame: bytes, *, who: str) -> None:
+        """*who* was given an entry by an unconfirmed read, above what is confirmed."""
+        self.ledger(ledger_id).peeks.append((who, entry_id, frame))
+
+    def placed(self, ledger_id: int, choice: Choice) -> None:
+        self.ledger(ledger_id).choices.append(choice)

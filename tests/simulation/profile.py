@@ -10,7 +10,11 @@ from random import Random
 from typing import Final
 
 from bookie.storage_config import StorageConfig
+from ledger.manager import LAYOUTS
+from ledger.protocol.quarantine import QuarantineConfig
+from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
+from tests.simulation.cluster import Choices
 from tests.simulation.network import Weather
 
 QUORUMS: Final = (
@@ -71,7 +75,15 @@ class Profile:
     writer_closes: bool
     """False: it is left open and somebody recovers it."""
     writer_fate: str
-    """What happens to the writer: "lives", "crashes" or "is paused"."""
+    """What happens to the writer: "lives", "crashes", "is paused", or "sleeps" for hours."""
+    begins_calm: bool
+    """Whether ledgers are created before anything goes wrong."""
+    recoverers_sleep: float
+    """How probably a recoverer is paused half way and wakes up hours later."""
+    deletes_at_change: float
+    """How probably a ledger is deleted as its writer or a recoverer changes its ensemble, or
+    as a recovery begins: when somebody is about to find out."""
+    choices: Choices
 
 
 def draw(random: Random) -> Profile:
@@ -129,7 +141,7 @@ def _changes(profile: Profile, random: Random) -> Profile:
             corrupt=random.choice((0.0, 0.03)),
         ),
         fsync_s=random.choice(((0.0005, 0.005), (0.001, 0.05))),
-        writer_fate=random.choice(("lives", "lives", "is paused")),
+        writer_fate=random.choice(("lives", "lives", "is paused", "sleeps")),
     )
 
 
@@ -180,9 +192,29 @@ def _any_world(random: Random) -> Profile:
         resets=random.random() < 0.3,
         forgeries=random.random() < 0.1,
         aimed_s=0.0,
-        deletes=random.choice((0.0, 0.0, 0.0, 0.2)),
+        deletes=random.choice((0.0, 0.0, 0.0, 0.5)),
         pauses=random.random() < 0.5,
         partitions=random.random() < 0.5,
         writer_closes=random.random() < 0.5,
-        writer_fate=random.choice(("lives", "lives", "crashes", "is paused")),
+        writer_fate=random.choice(("lives", "lives", "crashes", "is paused", "sleeps")),
+        begins_calm=random.random() < 0.7,
+        recoverers_sleep=random.choice((0.0, 0.0, 0.2)),
+        deletes_at_change=random.choice((0.0, 0.0, 0.0, 0.3)),
+        choices=_choices(random),
+    )
+
+
+def _choices(random: Random) -> Choices:
+    delays = random.random() < 0.3
+    return Choices(
+        rack_aware=random.random() < 0.5,
+        quarantine=QuarantineConfig(
+            errors_min=random.choice((1.0, 1.0, 2.0)),
+            quarantine_s=random.choice((0.5, 30.0)),
+            quarantine_s_max=random.choice((30.0, 1800.0)),
+        ),
+        writer_config=WriterConfig(delay_ensemble_change=delays),
+        layout=random.choice(tuple(LAYOUTS.values())),
+        racks=random.choice((1, 2, 3)),
+        unconfirmed=random.choice((0.0, 0.3, 0.7)),
     )

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import recovery as protocol
+from ledger.protocol import recovery_events as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.client import Client
@@ -36,8 +38,8 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.note(f"recovers from version {version}")
         attempts_max = self.cluster.scheduler.random.choice((2, 5))
         config = protocol.RecoveryConfig(attempts_max=attempts_max)
-        machine = protocol.Recovery(self.ledger_id, metadata, version, config)
-        self.run(machine, protocol.TimePassed())
+        machine = Recovery(self.ledger_id, metadata, version, config)
+        self.run(machine, shared.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -52,7 +54,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                     effect.first,
                     effect.last,
                     self.bytes_max(),
-                    fence=True,
+                    fence=effect.fence,
                 )
                 self.read(effect.bookie, fenced_read, partial(self._entries_read, effect))
             case protocol.ReadBase():
@@ -65,24 +67,13 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 self.mark("recovery_ensemble_change")
-                chosen = self.replacements(effect.indexes, effect.exclude)
+                chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
-                self.write_metadata(
-                    effect.metadata,
-                    effect.version,
-                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
-                    read=self._metadata_read,
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
-                )
-            case protocol.ReadMetadata():
-                self.read_metadata(
-                    read=self._metadata_read,
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
-                )
+                self.feed(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                self.carry_out(effect, self.feed)
             case protocol.FinishRecovery():
                 self._finish(effect.metadata)
             case protocol.FailRecovery():
@@ -92,9 +83,6 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case _:
                 assert_never(effect)
 
-    def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(protocol.MetadataRead(metadata, version))
-
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, None)
         heard = protocol.lac_read(asked, answer, lac)
@@ -103,6 +91,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.feed(heard)
 
     def _entries_read(self, asked: protocol.SendRead, answer: ReadAnswer) -> None:
+        self.reported(asked.bookie, answer.status)
         found = verified(answer, self.ledger_id, None)
         for entry, frame in found.frames.items():
             self._frames.setdefault(entry, bytes(frame))
@@ -135,6 +124,7 @@ class RecoveringClient(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.add(effect.bookie, run, partial(self._written_back, effect))
 
     def _written_back(self, sent: protocol.WriteBack, status: Status) -> None:
+        self.reported(sent.bookie, status)
         if status is Status.OK:
             event: protocol.RecoveryEvent = protocol.WriteBackStored(
                 sent.index, sent.generation, sent.first, sent.last

@@ -11,8 +11,9 @@ from ledger.entry import access_key
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import reading as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import verified
-from ledger.requests import ReadAnswer, ReadQuery
+from ledger.requests import ReadAnswer, ReadQuery, Status
 from tests.simulation.client import Client
 from tests.simulation.writing import PASSWORD
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 2.0
 PAUSE_S: Final = 0.2
+PAUSES_S: Final = (0.0, 0.0, 0.0, 0.01, 0.3, 1.5)
+"""How long the application takes with what it was given, by lot."""
+PEEK_PAUSE_S: Final = 0.002
+"""At least so long after an unconfirmed read, which may give nothing at once."""
 
 
 class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
@@ -32,7 +37,12 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         self._last_add_confirmed: int = NO_ENTRY
         self._metadata: LedgerMetadata | None = None
         self._version = -1
+        self._deleted = False
+        """Whether the watch told so; it does not tell again."""
         self._reading: protocol.Reading | None = None
+        self._unconfirmed = False
+        """Whether the read under way is an unconfirmed one."""
+        self._peeked: int = NO_ENTRY
         self._frames: dict[int, bytes] = {}
 
     def begin(self) -> None:
@@ -43,7 +53,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         if self._newest(metadata, version) is None:
             self.done = True
             return
-        self.cluster.metadata.watch_ledger(self.host, self.ledger_id, self._changed)
+        self.watch_metadata(self._changed)
         self._changed()  # what changed before the watch began
         self._next_read()
 
@@ -57,7 +67,8 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         self.host.after(PAUSE_S, self._changed)
 
     def _refreshed(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(protocol.MetadataRead(self._newest(metadata, version)))
+        self._deleted |= metadata is None
+        self.feed(shared.MetadataRead(self._newest(metadata, version), version))
 
     def _newest(self, metadata: LedgerMetadata | None, version: int) -> LedgerMetadata | None:
         """Return what is known by now: two reads may be answered in the other order."""
@@ -66,23 +77,33 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         return metadata and self._metadata
 
     def _next_read(self) -> None:
+        if self._deleted:
+            self.mark("deletion_told_between_reads")
+            self.done = True
+            return
         assert self._metadata is not None
         end = self._metadata.last_entry
         if end is not None and self.next_entry > end:
             self.note(f"has read all up to {end}")
             self.mark("reader_reached_end")
+            if self._peeked > end:
+                self.mark("unconfirmed_entry_vanished")
             self.done = True
             return
         self._frames.clear()
-        random = self.cluster.scheduler.random
+        scheduler = self.cluster.scheduler
+        random = scheduler.random
+        self._unconfirmed = scheduler.chance(self.cluster.choices.unconfirmed)
         self._reading = protocol.Reading(
             self._metadata,
             first=self.next_entry,
             last=self.next_entry + random.randrange(16),
             last_add_confirmed=self._last_add_confirmed,
             give_up_at=self.host.clock() + WAIT_S,
+            avoid=self.quarantine.quarantined(now=self.host.clock()),
+            unconfirmed=self._unconfirmed,
         )
-        self.run(self._reading, protocol.TimePassed())
+        self.run(self._reading, shared.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -98,11 +119,13 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                 )
                 reading = self._reading
                 self.read(effect.bookie, query, lambda answer: self._read(reading, effect, answer))
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 reading = self._reading
                 self.read_metadata(
-                    read=lambda metadata, _: self._tell(reading, protocol.MetadataRead(metadata)),
-                    failed=lambda: self._tell(reading, protocol.MetadataFailed()),
+                    read=lambda metadata, version: self._tell(
+                        reading, shared.MetadataRead(metadata, version)
+                    ),
+                    failed=lambda: self._tell(reading, shared.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)
@@ -128,6 +151,8 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         if reading is not self._reading:
             return
         found = verified(answer, self.ledger_id, None)
+        damaged = found.damaged is not None
+        self.reported(asked.bookie, Status.DAMAGED if damaged else found.status)
         for entry, frame in found.frames.items():
             self._frames[entry] = bytes(frame)
         self.cluster.oracle.saw_lac(self.ledger_id, found.last_add_confirmed, who=self.name)
@@ -145,15 +170,30 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         )
 
     def _deliver(self, first: int, last: int) -> None:
-        for entry in range(first, last + 1):
+        confirmed = last
+        if self._unconfirmed:
+            assert self._reading is not None
+            end = self._reading.end
+            confirmed = min(last, self._reading.last_add_confirmed if end is None else end)
+        for entry in range(first, confirmed + 1):
             self.cluster.oracle.read(self.ledger_id, entry, self._frames[entry], who=self.name)
+        for entry in range(max(first, confirmed + 1), last + 1):
+            self._peek(entry)
         if last >= first:
-            self.note(f"reads {first}..{last}")
-            self.next_entry = last + 1
-        self._after_read(0.0)
+            self.note(f"reads {first}..{last}, confirmed up to {confirmed}")
+        self.next_entry = max(self.next_entry, confirmed + 1)
+        pause_s = self.cluster.scheduler.random.choice(PAUSES_S)
+        self._after_read(max(pause_s, PEEK_PAUSE_S) if self._unconfirmed else pause_s)
+
+    def _peek(self, entry: int) -> None:
+        """Take an entry that may not be part of the ledger in the end: nothing follows from it."""
+        self.mark("unconfirmed_entry_read")
+        self._peeked = max(self._peeked, entry)
+        self.cluster.oracle.peeked(self.ledger_id, entry, self._frames[entry], who=self.name)
 
     def _after_read(self, delay_s: float) -> None:
         """Go on with what this read learned, not within its step."""
         assert self._reading is not None
         self._last_add_confirmed = self._reading.last_add_confirmed
+        self.cluster.oracle.saw_lac(self.ledger_id, self._last_add_confirmed, who=self.name)
         self.host.after(delay_s, partial(self._next_read))

@@ -12,7 +12,7 @@ from ledger.protocol.acks import AckTracker
 from tests.simulation.__main__ import main
 from tests.simulation.coverage import REQUIRED, missing
 from tests.simulation.mutations import MUTATIONS, put_back
-from tests.simulation.mutations.__main__ import judge
+from tests.simulation.mutations.judging import judge
 from tests.simulation.workload import Outcome, Simulation, run_seed
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +43,18 @@ FAST = [
     "ends_the_replay_at_any_damage",
     "stores_what_arrives_without_a_check",
     "reader_delivers_above_the_lac",
+    "accepts_a_bookie_that_lost_its_disk",
+    "takes_an_unconfirmed_entry_for_the_lac",
+    "forgets_that_the_ledger_was_deleted",
+    "never_picks_a_quarantined_bookie",
+    "picks_a_quarantined_bookie_like_any_other",
+    "picks_a_bookie_that_failed_just_now",
+    "replaces_all_that_failed_or_none",
+    "takes_ids_without_compare_and_swap",
+    "takes_any_ledger_under_its_id_for_its_own",
+    "takes_a_counter_made_just_now_for_a_lost_one",
+    "goes_on_without_an_ack_quorum",
+    "confirms_with_those_that_are_left",
 ]
 """Mutations that a few seeds find; `make mutations` runs all of them."""
 FAST_SEEDS_MAX = 300
@@ -84,6 +96,26 @@ def test_many_seeds_run_on_several_cores() -> None:
     assert "20 seeds, 0 broken" in done.stdout
 
 
+def test_a_long_run_tells_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.simulation.__main__.LINES_S", 0.0)
+    assert main(["--seeds", "0:4", "--jobs", "1"]) == 0
+    assert "3/4 seeds, 0 broken" in capsys.readouterr().err
+
+
+def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
+    for seed in SEEDS:
+        simulation = Simulation(seed, keep_trace=True)
+        outcome = simulation.run()
+        if outcome.marks.get("writer_woke_after_hours") and any(
+            line.endswith("fails: fenced") and float(line.split()[0]) > 3600
+            for line in simulation.scheduler.trace.tail
+        ):
+            return
+    pytest.fail("no writer was told after hours that it had been fenced")
+
+
 def test_seeds_differ() -> None:
     outcomes = [run_seed(seed) for seed in (1, 2)]
     assert all(isinstance(outcome, Outcome) for outcome in outcomes)
@@ -99,6 +131,19 @@ def test_the_table_of_known_bugs_is_long_enough() -> None:
 def test_a_known_bug_is_caught(name: str) -> None:
     verdict = judge(name, FAST_SEEDS_MAX)
     assert verdict.seeds is not None, f"nothing found {name} in {FAST_SEEDS_MAX} seeds"
+
+
+def test_mutations_are_judged_on_several_cores() -> None:
+    names = ["confirms_out_of_order", "confirms_with_one_ack_less"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.mutations", "--jobs", "2", "--only", *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "2 mutations, 0 not caught" in done.stdout
 
 
 def test_a_mutation_leaves_nothing_behind() -> None:

@@ -8,6 +8,7 @@ Safety is checked after every step, liveness once nothing is wrong any more.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,7 +17,7 @@ from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.requests import ReadQuery
-from tests.simulation.bookie import READ_ALL_BYTES
+from tests.simulation.bookie import READ_ALL_BYTES, SimBookie
 from tests.simulation.check import InvariantError, check
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
@@ -29,8 +30,10 @@ from tests.simulation.writing import PASSWORD, WritingClient
 HEALED_S_MAX: Final = 180.0
 """Simulated time within which everything must finish once nothing is wrong any more."""
 STEPS_MAX: Final = 200_000
-STARTS_MAX: Final = 50
-RECOVERIES_AFTER_HEALING_MAX: Final = 3
+SLEEP_S: Final = 1 * 3600.0, 8 * 3600.0
+"""How long who sleeps is away: from and to."""
+RECOVERIES_AFTER_HEALING_MAX: Final = 12
+"""One a second: a bookie may have to find out that its session was lost, and begin another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,12 @@ class Simulation:
             storage=self.profile.storage,
             fsync_s=self.profile.fsync_s,
             checkpoint_s=self.profile.checkpoint_s,
+            choices=self.profile.choices,
         )
+        self.cluster.on_change = self._delete_perhaps
         self._faults = Faults(self.cluster, self.profile)
         self._healed = False
+        self._faults_until = self.profile.faults_s
         self._recovering: dict[LedgerId, None] = {}
         self._recoveries_after_healing: Counter[LedgerId] = Counter()
 
@@ -101,39 +107,56 @@ class Simulation:
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.profile}")
+        if not self.profile.begins_calm:
+            self._faults.begin()
         writers = [self.cluster.writer() for _ in range(self.profile.ledgers)]
         for writer in writers:
-            self._begin(writer)
-        self._faults.begin()
-        self._step_until(self.profile.faults_s)
+            writer.begin(self._created)
+        if self.profile.begins_calm:
+            self._step_while(lambda: not all(writer.is_created for writer in writers))
+            self._faults.begin()
+        for writer in writers:
+            self._meet_fate(writer)
+        self._faults_until = self.scheduler.now + self.profile.faults_s
+        self._step_until(self._faults_until)
         self._faults.heal()
         self._healed = True
         for writer in writers:
             self._supervise(writer)
-        limit_s = self.scheduler.now + HEALED_S_MAX
-        while not self._finished():
-            if not self._step() or self.scheduler.now > limit_s:
-                raise self._error(f"not finished after healing: {self._unfinished()}")
+        self._step_until_finished("not finished after healing")
+        self._wake_sleepers()
+        self._check_list()
         self._check_disks()
 
     # The scenario.
 
-    def _begin(self, writer: WritingClient) -> None:
+    def _created(self, writer: WritingClient) -> None:
         profile, after = self.profile, self.scheduler.after
         self._tick(writer)
+        left_s = max(0.0, self._faults_until - self.scheduler.now)
         for _ in range(profile.readers):
-            at_s = self._random.uniform(0.0, profile.faults_s)
-            after(at_s, partial(self.cluster.reader, writer.ledger_id))
+            after(self._random.uniform(0.0, left_s), partial(self.cluster.reader, writer.ledger_id))
         if self.scheduler.chance(profile.deletes):
-            at_s = self._random.uniform(0.0, profile.faults_s)
-            after(at_s, partial(self._delete, writer.ledger_id))
+            after(self._random.uniform(0.0, left_s), partial(self._delete, writer.ledger_id))
+
+    def _meet_fate(self, writer: WritingClient) -> None:
+        profile, after = self.profile, self.scheduler.after
         fate_s = self._random.uniform(0.0, 3.0)
         if profile.writer_fate == "crashes":
             after(fate_s, partial(self._crash_writer, writer))
+        elif profile.writer_fate == "sleeps":
+            after(fate_s, partial(self._fall_asleep, writer))
         elif profile.writer_fate == "is paused":
             after(fate_s, writer.host.pause)
             self.scheduler.mark("writer_paused")
             after(fate_s + self._random.uniform(0.1, profile.faults_s), partial(_wake, writer))
+
+    def _fall_asleep(self, client: WritingClient | RecoveringClient) -> None:
+        """Pause *client* until everything else is over, and some hours more."""
+        if self._healed or client.done or client.host.paused or not client.host.up:
+            return
+        client.host.pause()
+        client.host.asleep = True
 
     def _tick(self, writer: WritingClient) -> None:
         """Append some entries, then again a little later; at the end close or leave it open."""
@@ -172,19 +195,33 @@ class Simulation:
 
     def _delete(self, ledger_id: LedgerId) -> None:
         self.scheduler.note("somebody", f"deletes ledger {ledger_id}")
-        self.scheduler.mark("ledger_deleted")
-        self.cluster.metadata.delete_ledger(ledger_id)
+        self.cluster.delete(ledger_id)
+
+    def _delete_perhaps(self, ledger_id: LedgerId) -> None:
+        """Delete the ledger just when somebody is about to find out."""
+        if self._healed or not self.scheduler.chance(self.profile.deletes_at_change):
+            return
+        at_s = self._random.choice((0.0, 0.01, 0.1)) * self._random.random()
+        self.scheduler.after(at_s, partial(self._delete, ledger_id))
 
     def _recover(self, ledger_id: LedgerId) -> None:
         if any(not r.done and r.ledger_id == ledger_id for r in self.cluster.recoverers):
             self.scheduler.mark("recoveries_raced")
         recoverer = self.cluster.recoverer(ledger_id)
+        self._delete_perhaps(ledger_id)
         if self.profile.aimed_s and not self._healed:
             self._aim(recoverer)
-        if self.scheduler.chance(0.3) and not self._healed:
-            self.scheduler.after(
-                self._random.uniform(0.0, 0.5), partial(self._crash_recoverer, recoverer)
-            )
+        if self._healed:
+            return
+        self._faults.spoil(ledger_id)
+        if self.scheduler.chance(self.profile.choices.unconfirmed):
+            for at_s in (0.0, self._random.uniform(0.0, 0.1)):
+                self.scheduler.after(at_s, partial(self.cluster.reader, ledger_id))
+        at_s = self._random.uniform(0.0, 0.5)
+        if self.scheduler.chance(0.3):
+            self.scheduler.after(at_s, partial(self._crash_recoverer, recoverer))
+        elif self.scheduler.chance(self.profile.recoverers_sleep):
+            self.scheduler.after(at_s * at_s, partial(self._fall_asleep, recoverer))
 
     def _aim(self, recoverer: RecoveringClient) -> None:
         """Let adds, fences and reads of this recovery overtake each other."""
@@ -211,16 +248,25 @@ class Simulation:
 
     def _supervise(self, writer: WritingClient) -> None:
         """From healing on: recover the ledger if nobody does and its writer is over."""
+        if not writer.is_created:
+            if not writer.done and not writer.host.asleep:  # else somebody does when it wakes up
+                self.scheduler.after(1.0, partial(self._supervise, writer))
+            return
         if self._is_closed(writer.ledger_id):
             return
-        over = writer.done or (
-            not self.profile.writer_closes
-            and writer.machine.last_add_pushed + 1 == self.profile.entries
-            and _pending(writer) == 0
+        asleep = writer.host.asleep
+        over = (
+            writer.done
+            or asleep
+            or (
+                not self.profile.writer_closes
+                and writer.machine.last_add_pushed + 1 == self.profile.entries
+                and _pending(writer) == 0
+            )
         )
         ledger_id = writer.ledger_id
         recoverers = [r for r in self.cluster.recoverers if r.ledger_id == ledger_id]
-        if over and all(recoverer.done for recoverer in recoverers):
+        if over and all(recoverer.done or recoverer.host.asleep for recoverer in recoverers):
             self._recoveries_after_healing[ledger_id] += 1
             if self._recoveries_after_healing[ledger_id] > RECOVERIES_AFTER_HEALING_MAX:
                 raise self._error("recovery fails although nothing is wrong any more")
@@ -236,34 +282,71 @@ class Simulation:
         return not self._unfinished()
 
     def _unfinished(self) -> list[str]:
-        """Return what is still under way."""
+        """Return what is still under way. Who sleeps keeps nobody waiting."""
         cluster = self.cluster
-        busy = [client.name for client in cluster.recoverers if not client.done]
+        writers = [client for client in cluster.writers if not client.host.asleep]
+        busy = [c.name for c in cluster.recoverers if not c.done and not c.host.asleep]
         busy += [client.name for client in cluster.readers if not client.done]
         busy += [
-            client.name for client in cluster.writers if not client.done and _pending(client) > 0
+            client.name
+            for client in writers
+            if not client.done and (not client.is_created or _pending(client) > 0)
         ]
         busy += [
             f"ledger {client.ledger_id}"
             for client in cluster.writers
-            if not self._is_closed(client.ledger_id)
+            if client.is_created and not self._is_closed(client.ledger_id)
         ]
         return busy
+
+    def _wake_sleepers(self) -> None:
+        """Hours pass, a bookie restarts now and then; then who slept goes on where it was."""
+        cluster = self.cluster
+        clients: list[WritingClient | RecoveringClient] = [*cluster.writers, *cluster.recoverers]
+        sleepers = [client for client in clients if client.host.asleep]
+        if not sleepers:
+            return
+        cluster.calm()
+        pause_s = self._random.uniform(*SLEEP_S)
+        for _ in sleepers:
+            bookie = self._random.choice(list(cluster.bookies.values()))
+            self.scheduler.after(pause_s * self._random.random(), partial(_bounce, bookie))
+        self.scheduler.after(pause_s, cluster.hurry)
+        for client in sleepers:
+            at_s = pause_s + self._random.choice((0.0, 0.01, 1.0)) * self._random.random()
+            self.scheduler.after(at_s, partial(self._wake_after_hours, client))
+        self._step_while(lambda: any(client.host.asleep for client in sleepers))
+        self._step_until_finished("not finished after hours of sleep")
+
+    def _wake_after_hours(self, client: WritingClient | RecoveringClient) -> None:
+        client.host.resume()
+        if isinstance(client, WritingClient):
+            self.scheduler.mark("writer_woke_after_hours")
+            self._supervise(client)
+        else:
+            self.scheduler.mark("recoverer_woke_after_hours")
+
+    def _check_list(self) -> None:
+        """An operator lists the ledgers: every one that is there, and no other."""
+        lists: list[list[LedgerId]] = []
+        self.cluster.list_ledgers(lists.append)
+        self._step_while(lambda: not lists)
+        there = sorted(i for i, history in self.cluster.oracle.ledgers.items() if history.is_there)
+        if lists[0] != there:
+            raise self._error(f"there are ledgers {there}, listed are {lists[0]}")
 
     def _check_disks(self) -> None:
         """The power fails once more; then every disk is asked for what it must hold."""
         for bookie in self.cluster.bookies.values():
             if bookie.host.up:
                 bookie.crash()
-        for bookie in list(self.cluster.bookies.values()):
-            for _ in range(STARTS_MAX):  # an error that was ordered may still be waiting
-                if not bookie.host.up:
-                    bookie.restart()
-            assert bookie.host.up or bookie.gone, f"{bookie.name} does not start"
+        for bookie in self.cluster.bookies.values():
+            if not bookie.gone:
+                bookie.inspect()
         check(self.cluster.oracle)
         for ledger_id, history in self.cluster.oracle.ledgers.items():
-            if history.deleted:
-                continue
+            if history.deleted or not history.owners:
+                continue  # or nobody knows that it was created
             metadata = history.recorded
             end = metadata.last_entry
             assert end is not None
@@ -294,6 +377,16 @@ class Simulation:
                 return
             self._step()
 
+    def _step_until_finished(self, otherwise: str) -> None:
+        limit_s = self.scheduler.now + HEALED_S_MAX
+        while not self._finished():
+            if not self._step() or self.scheduler.now > limit_s:
+                raise self._error(f"{otherwise}: {self._unfinished()}")
+
+    def _step_while(self, goes_on: Callable[[], bool]) -> None:
+        while goes_on():
+            self._step()
+
     def _step(self) -> bool:
         stepped = self.scheduler.step()
         check(self.cluster.oracle)
@@ -322,3 +415,10 @@ def _pending(writer: WritingClient) -> int:
 def _wake(writer: WritingClient) -> None:
     if writer.host.paused:
         writer.host.resume()
+
+
+def _bounce(bookie: SimBookie) -> None:
+    """Restart *bookie* if it is up."""
+    if bookie.host.up:
+        bookie.crash()
+        bookie.restart()

@@ -1,35 +1,88 @@
 """A client that writes a ledger through the production machine `ledger.protocol.writer`."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from ledger.entry import access_key, encode_frame, encode_lac
-from ledger.ids import LedgerId
-from ledger.metadata import LedgerMetadata
-from ledger.protocol import writer as protocol
+from ledger.errors import MetadataUnavailable
+from ledger.ids import EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol import shared
+from ledger.protocol import writer_events as protocol
+from ledger.protocol.writer import Phase, Writer
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
 from tests.simulation.client import Client
+from tests.simulation.store import drive
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 PASSWORD = b"simulated"
-PENDING_MAX = 64
+PENDING_MAX: Final = 64
 """Entries in flight; the workload holds back beyond this."""
+NOT_CREATED: Final = LedgerId(-1)
+CREATE_RETRY_S: Final = 0.1
 
 
 class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
-    def __init__(
-        self, cluster: "Cluster", name: str, ledger_id: LedgerId, metadata: LedgerMetadata
-    ) -> None:
-        super().__init__(cluster, name, ledger_id)
-        self.machine = protocol.Writer(ledger_id, metadata, 0)
+    """Creates its ledger, then writes it."""
+
+    machine: Writer
+
+    def __init__(self, cluster: "Cluster", name: str) -> None:
+        super().__init__(cluster, name, NOT_CREATED)
         self.failure: protocol.Failure | None = None
         self.close_requested = False
+        self._on_created: Callable[[WritingClient], None] = _ignore
         self._frames: dict[int, bytes] = {}
-        self._frame_bytes = 0
-        self.run(self.machine, protocol.TimePassed())
+
+    @property
+    def is_created(self) -> bool:
+        """Whether this client knows that it has a ledger."""
+        return self.ledger_id != NOT_CREATED
+
+    def begin(self, on_created: "Callable[[WritingClient], None]") -> None:
+        """Create the ledger, however often that takes; then call *on_created*."""
+        self._on_created = on_created
+        self._create()
+
+    def _create(self) -> None:
+        random, quorum = self.cluster.scheduler.random, self.cluster.quorum
+        pool = self.pool()
+        ensemble = self.cluster.choices.placement.ensemble(quorum, pool, random)
+        if ensemble is None:
+            self.host.after(CREATE_RETRY_S, self._create)
+            return
+        metadata = LedgerMetadata(
+            quorum=quorum,
+            fragments=(Fragment(EntryId(0), ensemble),),
+            access_key=access_key(PASSWORD),
+            creation_token=random.randbytes(16),
+        )
+
+        async def create() -> LedgerId | None:
+            try:
+                return await self.ledgers.create(metadata)
+            except MetadataUnavailable:
+                return None
+
+        def done(ledger_id: LedgerId | None) -> None:
+            if ledger_id is None:
+                self.mark("ledger_creation_unknown")
+                self.host.after(CREATE_RETRY_S, self._create)
+                return
+            self.note(f"has created ledger {ledger_id}")
+            self.mark("ledger_created")
+            self.cluster.oracle.created(ledger_id, who=self.name)
+            self.ledger_id = ledger_id
+            self.placed(pool, quorum.ensemble, ensemble, ())
+            self.machine = Writer(ledger_id, metadata, 0, self.cluster.choices.writer_config)
+            self.run(self.machine, shared.TimePassed())
+            self._on_created(self)
+
+        drive(create(), done)
 
     @property
     def can_append(self) -> bool:
@@ -69,28 +122,13 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish_lac(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 self.mark("ensemble_change_wanted")
-                chosen = self.replacements(effect.indexes, effect.exclude)
+                chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
-                self.feed(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
-                self.write_metadata(
-                    effect.metadata,
-                    effect.version,
-                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
-                    read=lambda metadata, version: self.feed(
-                        protocol.MetadataRead(metadata, version)
-                    ),
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
-                )
-            case protocol.ReadMetadata():
-                self.read_metadata(
-                    read=lambda metadata, version: self.feed(
-                        protocol.MetadataRead(metadata, version)
-                    ),
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
-                )
+                self.feed(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata() | shared.ReadMetadata():
+                self.carry_out(effect, self.feed)
             case protocol.FailWriter():
                 self.note(f"fails: {effect.failure.value}")
                 self.mark(f"writer_failed_{effect.failure.name.lower()}")
@@ -126,9 +164,17 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             self.feed(protocol.AddsStored(sent.index, sent.generation, sent.first, sent.last))
             return
         self.note(f"hears {status.name} from {sent.bookie}")
-        if status is Status.UNREACHABLE:
-            self.quarantine(sent.bookie)
+        self.reported(sent.bookie, status)
+        whole = not self.machine.is_degraded
         self.feed(protocol.AddsRefused(sent.index, sent.generation, sent.first, sent.last, status))
+        if (
+            self.cluster.choices.writer_config.delay_ensemble_change
+            and whole
+            and self.machine.is_degraded
+            and self.machine.phase is Phase.OPEN
+        ):
+            self.note("goes on without it")
+            self.mark("ensemble_change_delayed")
 
     def _publish_lac(self, effect: protocol.PublishLac) -> None:
         frame = encode_lac(
@@ -156,5 +202,5 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             del self._frames[entry]
 
 
-def _ignore(_status: Status) -> None:
-    """An explicit LAC is a hint."""
+def _ignore(_: object) -> None:
+    """Nobody waits for it: an explicit LAC is a hint."""

@@ -8,16 +8,14 @@ from ledger.protocol.reading import (
     EntriesRead,
     FailRead,
     Failure,
-    MetadataRead,
     Reading,
     ReadingConfig,
     ReadingEffect,
     ReadingEvent,
-    ReadMetadata,
     ReadStarted,
     SendRead,
-    TimePassed,
 )
+from ledger.protocol.shared import MetadataRead, ReadMetadata, TimePassed
 from ledger.quorum import Quorum
 from ledger.requests import Status
 
@@ -94,13 +92,13 @@ def test_when_no_replica_has_it_the_metadata_is_read_again() -> None:
     step(machine, ReadStarted(), absent(0, 1), absent(1, 2))
     assert step(machine, absent(2, 3)) == [ReadMetadata()]
     moved = OPEN.with_ensemble(EntryId(0), (D, B, C))
-    assert step(machine, MetadataRead(moved)) == [SendRead(0, 4, D, 0, 99, 0)]
+    assert step(machine, MetadataRead(moved, 1)) == [SendRead(0, 4, D, 0, 99, 0)]
 
 
 def test_an_entry_that_no_replica_gives_is_lost_after_some_rounds() -> None:
     machine = reading(lac=9)
     step(machine, ReadStarted(), absent(0, 1), absent(1, 2), absent(2, 3))
-    assert step(machine, MetadataRead(OPEN)) == []
+    assert step(machine, MetadataRead(OPEN, 1)) == []
     assert step(machine, TimePassed(), now=0.1) == [SendRead(0, 4, A, 0, 99, 0)]
     effects = step(machine, absent(0, 4), absent(1, 5), absent(2, 6), now=0.1)
     assert effects == [FailRead(Failure.LOST)]
@@ -138,14 +136,14 @@ def test_an_idle_tail_goes_round_without_a_pause() -> None:
     machine = reading(wait_s=30)
     step(machine, ReadStarted(), absent(0, 1), absent(1, 2))
     assert step(machine, absent(2, 3)) == [ReadMetadata()]
-    assert step(machine, MetadataRead(OPEN)) == [SendRead(0, 4, A, 0, 99, WAIT_MS_MAX)]
+    assert step(machine, MetadataRead(OPEN, 1)) == [SendRead(0, 4, A, 0, 99, WAIT_MS_MAX)]
 
 
 def test_a_tail_that_is_refused_at_once_does_not_spin() -> None:
     machine = reading(wait_s=30)
     refused = [absent(i, i + 1, Status.NO_SUCH_LEDGER) for i in range(3)]
     step(machine, ReadStarted(), *refused)
-    assert step(machine, MetadataRead(OPEN)) == []
+    assert step(machine, MetadataRead(OPEN, 1)) == []
     assert machine.deadline() == CONFIG.retry_s
 
 
@@ -160,14 +158,14 @@ def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())
     closed = OPEN.closed(EntryId(4), 50)
-    assert step(machine, MetadataRead(closed)) == [Deliver(5, 4)]
+    assert step(machine, MetadataRead(closed, 1)) == [Deliver(5, 4)]
 
 
 def test_a_late_reply_does_not_open_a_closed_ledger_again() -> None:
     closed = OPEN.closed(EntryId(4), 50)
     machine = reading(closed, first=4)
     step(machine, ReadStarted())
-    step(machine, MetadataRead(OPEN))
+    step(machine, MetadataRead(OPEN, 1))
     assert machine.metadata == closed
 
 
@@ -175,7 +173,7 @@ def test_a_tail_reads_what_recovery_found_beyond_its_lac() -> None:
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())
     closed = OPEN.closed(EntryId(6), 70)
-    assert step(machine, MetadataRead(closed)) == [SendRead(2, 2, C, 5, 6, 0)]
+    assert step(machine, MetadataRead(closed, 1)) == [SendRead(2, 2, C, 5, 6, 0)]
 
 
 def test_a_fenced_answer_makes_a_tail_look_at_the_metadata() -> None:
@@ -188,7 +186,7 @@ def test_a_fenced_answer_makes_a_tail_look_at_the_metadata() -> None:
 def test_a_deleted_ledger_and_a_wrong_key_fail() -> None:
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
-    assert step(machine, MetadataRead(None)) == [FailRead(Failure.DELETED)]
+    assert step(machine, MetadataRead(None, -1)) == [FailRead(Failure.DELETED)]
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
     assert step(machine, absent(0, 1, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]
@@ -217,7 +215,7 @@ def test_a_new_fragment_proves_that_what_is_before_it_is_confirmed() -> None:
     machine = reading(lac=3, first=4, wait_s=30)
     assert step(machine, ReadStarted()) == [SendRead(1, 1, B, 4, 99, WAIT_MS_MAX)]
     moved = OPEN.with_ensemble(EntryId(5), (A, B, D))
-    assert step(machine, MetadataRead(moved)) == [SendRead(1, 2, B, 4, 4, 0)]
+    assert step(machine, MetadataRead(moved, 1)) == [SendRead(1, 2, B, 4, 4, 0)]
     assert step(machine, EntriesRead(1, 2, Status.OK, (4,), 3)) == [Deliver(4, 4)]
 
 
@@ -306,7 +304,7 @@ def test_an_unconfirmed_read_that_nobody_answers_fails() -> None:
     machine = unconfirmed()
     lost = [absent(i, i + 1, Status.UNREACHABLE) for i in range(3)]
     assert step(machine, ReadStarted(), *lost) == [ReadMetadata()]
-    step(machine, MetadataRead(OPEN))
+    step(machine, MetadataRead(OPEN, 1))
     step(machine, TimePassed(), now=0.1)
     lost = [absent(i, i + 4, Status.UNREACHABLE) for i in range(3)]
     assert step(machine, *lost, now=0.1) == [FailRead(Failure.LOST)]

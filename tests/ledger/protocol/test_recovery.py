@@ -6,32 +6,34 @@ import pytest
 
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol.recovery import (
-    READ_AHEAD_ENTRIES,
+from ledger.protocol.end_search import READ_AHEAD_ENTRIES
+from ledger.protocol.recovery import Recovery
+from ledger.protocol.recovery_events import (
     BaseRead,
-    ChooseReplacements,
     EntriesRead,
     FailRecovery,
     Failure,
     FinishRecovery,
     ForgetEntries,
     LacRead,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
     ReadBase,
-    Recovery,
     RecoveryConfig,
     RecoveryEffect,
     RecoveryEvent,
     RecoveryStarted,
-    ReplacementsChosen,
     SendFence,
     SendRead,
-    TimePassed,
     WriteBack,
     WriteBackRefused,
     WriteBackStored,
+)
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReplacementsChosen,
+    TimePassed,
     WriteMetadata,
 )
 from ledger.quorum import Quorum
@@ -75,7 +77,7 @@ def failed(index: int, first: int) -> EntriesRead:
 
 def reads(first: int, *indexes: int) -> list[RecoveryEffect]:
     last = first + READ_AHEAD_ENTRIES - 1
-    return [SendRead(i, (A, B, C)[i], first, last) for i in indexes]
+    return [SendRead(i, (A, B, C)[i], first, last, fence=True) for i in indexes]
 
 
 def test_an_open_ledger_is_marked_before_anything_is_fenced() -> None:
@@ -340,3 +342,24 @@ def test_a_wrong_key_and_a_deleted_ledger_fail(event: RecoveryEvent, failure: st
     machine = recovery()
     step(machine, RecoveryStarted())
     assert step(machine, event) == [FailRecovery(Failure[failure])]
+
+
+def test_an_end_that_is_found_while_a_replacement_is_chosen_is_closed_after_it() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))
+    step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(1, 0, 0, 0))
+    step(machine, WriteBackRefused(2, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, has(1, 0)) == []
+    closed = MARKED.closed(EntryId(0), 10)
+    assert step(machine, ReplacementsChosen(())) == [WriteMetadata(closed, 1)]
+
+
+def test_write_backs_that_are_refused_while_it_closes_change_nothing() -> None:
+    """Everything is with Qa bookies by then; there may be no others to take the places."""
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10), has(1, 0, 10))
+    step(machine, WriteBackStored(0, 0, 0, 0), WriteBackStored(1, 0, 0, 0))
+    for index in (1, 2):
+        assert step(machine, WriteBackRefused(index, 0, 0, 0, Status.UNREACHABLE)) == []
+    closed = MARKED.closed(EntryId(0), 10)
+    assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2)]

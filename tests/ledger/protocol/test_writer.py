@@ -6,32 +6,36 @@ import pytest
 
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
 from ledger.protocol.writer import (
     BUSY_PATIENCE_S,
     BUSY_RETRY_S,
     DEGRADED_RETRY_S,
     METADATA_PATIENCE_S,
+    Phase,
+    Writer,
+    WriterConfig,
+)
+from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
     AppendRequested,
-    ChooseReplacements,
     CloseRequested,
     ConfirmAdds,
     Failure,
     FailWriter,
     FinishClose,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    Phase,
     PublishLac,
-    ReadMetadata,
-    ReplacementsChosen,
     SendAdds,
-    TimePassed,
-    WriteMetadata,
-    Writer,
-    WriterConfig,
     WriterEffect,
     WriterEvent,
 )

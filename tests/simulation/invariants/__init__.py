@@ -14,6 +14,9 @@
 | fragments_strictly_ordered | ValidateFragments | metadata only ever moves forward |
 | fence_is_for_ever | | a fenced bookie takes no normal add, also after a restart |
 | bookies_keep_their_promises | | what a bookie said is durable is there after a crash |
+| unconfirmed_reads_are_verified | | what they give may vanish, but is never other bytes |
+| ledger_ids_never_reused | | one creator, and nobody after a deletion |
+| placement_keeps_its_promises | | quarantine and exclusion respected, no free bookie left out |
 
 Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.
 `tests.simulation.check` calls them after every step.

@@ -3,11 +3,13 @@
 Each is a short function that changes production code, or the driver that stands where a
 production driver stands, in this process only and for as long as its patch lasts. The
 functions are named after the bug; `reference` says where it was found: an issue of Apache
-BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md).
+BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md). An own bug
+was in this project until the simulator found it.
 """
 
 from tests.simulation.mutations import (
     bookies,
+    choosing,
     clients,
     disks,
     journals,
@@ -20,6 +22,7 @@ __all__ = [
     "MUTATIONS",
     "Mutation",
     "bookies",
+    "choosing",
     "clients",
     "disks",
     "journals",

@@ -4,9 +4,15 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from bookie import frames
 from bookie import storage as storage_module
+from bookie.cookie import Cookie
+from bookie.directories import Directories
+from bookie.errors import DataMissing
+from bookie.identity import Identity, identify
+from bookie.recovery import initialise
 from ledger.entry import (
     HEADER_BYTES,
     Digest,
@@ -15,14 +21,17 @@ from ledger.entry import (
     parse_header,
     payload_of,
 )
+from ledger.metadata import LedgerMetadata
+from ledger.metastore.port import MetadataStore
 from ledger.protocol import answers
-from ledger.protocol.reading import Reading
-from ledger.protocol.recovery import WriteBack
+from ledger.protocol.reading import Deliver, Reading, ReadingEffect
+from ledger.protocol.recovery_events import WriteBack
 from ledger.requests import ReadAnswer
+from tests.simulation import bookie as bookie_module
 from tests.simulation import recovering
-from tests.simulation.bookie import SimBookie
 from tests.simulation.mutations.mutation import Patch, mutation
 from tests.simulation.recovering import RecoveringClient
+from tests.simulation.tailing import TailingClient
 
 
 @mutation("rule 53")
@@ -56,10 +65,55 @@ def recovery_encodes_entries_again_with_its_own_lac(patch: Patch) -> None:
 
 @mutation("rules 74, 76")
 def accepts_a_bookie_that_lost_its_disk(patch: Patch) -> None:
-    def cookie_matches(_self: SimBookie) -> bool:
-        return True
+    """The cookie check skipped: who finds no data begins anew, under the old name."""
 
-    patch.set(SimBookie, "_cookie_matches", cookie_matches)
+    async def forgiving(store: MetadataStore, directories: Directories, **options: Any) -> Identity:
+        try:
+            return await identify(store, directories, **options)
+        except DataMissing:
+            initialise(directories, entropy=options["entropy"])
+            cookie = Cookie(options["bookie"], options["instance"], "", options["address"], "")
+            return Identity(cookie, "")
+
+    patch.set(bookie_module, "identify", forgiving)
+
+
+@mutation("rule 53")
+def believes_an_unconfirmed_read(patch: Patch) -> None:
+    """A tail that goes on behind what an unconfirmed read gave it."""
+
+    def peek(self: TailingClient, entry: int) -> None:
+        frame = self._frames[entry]
+        self.cluster.oracle.read(self.ledger_id, entry, frame, who=self.name)
+        self.next_entry = entry + 1
+
+    patch.set(TailingClient, "_peek", peek)
+
+
+@mutation("rule 53")
+def takes_an_unconfirmed_entry_for_the_lac(patch: Patch) -> None:
+    honest = Reading._deliver
+
+    def deliver(self: Reading) -> list[ReadingEffect]:
+        effects = honest(self)
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self.last_add_confirmed = max(self.last_add_confirmed, effect.last)
+        return effects
+
+    patch.set(Reading, "_deliver", deliver)
+
+
+@mutation("own bug, rule 53")
+def forgets_that_the_ledger_was_deleted(patch: Patch) -> None:
+    """What the watch told while no read was under way was known to none that began later."""
+    honest = TailingClient._refreshed
+
+    def refreshed(self: TailingClient, metadata: LedgerMetadata | None, version: int) -> None:
+        honest(self, metadata, version)
+        self._deleted = False
+
+    patch.set(TailingClient, "_refreshed", refreshed)
 
 
 @mutation("#4404, rule 87")

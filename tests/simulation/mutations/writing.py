@@ -5,17 +5,18 @@ from dataclasses import replace
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
-from ledger.protocol.writer import (
+from ledger.protocol.shared import (
+    MetadataRead,
+    WriteMetadata,
+)
+from ledger.protocol.writer import Phase, Writer
+from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
     AppendRequested,
     ConfirmAdds,
-    MetadataRead,
-    Phase,
     PublishLac,
     SendAdds,
-    WriteMetadata,
-    Writer,
     WriterEffect,
 )
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -84,9 +85,9 @@ def delivers_acks_during_the_ensemble_cas(patch: Patch) -> None:
 
 
 def _begins_new_fragment(patch: Patch, behind_confirmed: int) -> None:
-    def write_change(self: Writer) -> WriterEffect:
+    def write_change(self: Writer) -> WriteMetadata:
         ensemble = list(self.metadata.last_fragment.bookies)
-        for index, bookie in self._replacing.items():
+        for index, bookie in self._change.replacing.items():
             ensemble[index] = bookie
         begin = max(
             self.metadata.last_fragment.first_entry, self.last_add_confirmed + behind_confirmed
@@ -172,3 +173,26 @@ def tells_a_lac_above_what_it_acknowledged(patch: Patch) -> None:
         return [*effects, PublishLac(self.last_add_pushed, self.length, self._acks.bookies)]
 
     patch.set(Writer, "_append", append)
+
+
+@mutation("rule 27")
+def goes_on_without_an_ack_quorum(patch: Patch) -> None:
+    """A delayed ensemble change that is delayed for ever: nothing is confirmed any more."""
+
+    def quorum_is_up(_self: AckTracker) -> bool:
+        return True
+
+    patch.set(AckTracker, "quorum_is_up", quorum_is_up)
+
+
+@mutation("rule 27")
+def confirms_with_those_that_are_left(patch: Patch) -> None:
+    """While a change is delayed, whoever is down counts as if it had stored everything."""
+    honest = AckTracker._first_missing
+
+    def first_missing(self: AckTracker, residue: int, ends: list[int], start: int) -> int:
+        reached = max(ends)
+        kept = [reached if self.slots[i].down else end for i, end in enumerate(ends)]
+        return honest(self, residue, kept, start)
+
+    patch.set(AckTracker, "_first_missing", first_missing)

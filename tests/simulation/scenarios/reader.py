@@ -6,6 +6,7 @@ from ledger.entry import parse_header, payload_of
 from ledger.ids import NO_ENTRY, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import reading as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.requests import ReadAnswer, ReadQuery
 from tests.simulation.scenarios.client import Client
@@ -47,7 +48,7 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
             last_add_confirmed=self.last_add_confirmed,
             give_up_at=self.world.now + wait_s,
         )
-        self.use(self._reading, protocol.TimePassed())
+        self.use(self._reading, shared.TimePassed())
         self.feed(protocol.ReadStarted())
 
     def execute(self, effect: protocol.ReadingEffect) -> None:
@@ -58,10 +59,12 @@ class Reader(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
                     self.ledger_id, self.key, effect.first, effect.last, wait_ms=effect.wait_ms
                 )
                 self._ask(effect, query, reading)
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 self.read_metadata(
-                    read=lambda metadata, _: self._tell(reading, protocol.MetadataRead(metadata)),
-                    failed=lambda: self._tell(reading, protocol.MetadataFailed()),
+                    read=lambda metadata, version: self._tell(
+                        reading, shared.MetadataRead(metadata, version)
+                    ),
+                    failed=lambda: self._tell(reading, shared.MetadataFailed()),
                 )
             case protocol.Deliver():
                 self._deliver(effect.first, effect.last)

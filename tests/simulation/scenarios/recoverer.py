@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, assert_never
 
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import recovery as protocol
+from ledger.protocol import recovery_events as protocol
+from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
+from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.scenarios.client import Client
@@ -23,7 +25,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         self.failure: protocol.Failure | None = None
         self.closed: LedgerMetadata | None = None
         """What it was told the ledger was closed as."""
-        self.machine: protocol.Recovery | None = None
+        self.machine: Recovery | None = None
         self.read_bytes_max = 1 << 20
         self._frames: dict[int, bytes] = {}
 
@@ -37,8 +39,8 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
 
     def _begin(self, metadata: LedgerMetadata | None, version: int) -> None:
         assert metadata is not None, "nothing to recover"
-        self.machine = protocol.Recovery(self.ledger_id, metadata, version)
-        self.use(self.machine, protocol.TimePassed())
+        self.machine = Recovery(self.ledger_id, metadata, version)
+        self.use(self.machine, shared.TimePassed())
         self.feed(protocol.RecoveryStarted())
 
     def execute(self, effect: protocol.RecoveryEffect) -> None:
@@ -53,7 +55,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                     effect.first,
                     effect.last,
                     self.read_bytes_max,
-                    fence=True,
+                    fence=effect.fence,
                 )
                 self.ask_read(
                     Kind.RECOVERY_READ,
@@ -71,20 +73,20 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
             case protocol.ForgetEntries():
                 for entry in [entry for entry in self._frames if entry <= effect.last]:
                     del self._frames[entry]
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 chosen = self.world.replacements(effect.indexes, effect.exclude)
-                self.feed(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
+                self.feed(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
+                    written=lambda version: self.feed(shared.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                    failed=lambda: self.feed(shared.MetadataFailed()),
                 )
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 self.read_metadata(
-                    read=self._metadata_read, failed=lambda: self.feed(protocol.MetadataFailed())
+                    read=self._metadata_read, failed=lambda: self.feed(shared.MetadataFailed())
                 )
             case protocol.FinishRecovery():
                 self.closed = effect.metadata
@@ -97,7 +99,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(protocol.MetadataRead(metadata, version))
+        self.feed(shared.MetadataRead(metadata, version))
 
     def _lac_read(self, asked: protocol.SendFence, answer: LacAnswer) -> None:
         lac = proven_lac(answer.lac_proof, self.ledger_id, NO_MAC)

@@ -13,7 +13,7 @@ import pytest
 from bookie.storage import BookieStorage
 from ledger.entry import access_key, encode_frame, parse_header
 from ledger.metadata import LedgerState
-from ledger.protocol import recovery
+from ledger.protocol import recovery_events
 from ledger.requests import AddRun, Status
 from tests.simulation.disk import Loss, SimDisk
 from tests.simulation.scenarios.bookie import SMALL
@@ -36,7 +36,7 @@ def test_2908_a_log_file_that_is_missing_is_an_error_and_never_a_no() -> None:
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery.Failure.UNDECIDED
+    assert recovering.failure is recovery_events.Failure.UNDECIDED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 

@@ -5,7 +5,7 @@ BK-584 and BK-112 need somebody who re-replicates; that is a later part, so `wor
 hand what it will do: copy, then compare-and-swap one bookie of a finished fragment.
 """
 
-from ledger.protocol import writer
+from ledger.protocol import writer, writer_events
 from tests.simulation.scenarios.post import Kind
 from tests.simulation.scenarios.world import MOVED, World
 
@@ -242,5 +242,5 @@ def test_bk_584_a_writer_whose_ledger_is_in_recovery_changes_nothing() -> None:
 
     writing.append("b")
 
-    assert writing.failure is writer.Failure.FENCED
+    assert writing.failure is writer_events.Failure.FENCED
     assert world.fragments == {0: "b1 b2 b3"}

@@ -9,7 +9,7 @@ import pytest
 
 from ledger.entry import parse_header
 from ledger.metadata import LedgerState
-from ledger.protocol import recovery
+from ledger.protocol import recovery_events
 from ledger.quorum import Quorum
 from tests.simulation.scenarios.post import Kind
 from tests.simulation.scenarios.world import World
@@ -58,7 +58,7 @@ def test_bk_150_recovery_without_enough_bookies_never_closes_short() -> None:
     for write_backs in failing:
         write_backs.lose()
 
-    assert first.failure is recovery.Failure.NOT_ENOUGH_BOOKIES
+    assert first.failure is recovery_events.Failure.NOT_ENOUGH_BOOKIES
     assert world.metadata.state is LedgerState.IN_RECOVERY
     for write_backs in failing:
         write_backs.release()
@@ -110,7 +110,7 @@ def test_bk_759_two_fences_of_four_leave_a_write_set_that_could_still_acknowledg
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery.Failure.NOT_COVERED
+    assert recovering.failure is recovery_events.Failure.NOT_COVERED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 
@@ -128,7 +128,7 @@ def test_bk_799_errors_do_not_count_as_a_no() -> None:
     recovering.recover()
     world.pass_time(60.0)
 
-    assert recovering.failure is recovery.Failure.UNDECIDED
+    assert recovering.failure is recovery_events.Failure.UNDECIDED
     assert world.metadata.state is LedgerState.IN_RECOVERY
 
 
@@ -188,7 +188,7 @@ def test_1067_with_qw_equal_to_qa_a_bookie_that_hangs_delays_the_end_by_the_grac
 
     recovering.recover()
     assert recovering.closed is None
-    world.pass_time(recovery.RecoveryConfig().grace_s + 0.1)
+    world.pass_time(recovery_events.RecoveryConfig().grace_s + 0.1)
 
     assert recovering.closed_at == 0
 

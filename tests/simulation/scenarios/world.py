@@ -195,7 +195,7 @@ class World:
 
     def delete_ledger(self) -> None:
         self.tree.delete(self.path(self.ledger_id))
-        self.oracle.recorded(self.ledger_id, -1, None)
+        self.oracle.deleted(self.ledger_id)
 
     # What clients need.
 

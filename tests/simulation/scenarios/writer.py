@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, assert_never
 from ledger.entry import encode_frame, encode_lac
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
-from ledger.protocol import writer as protocol
+from ledger.protocol import shared, writer
+from ledger.protocol import writer_events as protocol
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
 from tests.simulation.scenarios.client import Client
@@ -26,13 +27,13 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
         password: bytes,
     ) -> None:
         super().__init__(world, name, ledger_id, password)
-        self.machine = protocol.Writer(ledger_id, metadata, 0)
+        self.machine = writer.Writer(ledger_id, metadata, 0)
         self.acknowledged: list[int] = []
         """Entries whose adds were resolved, in the order of delivery."""
         self.failure: protocol.Failure | None = None
         self.closed: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
-        self.use(self.machine, protocol.TimePassed())
+        self.use(self.machine, shared.TimePassed())
 
     @property
     def pending(self) -> list[int]:
@@ -70,20 +71,20 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._publish(effect)
             case protocol.ConfirmAdds():
                 self._confirm(effect.last)
-            case protocol.ChooseReplacements():
+            case shared.ChooseReplacements():
                 chosen = self.world.replacements(effect.indexes, effect.exclude)
-                self.feed(protocol.ReplacementsChosen(chosen))
-            case protocol.WriteMetadata():
+                self.feed(shared.ReplacementsChosen(chosen))
+            case shared.WriteMetadata():
                 self.write_metadata(
                     effect.metadata,
                     effect.version,
-                    written=lambda version: self.feed(protocol.MetadataWritten(version)),
+                    written=lambda version: self.feed(shared.MetadataWritten(version)),
                     read=self._metadata_read,
-                    failed=lambda: self.feed(protocol.MetadataFailed()),
+                    failed=lambda: self.feed(shared.MetadataFailed()),
                 )
-            case protocol.ReadMetadata():
+            case shared.ReadMetadata():
                 self.read_metadata(
-                    read=self._metadata_read, failed=lambda: self.feed(protocol.MetadataFailed())
+                    read=self._metadata_read, failed=lambda: self.feed(shared.MetadataFailed())
                 )
             case protocol.FailWriter():
                 self.failure = effect.failure
@@ -94,7 +95,7 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 assert_never(effect)
 
     def _metadata_read(self, metadata: LedgerMetadata | None, version: int) -> None:
-        self.feed(protocol.MetadataRead(metadata, version))
+        self.feed(shared.MetadataRead(metadata, version))
 
     def _send(self, effect: protocol.SendAdds) -> None:
         quorum = self.machine.metadata.quorum

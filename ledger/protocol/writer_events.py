@@ -1,0 +1,131 @@
+"""What the writer of a ledger is told, what it asks for, and why it may be over."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ledger.ids import BookieId, EntryId
+from ledger.metadata import LedgerMetadata
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataEffect,
+    MetadataEvent,
+    ReplacementsChosen,
+    TimePassed,
+)
+from ledger.requests import Status
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequested:
+    """The driver encoded *count* more entries of *payload_bytes* together; ids follow on."""
+
+    count: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddsStored:
+    """The bookie at *index* made durable what `SendAdds` with the same range asked for."""
+
+    index: int
+    generation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddsRefused:
+    """The bookie at *index* did not, or did not say that it did."""
+
+    index: int
+    generation: int
+    first: int
+    last: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    pass
+
+
+WriterEvent = (
+    AppendRequested
+    | AddsStored
+    | AddsRefused
+    | ReplacementsChosen
+    | MetadataEvent
+    | CloseRequested
+    | TimePassed
+)
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdds:
+    """Send those of first..last that *index* holds, in one go, to *bookie*."""
+
+    index: int
+    bookie: BookieId
+    generation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLac:
+    """Send the LAC by itself to *bookies*: the writer is idle (DESIGN section 4).
+
+    Nothing is reported: a bookie that misses it is met by the next add."""
+
+    last_add_confirmed: EntryId
+    length: int
+    bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmAdds:
+    """Resolve all adds up to *last*, in order."""
+
+    last: EntryId
+
+
+class Failure(Enum):
+    """Why a writer is over."""
+
+    FENCED = "fenced"
+    NOT_ENOUGH_BOOKIES = "not enough bookies"
+    METADATA_UNAVAILABLE = "metadata unavailable"
+    WRONG_KEY = "wrong key"
+    CONFLICT = "other bytes under the same id"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class FailWriter:
+    """Fail every pending add, now and later; their outcome is unknown (rule 10)."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class FinishClose:
+    """The ledger is CLOSED at the writer's own last entry."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+WriterEffect = (
+    SendAdds
+    | PublishLac
+    | ConfirmAdds
+    | ChooseReplacements
+    | MetadataEffect
+    | FailWriter
+    | FinishClose
+)

@@ -1,0 +1,170 @@
+"""Old bugs of the writer's handle, told as stories: #3806, #1712/#1889, BK-795.
+
+The stories beside this file drive the writer's machine; here it is driven by production's
+`LedgerWriter`, on metadata in memory and bookies that answer at once or when they are told to.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from ledger.cluster import open_namespace
+from ledger.entry import access_key
+from ledger.environment import Credentials, Environment
+from ledger.errors import HandleClosed, LedgerFenced
+from ledger.ids import BookieId, EntryId
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.metastore import open_store
+from ledger.quorum import Quorum
+from ledger.registry import BookieDirectory
+from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.writer import LedgerWriter
+from tests.ledger.serving import until
+
+DEADLINE_S = 10.0
+B1, B2, B3 = (BookieId(name) for name in ("b1", "b2", "b3"))
+
+
+class Bookies:
+    """A transport whose answers are there before `add` returns, or held until `answer`."""
+
+    def __init__(self) -> None:
+        self.taken: dict[BookieId, list[int]] = {}
+        self.holds = False
+        self._held: list[Callable[[Status], None]] = []
+
+    def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
+        if not run.explicit_lac:
+            self.taken.setdefault(bookie, []).extend(run.entries)
+        if self.holds:
+            self._held.append(on_done)
+        else:
+            on_done(Status.OK)
+
+    def answer(self, status: Status) -> None:
+        """Answer all that was held, and hold nothing more."""
+        self.holds = False
+        held, self._held = self._held, []
+        for on_done in held:
+            on_done(status)
+
+    async def answer_once_they_have(self, entries: list[int]) -> None:
+        await until(lambda: self.taken == dict.fromkeys((B1, B2, B3), entries))
+        self.answer(Status.OK)
+
+    async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+        return ReadAnswer(Status.UNREACHABLE)
+
+    async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
+        return LacAnswer(Status.UNREACHABLE)
+
+    async def info(self, bookie: BookieId) -> InfoAnswer | None:
+        return None
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@asynccontextmanager
+async def handle() -> AsyncIterator[tuple[LedgerWriter, Bookies]]:
+    """Yield the handle of a new ledger on b1, b2 and b3, and those bookies."""
+    store = await open_store("memory://handle")
+    ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+    metadata = LedgerMetadata(
+        quorum=Quorum(3, 3, 2),
+        fragments=(Fragment(EntryId(0), (B1, B2, B3)),),
+        access_key=access_key(b""),
+        creation_token=b"test",
+    )
+    ledger_id = await ledgers.create(metadata)
+    bookies = Bookies()
+    environment = Environment(
+        uri=store.uri,
+        ledgers=ledgers,
+        bookies=BookieDirectory(store),
+        transport=bookies,
+        random=Random(0),
+        pending_bytes_max=1 << 20,
+    )
+    credentials = Credentials(ledger_id, access_key(b""), None)
+    async with asyncio.timeout(DEADLINE_S):
+        yield LedgerWriter(environment, credentials, metadata, 0), bookies
+    await store.close()
+
+
+def test_3806_an_answer_that_overtakes_the_sending_takes_the_entry_from_nobody() -> None:
+    """b1 and b2 confirm the entry, which lets go of its frame, before b3 was sent to."""
+
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            adds = [writing.add(b"a"), writing.add(b"b")]
+            assert await asyncio.gather(*adds) == [0, 1]
+            assert (await writing.close()).last_entry == 1
+            assert bookies.taken == {B1: [0, 1], B2: [0, 1], B3: [0, 1]}
+
+    asyncio.run(scenario())
+
+
+def test_1889_a_close_in_the_same_breath_as_an_add_waits_for_it() -> None:
+    """The first add is on its way to the bookies, the second was not even sent."""
+
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            bookies.holds = True
+            adds = [writing.add(b"a")]
+            await asyncio.sleep(0)
+            assert bookies.taken == {B1: [0], B2: [0], B3: [0]}
+            answering = asyncio.ensure_future(bookies.answer_once_they_have([0, 1]))
+            adds.append(writing.add(b"b"))
+
+            closed = await writing.close()
+
+            await answering
+            assert (closed.state, closed.last_entry, closed.length) == (LedgerState.CLOSED, 1, 2)
+            assert [add.result() for add in adds] == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_1712_closes_in_any_number_end_alike_and_take_nothing_from_each_other() -> None:
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            bookies.holds = True
+            writing.add(b"a")
+            closes = [asyncio.ensure_future(writing.close()) for _ in range(4)]
+            await asyncio.sleep(0)
+            closes.pop(0).cancel()  # it was the first that asked
+
+            bookies.answer(Status.OK)
+
+            closed = await asyncio.gather(*closes)
+            assert [metadata.last_entry for metadata in closed] == [0, 0, 0]
+            assert await writing.close() == closed[0]
+            with pytest.raises(HandleClosed):
+                writing.add(b"too late")
+
+    asyncio.run(scenario())
+
+
+def test_bk_795_adds_and_closes_all_end_when_the_writer_was_fenced() -> None:
+    async def scenario() -> None:
+        async with handle() as (writing, bookies):
+            bookies.holds = True
+            adds = [writing.add(b"a")]
+            await asyncio.sleep(0)
+            adds.append(writing.add(b"b"))
+            closes = [asyncio.ensure_future(writing.close()) for _ in range(2)]
+            await asyncio.sleep(0)
+
+            bookies.answer(Status.FENCED)
+
+            ends = await asyncio.gather(*adds, *closes, return_exceptions=True)
+            assert [type(end) for end in ends] == [LedgerFenced] * 4
+            with pytest.raises(LedgerFenced):
+                await writing.close()
+
+    asyncio.run(scenario())
