@@ -1,0 +1,72 @@
+"""A bookie as a process, with limits so small that every part of its storage is always at work.
+
+python -m tests.bookie.small_bookie URI DIRECTORY [several]
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from bookie.collector.plan import CollectorConfig
+from bookie.command import die_with_parent, run_until_signal
+from bookie.config import BookieConfig
+from bookie.disk_watch import DiskLimits
+from bookie.service import ServiceConfig
+from bookie.storage_config import StorageConfig
+from ledger import log_events
+from ledger.errors import LogError
+
+NAME: Final = "small"
+KIB: Final = 1024
+
+
+def config(uri: str, directory: Path, *, several: bool) -> BookieConfig:
+    journals = tuple(directory / f"journal{at}" for at in range(2)) if several else ()
+    ledgers = tuple(directory / f"ledgers{at}" for at in range(3)) if several else ()
+    return BookieConfig(
+        uri=uri,
+        directory=directory,
+        journal_directories=journals,
+        ledger_directories=ledgers,
+        bookie=NAME,
+        disk_limits=DiskLimits(reserve_bytes=1024 * KIB),
+        disk_interval_s=0.2,
+        service=ServiceConfig(checkpoint_interval_s=0.25, checkpoint_bytes=128 * KIB),
+        storage=StorageConfig(
+            memtable_bytes_max=4096 * KIB,
+            recovery_reserve_bytes=512 * KIB,
+            journal_file_bytes_max=256 * KIB,
+            journal_preallocate_bytes=64 * KIB,
+            recent_bytes_max=256 * KIB,
+            entry_log_bytes_max=256 * KIB,
+            index_cache_bytes=64 * KIB,
+            ledgers_in_memory_max=20,
+            files_open_max=12,
+        ),
+        collector=CollectorConfig(
+            gc_interval_s=0.5,
+            minor_share=0.5,
+            minor_interval_s=0.7,
+            major_share=0.9,
+            major_interval_s=2.0,
+            log_bytes_max=256 * KIB,
+            reserve_bytes=512 * KIB,
+        ),
+    )
+
+
+def main() -> None:
+    die_with_parent()
+    log_events.configure()
+    uri, directory, *rest = sys.argv[1:]
+    try:
+        asyncio.run(run_until_signal(config(uri, Path(directory), several="several" in rest)))
+    except LogError as error:
+        print(f"bookie: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
