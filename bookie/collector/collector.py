@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-import structlog
-
 from bookie.collector.collection import DirectoryCollection, LogState
 from bookie.collector.errors import CollectionUnderWay
 from bookie.collector.garbage import candidates, verified
@@ -23,9 +21,10 @@ from bookie.errors import FileDamaged
 from bookie.ledger_directory import LedgerDirectory
 from ledger.errors import LogError
 from ledger.ids import LedgerId
+from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 
-_log = structlog.get_logger()
+_log = get_logger(__name__)
 
 _DELETE_AT_ONCE: Final = 256
 """Ledgers; flushes wait meanwhile."""
