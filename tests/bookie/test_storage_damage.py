@@ -1,150 +1,237 @@
-"""Damage to any byte of any file: whole, less with an error, or a refusal; never a false "no"."""
+"""Damage at every byte of every file: whole, a prefix, or a refusal; never a false "no".
 
+For each byte: flipped, zeroed to the end of its sector, and the file cut there. Then the storage
+either refuses to start with a typed error, or opens; and then it answers what was promised, or
+says of an entry or a ledger that it cannot be read. One thing may be taken for something that
+was never promised: the end of the newest journal, which looks like a commit that a crash tore.
+There, what is left must be all that was promised up to some commit: a *prefix*.
+
+DLOG_TEST_DAMAGE_EVERY=1 tries every byte, else only a part of them.
+"""
+
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import pytest
 
 from bookie.errors import FileDamaged
 from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises
-from tests.simulation.disk import SimDisk
+from tests.bookie.tally import tally
+from tests.simulation.disk import SECTOR_BYTES, SimDisk
 
-LEDGERS = (1, 2, 259)
+EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "20"))
+LEDGERS = (1, 2, 3, 4)
+DELETED = 5
+CONFIG = replace(SMALL, entry_log_bytes_max=1200, journal_file_bytes_max=1500)
+
+pytestmark = pytest.mark.timeout(120 if EVERY > 1 else 3600)
 
 
-def bookie_with_everything() -> Promises:
-    """Entries on disk, and entries in the journal only; fences in both."""
-    promises = Promises(SimDisk(0))
+@dataclass(frozen=True)
+class State:
+    """What was promised at some moment."""
+
+    stored: dict[int, frozenset[int]]
+    fenced: frozenset[int]
+
+    @classmethod
+    def of(cls, promises: Promises) -> "State":
+        stored = {ledger_id: frozenset(promises.stored.get(ledger_id, {})) for ledger_id in LEDGERS}
+        return cls(stored, frozenset(promises.fenced))
+
+
+@dataclass(frozen=True)
+class Life:
+    promises: Promises
+    states: list[State]
+    """After each commit since the last checkpoint; the last one is all that was promised."""
+    ends: list[int]
+    """Where the newest journal ended after each of them, 0 before it was begun."""
+
+    @property
+    def disk(self) -> SimDisk:
+        return self.promises.disk
+
+
+def life() -> Life:
+    """Entries on disk, in full logs and in one that goes on, and entries in journals only; fences
+    in both; a deleted ledger; a last journal file with several commits."""
+    promises = Promises(SimDisk(0), CONFIG)
     promises.open()
-    for ledger_id in LEDGERS:
-        promises.add(ledger_id, *range(0, 30, 1 + ledger_id % 2))
+    for first in (0, 8):
+        for ledger_id in LEDGERS[:3]:
+            promises.add(ledger_id, *range(first, first + 8, 1 + ledger_id % 2))
+        promises.add(DELETED, first)
+        promises.commit()
+        promises.checkpoint()
     promises.fence(2)
     promises.commit()
-    promises.storage.checkpoint()
-    for entry in range(30, 36):
-        promises.add(1, entry)
+    promises.checkpoint()
+    assert promises.delete(DELETED)
+    states, ends = [State.of(promises)], [0]
+    for entry in range(8, 15):
+        if entry == 11:
+            promises.fence(3)
+        promises.add(4, entry)
+        promises.add(1, entry + 20)
         promises.commit()
-    promises.fence(259)
-    promises.commit()
+        states.append(State.of(promises))
+        ends.append(promises.storage._holdings.journals.positions()[0].offset)
+    journals = [path for path in promises.disk.files() if path.endswith(".journal")]
+    assert len(journals) > 1, "more than one journal file is replayed"
     promises.storage.close()
-    return promises
+    # What was committed into older files has no place in the newest one.
+    rolled = max(at for at in range(1, len(ends)) if ends[at] <= ends[at - 1] or at == 1)
+    ends[:rolled] = [0] * rolled
+    return Life(promises, states, ends)
 
 
-def files_of(disk: SimDisk, directory: str = "") -> Iterator[str]:
-    for name in disk.list(directory):
-        path = f"{directory}/{name}" if directory else name
-        if disk.list(path):
-            yield from files_of(disk, path)
-        else:
-            yield path
+def files_of(disk: SimDisk) -> list[str]:
+    return [path for path in disk.files() if path != "LOCK"]
 
 
-def answers(promises: Promises, storage: BookieStorage, *, but_not_fenced: int = -1) -> None:
-    """Each entry that was promised is there, or an error is; nothing else is there."""
+def newest_journal(disk: SimDisk) -> str:
+    return max(path for path in disk.files() if path.endswith(".journal"))
+
+
+def outcome_of(life: Life, disk: SimDisk, path: str, config: StorageConfig = CONFIG) -> str:
+    """Open the damaged *disk* and compare; return "refuse", "whole", "error" or "prefix"."""
+    try:
+        storage = BookieStorage.open(disk, config)
+    except FileDamaged as damage:
+        assert damage.path
+        return "refuse"
+    errors, seen, fenced = _answers(life, storage)
+    storage.close()
+    last = life.states[-1]
+    stored = {
+        ledger_id: frozenset(seen[ledger_id] | (errors[ledger_id] & last.stored[ledger_id]))
+        for ledger_id in LEDGERS
+    }
+    state = State(stored, frozenset(fenced))
+    if state == last:
+        return "error" if any(errors.values()) else "whole"
+    assert path == newest_journal(life.disk), f"less than was acknowledged: {state}, {last}"
+    assert state in life.states, f"neither all nor a prefix: {state}"
+    return "prefix"
+
+
+def _answers(
+    life: Life, storage: BookieStorage
+) -> tuple[dict[int, set[int]], dict[int, set[int]], set[int]]:
+    """Return, by ledger, the entries that are errors and those that are there; and the fences, where
+    an error counts for what was promised."""
+    errors: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
+    seen: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
+    fenced: set[int] = set()
     for ledger_id in LEDGERS:
-        for first in range(0, 36, 5):
-            answer = storage.read(ReadQuery(ledger_id, KEY, first, EVERYTHING, 400))
+        first = 0
+        while first < 50:
+            answer = storage.read(ReadQuery(ledger_id, KEY, first, 49, 300))
+            if answer.status is Status.NO_SUCH_LEDGER:
+                break
             if answer.status is Status.IO_ERROR:
+                errors[ledger_id].add(first)
+                first += 1
                 continue
             assert answer.status is Status.OK
             assert answer.considered >= first
-            promised = [e for e in promises.stored[ledger_id] if first <= e <= answer.considered]
-            assert list(answer.entries) == promised
-            for entry_id, frame in answer.each():
-                assert frame == promises.sent[ledger_id][entry_id]
+            for entry, frame in answer.each():
+                assert frame == life.promises.sent[ledger_id][entry]
+                seen[ledger_id].add(entry)
+            first = answer.considered + 1
         lac = storage.lac(ledger_id, KEY)
-        if ledger_id in promises.fenced and lac.status is Status.OK:
-            assert lac.fenced or ledger_id == but_not_fenced
+        if lac.fenced or (lac.status is Status.IO_ERROR and ledger_id in life.promises.fenced):
+            fenced.add(ledger_id)
+    assert storage.read(ReadQuery(DELETED, KEY, 0, EVERYTHING)).status is Status.NO_SUCH_LEDGER
+    return errors, seen, fenced
 
 
-def check_damaged(promises: Promises, disk: SimDisk, *, last_commit_may_be_lost: bool) -> str:
-    try:
-        storage = BookieStorage.open(disk, SMALL)
-    except FileDamaged:
-        return "refused"
-    answers(promises, storage, but_not_fenced=259 if last_commit_may_be_lost else -1)
-    return "answered"
+def flip(disk: SimDisk, path: str, at: int) -> None:
+    byte = disk.content(path)[at]
+    disk.damage(path, at, bytes([byte ^ 1 << at % 8]))
 
 
-@pytest.mark.parametrize("kind", ["flipped", "zeroed", "cut"])
-def test_damage_at_any_place_of_any_file_is_told(kind: str) -> None:
-    """Only the journal's very last commit may be taken for a torn one. What is cut off the
-    newest journal leaves no trace: see test_journal."""
-    outcomes = set()
-    lot = random.Random(kind)
-    promises = bookie_with_everything()
-    files = list(files_of(promises.disk))
-    assert {path.split("/")[0] for path in files} == {"journal", "entrylog", "index"}
-    for path in files:
-        content = promises.disk.content(path)
-        journal = path.endswith(".journal")
-        for _ in range(40):
-            disk = promises.disk.copy()
-            at = lot.randrange(len(content))
-            if journal and kind != "flipped":
-                continue
-            if path.endswith(".index"):
-                disk.remove("index/redo")  # it would heal what the last flush wrote
-            if kind == "cut":
-                disk.cut(path, at)
-            elif kind == "zeroed":
-                disk.damage(path, at - at % 512, bytes(min(512, len(content) - at + at % 512)))
-            else:
-                disk.damage(path, at, bytes([content[at] ^ (1 << lot.randrange(8))]))
-            outcomes.add(check_damaged(promises, disk, last_commit_may_be_lost=journal))
-    assert outcomes == {"refused", "answered"}
+def zero(disk: SimDisk, path: str, at: int) -> None:
+    size = min(SECTOR_BYTES - at % SECTOR_BYTES, len(disk.content(path)) - at)
+    disk.damage(path, at, bytes(size))
+
+
+def cut(disk: SimDisk, path: str, at: int) -> None:
+    disk.cut(path, at)
+
+
+def damaged(
+    life: Life, path: str, damage: Callable[[SimDisk, str, int], None], *, offset: int
+) -> Iterator[tuple[int, SimDisk]]:
+    """Yield copies, damaged at each byte in turn; if not all are to be tried, at all that lie
+    within the first bytes, and one out of `EVERY` of the rest."""
+    size = len(life.disk.content(path))
+    for at in range(size):
+        if EVERY > 1 and (at + offset) % EVERY:
+            continue
+        disk = life.disk.copy()
+        damage(disk, path, at)
+        if disk.content(path) != life.disk.content(path):
+            yield at, disk
+
+
+@pytest.mark.parametrize("damage", [flip, zero, cut], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", ["journal", "mark", "log", "index", "redo", "tombstones"])
+def test_damage_at_any_byte_is_told_or_does_no_harm(
+    kind: str, damage: Callable[[SimDisk, str, int], None]
+) -> None:
+    before = life()
+    outcomes = dict.fromkeys(("refuse", "whole", "error", "prefix"), 0)
+    paths = [p for p in files_of(before.disk) if p.endswith((f".{kind}", f"/{kind}"))]
+    assert paths, f"there is no {kind}"
+    if kind == "index":
+        before.disk.remove("index/redo")  # it would heal what the last flush wrote
+    for number, path in enumerate(paths):
+        for at, disk in damaged(before, path, damage, offset=number):
+            try:
+                outcome = outcome_of(before, disk, path)
+            except BaseException as error:
+                error.add_note(f"{damage.__name__} at byte {at} of {path}")
+                raise
+            outcomes[outcome] += 1
+            tally[f"damaged bytes of a {kind}: {outcome}"] += 1
+            if path == newest_journal(before.disk):
+                _check_journal_end(before, at, outcome, damage)
+    expected = {
+        "journal": {"refuse", "whole", "prefix"},
+        "mark": {"refuse"},
+        "log": {"whole", "error"},
+        "index": {"whole", "error", "refuse"},
+        "redo": {"whole"},
+        "tombstones": {"refuse"},
+    }[kind]
+    assert {outcome for outcome, count in outcomes.items() if count} <= expected, outcomes
+
+
+def _check_journal_end(
+    before: Life, at: int, outcome: str, damage: Callable[[SimDisk, str, int], None]
+) -> None:
+    """A flipped byte costs the last commit, if any: that a later one was made proves that the byte
+    had been synced."""
+    if damage is flip and outcome == "prefix":
+        assert at >= before.ends[-2], "a commit was lost that others followed"
 
 
 def test_random_damage_in_several_files_gives_answers_or_typed_errors_only() -> None:
     lot = random.Random(5)
-    whole = bookie_with_everything()
-    files = [path for path in files_of(whole.disk) if not path.endswith(".journal")]
-    for _ in range(150):
-        disk = whole.disk.copy()
+    before = life()
+    files = [path for path in files_of(before.disk) if not path.endswith(".journal")]
+    for _ in range(300 if EVERY > 1 else 5000):
+        disk = before.disk.copy()
         for path in lot.sample(files, 3):
             at = lot.randrange(len(disk.content(path)))
             size = min(lot.randint(1, 4000), len(disk.content(path)) - at)
             disk.damage(path, at, lot.randbytes(size))
-        check_damaged(whole, disk, last_commit_may_be_lost=False)
-
-
-def test_an_entry_that_is_damaged_does_not_hide_the_ones_around_it() -> None:
-    promises = Promises(SimDisk(0))
-    promises.open()
-    promises.add(1, *range(10))
-    promises.commit()
-    promises.storage.checkpoint()
-    log = "entrylog/00000001.log"
-    at = promises.disk.content(log).index(promises.sent[1][4])
-    promises.disk.damage(log, at + 50, b"\xff")
-    storage = promises.storage
-    before = storage.read(ReadQuery(1, KEY, 2, 9))
-    assert (list(before.entries), before.considered) == ([2, 3], 3)
-    assert storage.read(ReadQuery(1, KEY, 4, 9)).status is Status.IO_ERROR
-    assert list(storage.read(ReadQuery(1, KEY, 5, 9)).entries) == [5, 6, 7, 8, 9]
-
-
-def test_a_lost_entry_log_is_an_error_and_not_an_empty_ledger() -> None:
-    promises = bookie_with_everything()
-    log = next(path for path in files_of(promises.disk) if path.startswith("entrylog"))
-    promises.disk.remove(log)
-    storage = BookieStorage.open(promises.disk, SMALL)
-    assert storage.read(ReadQuery(2, KEY, 0, 9)).status is Status.IO_ERROR
-    assert storage.read(ReadQuery(2, KEY, 40, 50)).status is Status.OK
-    answers(promises, storage)
-
-
-def test_an_add_to_a_ledger_whose_index_is_damaged_is_refused_as_an_error() -> None:
-    promises = bookie_with_everything()
-    path = next(p for p in files_of(promises.disk) if p.endswith(f"{2:016x}.index"))
-    promises.disk.remove("index/redo")  # else the start would write the page again
-    promises.disk.damage(path, 100, b"\xff")
-    storage = BookieStorage.open(promises.disk, SMALL)
-    run = promises.sent[2]
-    assert run
-    assert storage.fence(2, KEY) == (Status.IO_ERROR, 0)
-    assert storage.lac(2, KEY).status is Status.IO_ERROR
-    assert storage.read(ReadQuery(2, KEY, 0, 1)).status is Status.IO_ERROR
-    assert storage.read(ReadQuery(1, KEY, 0, 1)).status is Status.OK
+        tally["disks with random damage"] += 1
+        assert outcome_of(before, disk, "") != "prefix"

@@ -46,6 +46,8 @@ Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
 DISK_READ_S: Final = (0.0001, 0.002)
 READ_ALL_BYTES: Final = 1 << 30
+RECENT_BYTES: Final = 1000
+"""Of the journal; damage to them costs what no checkpoint has moved on."""
 INSTANCE: Final = "simulated"
 """Of the namespace, in every cookie."""
 
@@ -99,12 +101,13 @@ class SimBookie:
         """Let one byte of a file change on the disk.
 
         Not of the journal's last commit: nothing tells that from a torn write (rule 61)."""
-        size_bytes = len(self.disk.content(path))
+        first, size_bytes = 0, len(self.disk.content(path))
         if path == path_of(self._proven.journal_id):
             size_bytes = self._proven.offset
+            first = max(0, size_bytes - RECENT_BYTES)  # most before it is behind the mark
         elif path.startswith(JOURNAL) and path > path_of(self._proven.journal_id):
             return
-        offset = self._cluster.scheduler.random.randrange(size_bytes)
+        offset = self._cluster.scheduler.random.randrange(first, size_bytes)
         before = self.disk.content(path)[offset]
         self.disk.damage(path, offset, bytes([before ^ 0x55]))
         self._cluster.oracle.lost_disk(self.name, wholly=False)
