@@ -77,6 +77,9 @@ class DiskFile(Protocol):
     def sync(self) -> None:
         """Make data and size durable (fdatasync)."""
 
+    def forget(self, start: int, end: int) -> None:
+        """Let memory go that the system keeps of bytes that are synced and not read again soon."""
+
     def close(self) -> None: ...
 
 
@@ -169,6 +172,10 @@ class RealFile:
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def forget(self, start: int, end: int) -> None:
+        if hasattr(os, "posix_fadvise"):  # not everywhere; it is advice
+            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         os.close(self._descriptor)

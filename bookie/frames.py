@@ -7,7 +7,7 @@ microsecond; that both say the same is shown by a test.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from struct import Struct
@@ -18,6 +18,8 @@ from google_crc32c import value as crc32c
 from ledger.entry import HEADER_BYTES, TRAILER_BYTES, VERSION, Digest
 
 _HEADER: Final = Struct("<IIqqqqII")
+_LAC: Final = Struct("<q")
+_LAC_AT: Final = 24
 _COVERED: Final = HEADER_BYTES - 4
 _PLAIN: Final = VERSION | Digest.CRC32C << 8
 _AUTHENTICATED: Final = VERSION | Digest.HMAC_SHA256 << 8
@@ -52,6 +54,16 @@ class Bad:
 
     index: int
     reason: str
+
+
+def trust_frames(entries: "array[int]", lengths: Iterable[int], data: bytes) -> Checked:
+    """Return what `check_frames` would of frames that were checked before they were stored, in a
+    place whose own checksum is right: only their LACs are looked at."""
+    starts = array("q", accumulate(lengths, initial=0))
+    unpack = _LAC.unpack_from
+    lacs = [unpack(data, at + _LAC_AT)[0] for at in islice(starts, len(entries))]
+    lac = max(lacs)
+    return Checked(entries, starts, data, lac, lacs.index(lac))
 
 
 def check_frames(

@@ -12,8 +12,10 @@ Writing (`put`, `flush`, `move`, `remove`) is done by one thread at a time; read
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import groupby, islice
-from operator import attrgetter
+from functools import cache
+from itertools import chain, groupby, islice, repeat
+from operator import attrgetter, sub
+from struct import Struct
 from typing import Final, NamedTuple
 
 from bookie.disk import Disk, DiskFile
@@ -241,20 +243,27 @@ class LedgerIndex:
     ) -> LedgerHeader:
         entries, starts = piece.run.entries, piece.run.starts
         moved = offset - starts[piece.begin]
+        has_gaps = piece.last - piece.first >= piece.end - piece.begin
         number, page = -1, bytearray()
-        for index in range(piece.begin, piece.end):
+        index = piece.begin
+        while index < piece.end:
             wanted, slot = divmod(entries[index], PAGE_ENTRIES)
             if wanted != number:
                 number = wanted
                 header, page = self._dirty_page(header, number)
+            at = SLOTS_AT + slot * SLOT.size
             start = starts[index]
-            SLOT.pack_into(
-                page,
-                SLOTS_AT + slot * SLOT.size,
-                log_id,
-                starts[index + 1] - start,
-                start + moved,
-            )
+            if has_gaps:
+                SLOT.pack_into(page, at, log_id, starts[index + 1] - start, start + moved)
+                index += 1
+                continue
+            count = min(piece.end - index, PAGE_ENTRIES - slot)
+            bounds = starts[index : index + count + 1]
+            lengths = map(sub, bounds[1:], bounds)
+            offsets = map(moved.__add__, bounds)
+            values = chain.from_iterable(zip(repeat(log_id), lengths, offsets, strict=False))
+            _slots(count).pack_into(page, at, *values)
+            index += count
         return replace(header, last_entry=max(header.last_entry, piece.last))
 
     def _dirty_page(self, header: LedgerHeader, number: int) -> tuple[LedgerHeader, bytearray]:
@@ -305,6 +314,12 @@ class LedgerIndex:
         self._disk.make_directory(directory)
         self._disk.sync_directory(DIRECTORY)
         self._directories[directory] = None
+
+
+@cache
+def _slots(count: int) -> Struct:
+    """Return the layout of *count* slots side by side; there are no more than fit in a page."""
+    return Struct("<" + SLOT.format.removeprefix("<") * count)
 
 
 def _write_images(file: DiskFile, images: Sequence[Image]) -> None:

@@ -36,6 +36,9 @@ from bookie.journal.format import (
 )
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+_KEPT_BYTES_MAX: Final = 1024 * 1024
+"""Synced and still in the system's memory. A journal is read only at a start; the memory that
+it would fill is missed by those who write next."""
 HEADROOM: Final = 7 / 8
 """Of `preallocate_bytes`: so much space there is for what queues, until the disk is full."""
 
@@ -59,7 +62,7 @@ class JournalWriter:
         self._header = header
         self._file: DiskFile = disk.open(path_of(header.journal_id))
         self._allocated = self._file.size()
-        self._end = FILE_HEADER_BYTES
+        self._end = self._kept_from = FILE_HEADER_BYTES
         self._failure: JournalFailed | None = None
         self._lock = threading.Lock()
         self._queue: list[Record] = []
@@ -142,6 +145,9 @@ class JournalWriter:
             self._file.write(pieces, self._end)
             self._file.sync()
             self._end = end
+            if end - self._kept_from >= _KEPT_BYTES_MAX:
+                self._file.forget(self._kept_from, end)
+                self._kept_from = end
             self.position = Mark(self._header.journal_id, end)
 
     def _extend(self, end: int) -> None:
@@ -175,7 +181,7 @@ class JournalWriter:
         self._file.close()
         self._file = self._disk.open(path_of(self._header.journal_id))
         self._allocated = self._file.size()
-        self._end = FILE_HEADER_BYTES
+        self._end = self._kept_from = FILE_HEADER_BYTES
 
 
 def begin(

@@ -125,6 +125,9 @@ class _ReadOnlyFile:
     def sync(self) -> None:
         """Nothing was written: nothing to do."""
 
+    def forget(self, start: int, end: int) -> None:
+        self._file.forget(start, end)
+
     def close(self) -> None:
         self._file.close()
 

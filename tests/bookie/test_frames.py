@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.frames import Bad, Checked, check_frames
+from bookie.frames import Bad, Checked, check_frames, trust_frames
 from ledger.entry import encode_frame, encode_lac, parse_header, proof_of, verify_frame
 from ledger.errors import DamagedEntry
 
@@ -99,3 +99,11 @@ def test_it_says_the_same_as_the_slow_check(entry: int, data: st.DataObject, aut
         expected = entry
     outcome = check(frames, [60, 61, 62, 63])
     assert (outcome.index if isinstance(outcome, Bad) else None) == expected
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=20))
+def test_frames_that_are_trusted_give_what_checked_ones_give(lacs: list[int]) -> None:
+    frames = [frames_of(60 + index, lac=lac)[0] for index, lac in enumerate(lacs)]
+    checked = check(frames, list(range(60, 60 + len(frames))))
+    assert isinstance(checked, Checked)
+    assert trust_frames(checked.entries, map(len, frames), checked.data) == checked

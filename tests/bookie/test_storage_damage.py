@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from bookie.errors import FileDamaged
+from bookie.journal.format import Mark, path_of
 from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises
 from tests.bookie.tally import tally
@@ -49,9 +49,9 @@ class State:
 class Life:
     promises: Promises
     states: list[State]
-    """After each commit since the last checkpoint; the last one is all that was promised."""
-    ends: list[int]
-    """Where the newest journal ended after each of them, 0 before it was begun."""
+    """After the last checkpoint and each commit since; the last one is all that was promised."""
+    ends: list[Mark]
+    """Where the journal ended then."""
 
     @property
     def disk(self) -> SimDisk:
@@ -73,22 +73,22 @@ def life() -> Life:
     promises.commit()
     promises.checkpoint()
     assert promises.delete(DELETED)
-    states, ends = [State.of(promises)], [0]
-    for entry in range(8, 15):
-        if entry == 11:
+    states, ends = [State.of(promises)], [end_of_journal(promises)]
+    for entry in range(8, 25):
+        if entry == 21:
             promises.fence(3)
-        promises.add(4, entry)
-        promises.add(1, entry + 20)
+        else:
+            promises.add(4 - entry % 2 * 3, entry + 20)  # a commit of one record
         promises.commit()
         states.append(State.of(promises))
-        ends.append(promises.storage._holdings.journals.positions()[0].offset)
-    journals = [path for path in promises.disk.files() if path.endswith(".journal")]
-    assert len(journals) > 1, "more than one journal file is replayed"
+        ends.append(end_of_journal(promises))
     promises.storage.close()
-    # What was committed into older files has no place in the newest one.
-    rolled = max(at for at in range(1, len(ends)) if ends[at] <= ends[at - 1] or at == 1)
-    ends[:rolled] = [0] * rolled
+    assert ends[0].journal_id < ends[-1].journal_id == ends[-3].journal_id
     return Life(promises, states, ends)
+
+
+def end_of_journal(promises: Promises) -> Mark:
+    return promises.storage._journals.positions()[0]
 
 
 def files_of(disk: SimDisk) -> list[str]:
@@ -99,13 +99,14 @@ def newest_journal(disk: SimDisk) -> str:
     return max(path for path in disk.files() if path.endswith(".journal"))
 
 
-def outcome_of(life: Life, disk: SimDisk, path: str, config: StorageConfig = CONFIG) -> str:
-    """Open the damaged *disk* and compare; return "refuse", "whole", "error" or "prefix"."""
+def outcome_of(life: Life, disk: SimDisk) -> tuple[str, int]:
+    """Open the damaged *disk* and compare. Return "refuse", "whole", "error" or "prefix", and
+    how many commits are there."""
+    commits = len(life.states)
     try:
-        storage = BookieStorage.open(disk, config)
-    except FileDamaged as damage:
-        assert damage.path
-        return "refuse"
+        storage = BookieStorage.open(disk, CONFIG)
+    except FileDamaged:
+        return "refuse", commits
     errors, seen, fenced = _answers(life, storage)
     storage.close()
     last = life.states[-1]
@@ -115,17 +116,16 @@ def outcome_of(life: Life, disk: SimDisk, path: str, config: StorageConfig = CON
     }
     state = State(stored, frozenset(fenced))
     if state == last:
-        return "error" if any(errors.values()) else "whole"
-    assert path == newest_journal(life.disk), f"less than was acknowledged: {state}, {last}"
+        return ("error" if any(errors.values()) else "whole"), commits
     assert state in life.states, f"neither all nor a prefix: {state}"
-    return "prefix"
+    return "prefix", life.states.index(state) + 1
 
 
 def _answers(
     life: Life, storage: BookieStorage
 ) -> tuple[dict[int, set[int]], dict[int, set[int]], set[int]]:
-    """Return, by ledger, the entries that are errors and those that are there; and the fences, where
-    an error counts for what was promised."""
+    """Return, by ledger, the entries that are errors and those that are there; and the fences,
+    where an error counts for what was promised."""
     errors: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
     seen: dict[int, set[int]] = {ledger_id: set() for ledger_id in LEDGERS}
     fenced: set[int] = set()
@@ -169,12 +169,8 @@ def cut(disk: SimDisk, path: str, at: int) -> None:
 def damaged(
     life: Life, path: str, damage: Callable[[SimDisk, str, int], None], *, offset: int
 ) -> Iterator[tuple[int, SimDisk]]:
-    """Yield copies, damaged at each byte in turn; if not all are to be tried, at all that lie
-    within the first bytes, and one out of `EVERY` of the rest."""
-    size = len(life.disk.content(path))
-    for at in range(size):
-        if EVERY > 1 and (at + offset) % EVERY:
-            continue
+    """Yield copies, damaged at each byte in turn, or at one out of `EVERY`."""
+    for at in range(offset % EVERY, len(life.disk.content(path)), EVERY):
         disk = life.disk.copy()
         damage(disk, path, at)
         if disk.content(path) != life.disk.content(path):
@@ -195,14 +191,14 @@ def test_damage_at_any_byte_is_told_or_does_no_harm(
     for number, path in enumerate(paths):
         for at, disk in damaged(before, path, damage, offset=number):
             try:
-                outcome = outcome_of(before, disk, path)
+                outcome, commits = outcome_of(before, disk)
+                if outcome == "prefix":
+                    check_prefix(before, path, at, commits)
             except BaseException as error:
                 error.add_note(f"{damage.__name__} at byte {at} of {path}")
                 raise
             outcomes[outcome] += 1
             tally[f"damaged bytes of a {kind}: {outcome}"] += 1
-            if path == newest_journal(before.disk):
-                _check_journal_end(before, at, outcome, damage)
     expected = {
         "journal": {"refuse", "whole", "prefix"},
         "mark": {"refuse"},
@@ -214,13 +210,13 @@ def test_damage_at_any_byte_is_told_or_does_no_harm(
     assert {outcome for outcome, count in outcomes.items() if count} <= expected, outcomes
 
 
-def _check_journal_end(
-    before: Life, at: int, outcome: str, damage: Callable[[SimDisk, str, int], None]
-) -> None:
-    """A flipped byte costs the last commit, if any: that a later one was made proves that the byte
-    had been synced."""
-    if damage is flip and outcome == "prefix":
-        assert at >= before.ends[-2], "a commit was lost that others followed"
+def check_prefix(before: Life, path: str, at: int, commits: int) -> None:
+    """Only what the damage touched of the newest journal, up to its end, may be missing: it looks
+    like a commit that a crash tore."""
+    assert path == newest_journal(before.disk), "less than was acknowledged"
+    lost = before.ends[commits]
+    assert path == path_of(lost.journal_id)
+    assert at < lost.offset, f"the commit that ended at {lost.offset} is lost"
 
 
 def test_random_damage_in_several_files_gives_answers_or_typed_errors_only() -> None:
@@ -234,4 +230,45 @@ def test_random_damage_in_several_files_gives_answers_or_typed_errors_only() -> 
             size = min(lot.randint(1, 4000), len(disk.content(path)) - at)
             disk.damage(path, at, lot.randbytes(size))
         tally["disks with random damage"] += 1
-        assert outcome_of(before, disk, "") != "prefix"
+        assert outcome_of(before, disk)[0] != "prefix"
+
+
+def test_an_entry_that_is_damaged_does_not_hide_the_ones_around_it() -> None:
+    promises = Promises(SimDisk(0))
+    promises.open()
+    promises.add(1, *range(10))
+    promises.commit()
+    promises.storage.checkpoint()
+    log = "entrylog/00000001.log"
+    at = promises.disk.content(log).index(promises.sent[1][4])
+    promises.disk.damage(log, at + 50, b"\xff")
+    storage = promises.storage
+    before = storage.read(ReadQuery(1, KEY, 2, 9))
+    assert (list(before.entries), before.considered) == ([2, 3], 3)
+    assert storage.read(ReadQuery(1, KEY, 4, 9)).status is Status.IO_ERROR
+    assert list(storage.read(ReadQuery(1, KEY, 5, 9)).entries) == [5, 6, 7, 8, 9]
+
+
+def test_a_lost_entry_log_is_an_error_and_not_an_empty_ledger() -> None:
+    before = life()
+    promises = before.promises
+    log = next(path for path in files_of(promises.disk) if path.startswith("entrylog"))
+    promises.disk.remove(log)
+    storage = BookieStorage.open(promises.disk, CONFIG)
+    assert storage.read(ReadQuery(2, KEY, 0, 9)).status is Status.IO_ERROR
+    assert storage.read(ReadQuery(2, KEY, 40, 50)).status is Status.OK
+    assert outcome_of(before, before.disk)[0] == "error"
+
+
+def test_an_add_to_a_ledger_whose_index_is_damaged_is_refused_as_an_error() -> None:
+    promises = life().promises
+    path = next(p for p in files_of(promises.disk) if p.endswith(f"{2:016x}.index"))
+    promises.disk.remove("index/redo")  # else the start would write the page again
+    promises.disk.damage(path, 100, b"\xff")
+    storage = BookieStorage.open(promises.disk, CONFIG)
+    run = promises.sent[2]
+    assert run
+    assert storage.fence(2, KEY) == (Status.IO_ERROR, 0)
+    assert storage.lac(2, KEY).status is Status.IO_ERROR
+    assert storage.read(ReadQuery(2, KEY, 0, 1)).status is Status.IO_ERROR
+    assert storage.read(ReadQuery(1, KEY, 0, 1)).status is Status.OK

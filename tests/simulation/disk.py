@@ -134,6 +134,9 @@ class SimFile:
             self._disk.reserve(self._path, missing)
             self._content.write(bytes(missing), len(self._content.now))
 
+    def forget(self, start: int, end: int) -> None:
+        """There is nothing but memory."""
+
     def sync(self) -> None:
         try:
             self._step("sync")

@@ -44,6 +44,9 @@ class _Unsynced:
         except OSError:
             self._file.sync()  # as if a second try could mend it
 
+    def forget(self, start: int, end: int) -> None:
+        self._file.forget(start, end)
+
     def close(self) -> None:
         self._file.close()
 
