@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bookie.collector.collection import DirectoryCollection
 from bookie.errors import FileDamaged
 from bookie.journal.format import Mark, path_of
 from bookie.storage import BookieStorage
 from ledger.requests import ReadQuery, Status
-from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises
+from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, Promises
 from tests.bookie.tally import tally
 from tests.simulation.disk import SECTOR_BYTES, SimDisk
 
-EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "20"))
+EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "17"))
 LEDGERS = (1, 2, 3, 4)
 DELETED = 5
 CONFIG = replace(SMALL, entry_log_bytes_max=1200, journal_file_bytes_max=1500)
@@ -100,14 +101,20 @@ def newest_journal(disk: SimDisk) -> str:
 
 
 def outcome_of(life: Life, disk: SimDisk) -> tuple[str, int]:
-    """Open the damaged *disk* and compare. Return "refuse", "whole", "error" or "prefix", and
-    how many commits are there."""
+    """Open the damaged *disk* and compare, before and after a collection.
+
+    Return "refuse", "whole", "error" or "prefix", and how many commits are there."""
     commits = len(life.states)
     try:
         storage = BookieStorage.open(disk, CONFIG)
     except FileDamaged:
         return "refuse", commits
     errors, seen, fenced = _answers(life, storage)
+    for directory in storage.ledger_directories:
+        collection = DirectoryCollection(directory, COLLECTOR, storage.ledger_ids)
+        for _ in collection.run(0.95):
+            pass
+    assert _answers(life, storage) == (errors, seen, fenced), "a collection changed what is there"
     storage.close()
     last = life.states[-1]
     stored = {
