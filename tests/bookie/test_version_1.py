@@ -1,0 +1,39 @@
+"""The files that version 1 has written are read by this version."""
+
+import json
+import zipfile
+from pathlib import Path
+
+from bookie.directories import Directories
+from bookie.disk import RealDisk
+from bookie.storage import BookieStorage
+from bookie.tools.check import check
+from ledger.requests import Status
+from tests.bookie.promises import KEY, run_of
+from tests.bookie.version_1 import CONFIG, EXPECTED, KEPT, told
+
+
+def unpack(into: Path) -> dict[str, dict[str, object]]:
+    with zipfile.ZipFile(KEPT) as kept:
+        expected: dict[str, dict[str, object]] = json.loads(kept.read(EXPECTED))
+        kept.extractall(into, [name for name in kept.namelist() if name != EXPECTED])
+    return expected
+
+
+def test_a_bookie_of_version_1_that_was_killed_is_started_by_this_one(tmp_path: Path) -> None:
+    expected = unpack(tmp_path)
+    assert len(expected) == 7
+    for _ in range(2):
+        storage = BookieStorage.open(RealDisk(tmp_path), CONFIG)
+        assert told(storage) == expected
+        for ledger_id in (5, 71):
+            assert storage.add(run_of(ledger_id, 9)) == (Status.NO_SUCH_LEDGER, 0)
+        assert storage.fence(72, KEY)[0] is Status.OK
+        storage.close()
+
+
+def test_the_offline_check_finds_nothing_wrong_with_version_1(tmp_path: Path) -> None:
+    unpack(tmp_path)
+    report = check(Directories.single(RealDisk(tmp_path)))
+    assert report.is_whole
+    assert report.counts.index_entries > 600
