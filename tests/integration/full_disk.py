@@ -1,0 +1,209 @@
+"""A real bookie on a small file system that fills up, seen from outside.
+
+python -m tests.integration.full_disk TMPFS OTHER: a small file system to be filled, and a directory
+with space. Run by `test_bookie_full_disk`, in a namespace that may mount the first.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from ledger.cluster import open_namespace
+from ledger.ids import LedgerId
+from ledger.manager import LedgerStore
+from ledger.metastore import open_store
+from ledger.registry import BookieDirectory
+from ledger.requests import AddRun, LacQuery, ReadQuery, Status
+from ledger.transport.grpc import GrpcTransport
+from tests.integration.test_bookie_chaos import BOOKIE, KEY, SmallBookie, frame_of, metadata
+
+WAIT_S: Final = 20.0
+RUN: Final = 20
+BALLAST_STEP: Final = 64 * 1024
+
+
+class Scene:
+    def __init__(self, disk: Path, other: Path) -> None:
+        self.uri = f"file://{other}/metadata"
+        self.directory = other / "bookie"
+        (disk / "data").mkdir()
+        self.directory.symlink_to(disk / "data", target_is_directory=True)
+        self.ballast = disk / "ballast"
+        self.address = ""
+        self.transport = GrpcTransport(lambda _: self.address)
+        self.acked: dict[LedgerId, dict[int, None]] = {}
+        self.fenced: dict[LedgerId, None] = {}
+        self.ledgers: LedgerStore
+        self.process: SmallBookie
+
+    async def start(self) -> None:
+        self.process = SmallBookie(self.uri, self.directory)
+        _, self.address = await asyncio.to_thread(self.process.ready)
+
+    async def new_ledger(self) -> LedgerId:
+        ledger_id = await self.ledgers.create(metadata(Random()))
+        self.acked[ledger_id] = {}
+        return ledger_id
+
+    async def add(self, ledger_id: LedgerId, *, recovery: bool = False) -> Status:
+        """Add the next run of entries, once."""
+        first = max(self.acked[ledger_id], default=-1) + 1
+        entries = range(first, first + RUN)
+        frames = [frame_of(ledger_id, entry) for entry in entries]
+        run = AddRun(ledger_id, KEY, entries, [*map(len, frames)], b"".join(frames), recovery)
+        answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self.transport.add(BOOKIE, run, answer.set_result)
+        status = await answer
+        if status is Status.OK:
+            self.acked[ledger_id].update(dict.fromkeys(entries))
+        return status
+
+    async def add_until(self, ledger_id: LedgerId, *wanted: Status) -> Status:
+        async with asyncio.timeout(WAIT_S):
+            while (status := await self.add(ledger_id)) not in wanted:
+                assert self.process.popen.poll() is None, self.process.output()
+                await asyncio.sleep(0 if status is Status.OK else 0.05)
+            return status
+
+    async def fence(self, ledger_id: LedgerId) -> None:
+        answer = await self.transport.read_lac(BOOKIE, LacQuery(ledger_id, KEY, fence=True))
+        assert answer.status is Status.OK, answer.status.name
+        assert answer.fenced
+        self.fenced[ledger_id] = None
+
+    async def check(self) -> int:
+        """Everything that was acknowledged is there; return how many entries that are."""
+        assert self.process.popen.poll() is None, self.process.output()
+        for ledger_id, acked in self.acked.items():
+            found: dict[int, bytes] = {}
+            first, last = 0, max(acked, default=0)
+            while first <= last:
+                answer = await self.transport.read(BOOKIE, ReadQuery(ledger_id, KEY, first, last))
+                if answer.status is Status.UNREACHABLE:
+                    await asyncio.sleep(0.05)
+                    continue
+                assert answer.status is Status.OK, answer.status.name
+                found.update((entry, bytes(frame)) for entry, frame in answer.each())
+                first = answer.considered + 1
+            for entry in acked:
+                assert found[entry] == frame_of(ledger_id, entry)
+            lac = await self.transport.read_lac(BOOKIE, LacQuery(ledger_id, KEY))
+            assert lac.fenced == (ledger_id in self.fenced)
+        return sum(map(len, self.acked.values()))
+
+    def fill(self, left_bytes: int = 0) -> None:
+        """Let the ballast take what space there is."""
+        with self.ballast.open("ab") as file:
+            while True:
+                free = os.statvfs(self.ballast.parent)
+                step = min(BALLAST_STEP, free.f_bavail * free.f_frsize - left_bytes)
+                if step <= 0:
+                    return
+                try:
+                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), step)
+                except OSError:
+                    return
+
+    def make_space(self) -> None:
+        self.ballast.unlink()
+
+    async def is_registered(self, *, read_only: bool) -> None:
+        store = await open_store(self.uri)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    registry = BookieDirectory(store)
+                    await registry.start()
+                    await registry.close()
+                    found = registry.available()
+                    if [one.read_only for one in found] == [read_only]:
+                        return
+                    await asyncio.sleep(0.1)
+        finally:
+            await store.close()
+
+
+async def fills_up_slowly(scene: Scene) -> None:
+    scene.fill(left_bytes=6 << 20)
+    ledger_id = await scene.new_ledger()
+    await scene.add_until(ledger_id, Status.READ_ONLY)
+    told(f"read-only after {len(scene.acked[ledger_id])} entries")
+    await scene.is_registered(read_only=True)
+    other = await scene.new_ledger()
+    assert await scene.add(other, recovery=True) is Status.OK
+    await scene.fence(other)
+    assert await scene.add(other) is Status.FENCED
+    assert await scene.add(other, recovery=True) is Status.OK
+    told(f"{await scene.check()} entries are read; a fence and recovery adds are taken")
+    scene.make_space()
+    await scene.add_until(ledger_id, Status.OK)
+    await scene.is_registered(read_only=False)
+    told("takes adds again when there is space")
+    await scene.check()
+
+
+async def fills_up_at_once(scene: Scene) -> None:
+    """To the last byte, in the middle of a load."""
+    ledger_ids = [await scene.new_ledger() for _ in range(4)]
+    writing = [
+        asyncio.create_task(scene.add_until(ledger_id, Status.READ_ONLY, Status.TOO_MANY_REQUESTS))
+        for ledger_id in ledger_ids
+    ]
+    await scene.add_until(await scene.new_ledger(), Status.OK)
+    await asyncio.to_thread(scene.fill)
+    await asyncio.gather(*writing)
+    told("refuses adds with no byte left")
+    await scene.fence(ledger_ids[0])
+    told(f"{await scene.check()} entries are read; a fence is taken")
+    await asyncio.sleep(1.0)  # so that checkpoints have met it: nothing is waited for
+    await asyncio.to_thread(scene.fill)
+    await scene.check()
+    scene.process.kill()
+    await started_again(scene)
+    told(f"{await scene.check()} entries are there after SIGKILL on the full disk")
+    for ledger_id in ledger_ids[1:]:
+        await scene.add_until(ledger_id, Status.OK)
+    assert scene.process.stop() == 0
+    await scene.start()
+    await scene.check()
+    told("and after a clean stop")
+
+
+async def started_again(scene: Scene) -> None:
+    """With no space at all a start may have to be refused; then it says so, and breaks nothing."""
+    try:
+        await scene.start()
+    except AssertionError:
+        assert scene.process.popen.wait() == 1
+        assert "No space left" in scene.process.output()
+        told("a start on the full disk is refused, and says why")
+        scene.make_space()
+        await scene.start()
+    else:
+        scene.make_space()
+
+
+def told(what: str) -> None:
+    print(what, flush=True)
+
+
+async def main(disk: Path, other: Path) -> None:
+    scene = Scene(disk, other)
+    store = await open_store(scene.uri)
+    try:
+        namespace = await open_namespace(store)
+        scene.ledgers = LedgerStore(store, namespace.layout)
+        await scene.start()
+        await fills_up_slowly(scene)
+        await fills_up_at_once(scene)
+    finally:
+        await scene.transport.close()
+        await store.close()
+        scene.process.kill()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
