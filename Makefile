@@ -15,7 +15,7 @@ ZK ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench bench-bookie chaos-ledger clean distclean
+.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench bench-bookie chaos-ledger chaos-bookie clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -27,6 +27,7 @@ help:
 	@echo 'make transcripts       write the golden transcripts of the protocol anew'
 	@echo 'make bench             how many entries a second the wire and a bookie take'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
+	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
 
@@ -103,6 +104,16 @@ bench-bookie: $(STAMP)
 chaos-ledger: $(STAMP)
 	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
 	    $(PY) -m pytest -s tests/integration/test_ledger_faults.py
+
+# First real processes for CHAOS_S, then the engine on simulated disks: every crash point, every damaged byte,
+# and MODEL_S of calls in any order. About 45 minutes on one core besides.
+chaos-bookie: $(STAMP)
+	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),600) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
+	    $(PY) -m pytest -s tests/integration/test_bookie_chaos.py tests/integration/test_bookie_full_disk.py
+	DLOG_TEST_MODEL_S=$(or $(MODEL_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
+	    DLOG_TEST_CRASH_EVERY=1 DLOG_TEST_DAMAGE_EVERY=1 \
+	    $(PY) -m pytest tests/bookie/test_storage_model.py tests/bookie/test_storage_damage.py \
+	    tests/bookie/test_storage_crash.py
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

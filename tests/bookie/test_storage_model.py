@@ -5,7 +5,7 @@ what was not durable: after a restart the model learns from the storage which of
 after it has seen that nothing durable is missing and nothing strange is there. From then on all
 of it is durable: recovery syncs what it believes.
 
-DLOG_TEST_CHAOS_S: hunt for so long, at random; else a fixed set of short runs.
+DLOG_TEST_MODEL_S: hunt for so long, at random; else a fixed set of short runs.
 """
 
 import os
@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from bookie.collector.collection import DirectoryCollection
 from bookie.disk import DiskFull
 from bookie.errors import StorageFailed
 from bookie.storage import BookieStorage
@@ -33,12 +34,12 @@ from bookie.storage_config import StorageConfig
 from ledger.entry import encode_lac, parse_header
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from tests.bookie.machine import Machine
-from tests.bookie.promises import EVERYTHING, KEY, SMALL, entries_of, frame_of, run_of
+from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, entries_of, frame_of, run_of
 from tests.bookie.tally import tally
 from tests.simulation.disk import Loss, PowerLost
 
-CHAOS_S: Final = float(os.environ.get("DLOG_TEST_CHAOS_S", "0"))
-LEDGERS: Final = (1, 2, 3, 8, 259)
+MODEL_S: Final = float(os.environ.get("DLOG_TEST_MODEL_S", "0"))
+LEDGERS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 11, 259)
 ENTRY_MAX: Final = 300
 """Three pages of the index."""
 OTHER_KEY: Final = b"x" * 16
@@ -94,8 +95,9 @@ class StorageModel(RuleBasedStateMachine):
             SMALL, recent_bytes_max=recent_bytes_max, memtable_bytes_max=memtable_bytes_max
         )
         self.model: dict[int, Ledger] = {}
-        self.before: dict[int, Ledger] = {}
-        """Ledgers that calls have begun to make, if they get that far."""
+        self.deleting: dict[int, None] = {}
+        """Ledgers whose deletion was not done; they may be there or not."""
+        self.deleted: dict[int, None] = {}
         self.sent: dict[tuple[int, int], list[bytes]] = {}
         self.waiting: list[Waiting] = []
         self.lacs_begun: dict[int, int] | None = None
@@ -131,6 +133,8 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule(ledger_id=ledger_ids, recovery=st.booleans())
     def fence(self, ledger_id: int, recovery: bool) -> None:
+        if not self._is_usable(ledger_id):
+            return
         status, ticket = self.storage.fence(ledger_id, KEY)
         assert status is Status.OK
         ledger = self.model.setdefault(ledger_id, Ledger())
@@ -139,6 +143,8 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule(ledger_id=ledger_ids, lac=st.integers(-1, ENTRY_MAX), recovery=st.booleans())
     def set_lac(self, ledger_id: int, lac: int, recovery: bool) -> None:
+        if not self._is_usable(ledger_id):
+            return
         frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=1)
         run = AddRun(ledger_id, KEY, (-1,), (len(frame),), frame, recovery, explicit_lac=True)
         status = self.storage.set_lac(run)
@@ -162,6 +168,8 @@ class StorageModel(RuleBasedStateMachine):
         assert self.storage.read(ReadQuery(ledger_id, OTHER_KEY, 0, 1)).status is Status.WRONG_KEY
 
     def _add(self, ledger_id: int, entries: range, recovery: bool, salt: int) -> None:
+        if not self._is_usable(ledger_id):
+            return
         frames = {entry: frame_of(ledger_id, entry, salt=salt) for entry in entries}
         for entry, frame in frames.items():
             self.sent.setdefault((ledger_id, entry), []).append(frame)
@@ -185,6 +193,16 @@ class StorageModel(RuleBasedStateMachine):
             if len(here) < len(frames):
                 ledger.lac = max(ledger.lac, entries[-1] - 1)
             self.waiting.append(Waiting(ticket, ledger_id, frames))
+
+    def _is_usable(self, ledger_id: int) -> bool:
+        """Whether the ledger was never deleted. One that was is not there for anybody."""
+        if ledger_id in self.deleted:
+            gone = Status.NO_SUCH_LEDGER
+            assert self.storage.add(run_of(ledger_id, 0, recovery=True)) == (gone, 0)
+            assert self.storage.fence(ledger_id, KEY) == (gone, 0)
+            assert self.storage.lac(ledger_id, KEY).status is gone
+            assert self.storage.read(ReadQuery(ledger_id, KEY, 0, 9)).status is gone
+        return ledger_id not in self.deleted and ledger_id not in self.deleting
 
     # Keeping.
 
@@ -236,8 +254,53 @@ class StorageModel(RuleBasedStateMachine):
         else:
             tally["model: checkpoints"] += 1
             for ledger_id, lac in self.lacs_begun.items():
-                self.model[ledger_id].lac_durable = max(self.model[ledger_id].lac_durable, lac)
+                if ledger_id in self.model:
+                    ledger = self.model[ledger_id]
+                    ledger.lac_durable = max(ledger.lac_durable, lac)
             self.lacs_begun = None
+
+    # Deleting and collecting.
+
+    @rule(ledger_id=ledger_ids, lot=st.integers(0, 2))
+    def delete(self, ledger_id: int, lot: int) -> None:
+        """Not too often: a ledger that was deleted is of little use."""
+        if lot == 0:
+            self._delete(ledger_id)
+
+    @rule(share=st.sampled_from((0.0, 0.3, 0.99)))
+    def collect(self, share: float) -> None:
+        for directory in self.storage.ledger_directories:
+            collection = DirectoryCollection(directory, COLLECTOR, self.storage.ledger_ids)
+            try:
+                for _ in collection.run(share):
+                    pass
+            except DiskFull:
+                assert self.machine.is_full
+            except OSError:
+                assert self.troubled
+            assert not collection.report.damages
+            tally["model: logs collected"] += collection.report.logs_removed
+
+    def _delete(self, *ledger_ids: int) -> None:
+        """Together with those that could not be deleted yet."""
+        for ledger_id in ledger_ids:
+            if ledger_id not in self.deleted:
+                self.deleting[ledger_id] = None
+                self.model.pop(ledger_id, None)
+        self.waiting = [one for one in self.waiting if one.ledger_id not in self.deleting]
+        here = [one for one in self.deleting if one in self.storage.ledger_ids()]
+        try:
+            self.storage.delete(list(self.deleting))
+        except DiskFull:
+            assert self.machine.is_full
+            return
+        except StorageFailed:
+            assert self.troubled
+            self.restart(Loss.TORN)
+            return
+        if not any("failed" in trouble for trouble in self.storage.troubles):
+            self.deleted.update(dict.fromkeys(here))
+            self.deleting.clear()
 
     # Reading.
 
@@ -265,6 +328,8 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule(ledger_id=ledger_ids)
     def read_lac(self, ledger_id: int) -> None:
+        if not self._is_usable(ledger_id):
+            return
         answer = self.storage.lac(ledger_id, KEY)
         ledger = self.model.get(ledger_id)
         if ledger is None:
@@ -276,6 +341,8 @@ class StorageModel(RuleBasedStateMachine):
         assert _lac_of(answer.lac_proof) == ledger.lac
 
     def _check_answer(self, query: ReadQuery, answer: ReadAnswer) -> None:
+        if not self._is_usable(query.ledger_id):
+            return
         ledger = self.model.get(query.ledger_id)
         if ledger is None:
             assert answer.status is Status.NO_SUCH_LEDGER
@@ -340,17 +407,19 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule(
         after=st.integers(1, 30),
-        checkpoint=st.booleans(),
+        first=st.sampled_from(("checkpoint", "delete", "collect", "add")),
         loss=losses,
         ledger_id=ledger_ids,
     )
-    def crash_while_it_works(
-        self, after: int, checkpoint: bool, loss: Loss, ledger_id: int
-    ) -> None:
+    def crash_while_it_works(self, after: int, first: str, loss: Loss, ledger_id: int) -> None:
         self.machine.crash_at = self.machine.operations + after
         with suppress(PowerLost):
-            if checkpoint:
+            if first == "checkpoint":
                 self.checkpoint()
+            elif first == "delete":
+                self._delete(ledger_id)
+            elif first == "collect":
+                self.collect(0.99)
             self.append(ledger_id, 30)
             self.commit_all()
             self.checkpoint()
@@ -404,6 +473,8 @@ class StorageModel(RuleBasedStateMachine):
         """Compare what survived with what had to, and take it for the truth."""
         here = self.storage.ledger_ids()
         for ledger_id in LEDGERS:
+            if ledger_id in self.deleting or ledger_id in self.deleted:
+                continue
             was = self.model.get(ledger_id, Ledger())
             if ledger_id not in here:
                 assert not was.must_be, f"ledger {ledger_id} is lost"
@@ -429,7 +500,8 @@ class StorageModel(RuleBasedStateMachine):
     @invariant()
     def it_lists_what_is_here(self) -> None:
         if hasattr(self, "storage"):
-            assert self.storage.ledger_ids() == sorted(self.model)
+            here = [one for one in self.storage.ledger_ids() if one not in self.deleting]
+            assert here == sorted(self.model)
             tally["model: steps"] += 1
 
 
@@ -452,11 +524,11 @@ def _run(*, examples: int, steps: int, derandomize: bool) -> None:
     )
 
 
-@pytest.mark.timeout(CHAOS_S + 600)
+@pytest.mark.timeout(MODEL_S + 600)
 def test_the_storage_is_a_dictionary_that_survives_everything() -> None:
-    if not CHAOS_S:
+    if not MODEL_S:
         _run(examples=150, steps=50, derandomize=True)
         return
-    end = time.monotonic() + CHAOS_S
+    end = time.monotonic() + MODEL_S
     while time.monotonic() < end:
         _run(examples=50, steps=100, derandomize=False)
