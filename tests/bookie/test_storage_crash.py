@@ -25,7 +25,7 @@ from tests.bookie.tally import tally
 from tests.bookie.workload import SETTINGS, Setting, workload
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
-EVERY = int(os.environ.get("DLOG_TEST_CRASH_EVERY", "20"))
+EVERY = int(os.environ.get("DLOG_TEST_CRASH_EVERY", "25"))
 SEED = int(os.environ.get("DLOG_TEST_CHAOS_SEED", "1"))
 LOSSES = tuple(Loss)
 
