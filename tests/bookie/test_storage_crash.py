@@ -209,7 +209,7 @@ def test_what_a_killed_process_had_only_written_is_synced_before_it_is_believed(
         promises = Promises(SimDisk(operation))
         promises.open()
         promises.add(1, 0, 1, 2)
-        promises.disk.crash_at = promises.disk.operations + 2  # the journal's sync
+        promises.disk.crash_before("sync", "journal/")
         with pytest.raises(PowerLost):
             promises.commit()
         promises.disk.kill()

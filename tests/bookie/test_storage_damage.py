@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.bookie.tally import tally
 from tests.simulation.disk import SECTOR_BYTES, SimDisk
 
 EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "17"))
+Damage = Callable[[SimDisk, str, int], None]
 LEDGERS = (1, 2, 3, 4)
 DELETED = 5
 CONFIG = replace(SMALL, entry_log_bytes_max=1200, journal_file_bytes_max=1500)
@@ -173,9 +175,15 @@ def cut(disk: SimDisk, path: str, at: int) -> None:
     disk.cut(path, at)
 
 
-def damaged(
-    life: Life, path: str, damage: Callable[[SimDisk, str, int], None], *, offset: int
-) -> Iterator[tuple[int, SimDisk]]:
+end_of: dict[Damage, Callable[[int], float]] = {
+    flip: lambda at: at + 1,
+    zero: lambda at: at + SECTOR_BYTES - at % SECTOR_BYTES,
+    cut: lambda _at: inf,
+}
+"""Where the damage ends."""
+
+
+def damaged(life: Life, path: str, damage: Damage, *, offset: int) -> Iterator[tuple[int, SimDisk]]:
     """Yield copies, damaged at each byte in turn, or at one out of `EVERY`."""
     for at in range(offset % EVERY, len(life.disk.content(path)), EVERY):
         disk = life.disk.copy()
@@ -186,9 +194,7 @@ def damaged(
 
 @pytest.mark.parametrize("damage", [flip, zero, cut], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("kind", ["journal", "mark", "log", "index", "redo", "tombstones"])
-def test_damage_at_any_byte_is_told_or_does_no_harm(
-    kind: str, damage: Callable[[SimDisk, str, int], None]
-) -> None:
+def test_damage_at_any_byte_is_told_or_does_no_harm(kind: str, damage: Damage) -> None:
     before = life()
     outcomes = dict.fromkeys(("refuse", "whole", "error", "prefix"), 0)
     paths = [p for p in files_of(before.disk) if p.endswith((f".{kind}", f"/{kind}"))]
@@ -200,7 +206,7 @@ def test_damage_at_any_byte_is_told_or_does_no_harm(
             try:
                 outcome, commits = outcome_of(before, disk)
                 if outcome == "prefix":
-                    check_prefix(before, path, at, commits)
+                    check_prefix(before, path, at, end_of[damage](at), commits)
             except BaseException as error:
                 error.add_note(f"{damage.__name__} at byte {at} of {path}")
                 raise
@@ -217,13 +223,14 @@ def test_damage_at_any_byte_is_told_or_does_no_harm(
     assert {outcome for outcome, count in outcomes.items() if count} <= expected, outcomes
 
 
-def check_prefix(before: Life, path: str, at: int, commits: int) -> None:
-    """Only what the damage touched of the newest journal, up to its end, may be missing: it looks
-    like a commit that a crash tore."""
+def check_prefix(before: Life, path: str, at: int, end: float, commits: int) -> None:
+    """Only what the damage touched of the newest journal may be missing, up to its end: it looks
+    like a commit that a crash tore. A commit that is whole proves that all before it were."""
     assert path == newest_journal(before.disk), "less than was acknowledged"
     lost = before.ends[commits]
     assert path == path_of(lost.journal_id)
     assert at < lost.offset, f"the commit that ended at {lost.offset} is lost"
+    assert before.ends[-2].offset < end, "a later commit was whole, and is lost, too"
 
 
 def test_random_damage_in_several_files_gives_answers_or_typed_errors_only() -> None:
