@@ -135,7 +135,7 @@ class Compactor:
         self, log_id: int, offset: int, ledger_ids: Iterable[int]
     ) -> Generator[int, None, bool]:
         """Whether the index names anything in the log from *offset* on, or cannot tell;
-        *ledger_ids* are all that may lie there."""
+        *ledger_ids* are all that may lie there. Of one that is in memory only, nothing does."""
         for count, ledger_id in enumerate(ledger_ids):
             if count % _LEDGERS_A_STEP == 0:
                 yield 0
@@ -145,7 +145,7 @@ class Compactor:
                 if self._index.names(self._header(ledger_id), log_id, offset):
                     return True
             except IndexDamaged:
-                if self._is_here(ledger_id):
+                if self._is_here(ledger_id) and self._index.has_file(ledger_id):
                     return True
         return False
 

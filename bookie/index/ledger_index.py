@@ -95,6 +95,12 @@ class LedgerIndex:
             raise IndexDamaged(self._disk.describe(path), 0, str(error)) from error
         return decode_header(data, ledger_id, self._disk.describe(path))
 
+    def has_file(self, ledger_id: int) -> bool:
+        """Whether anything of a ledger was ever written, and is not gone."""
+        with suppress(FileNotFoundError), self._files.use(path_of(ledger_id)):
+            return True
+        return False
+
     def page_locations(self, header: LedgerHeader, number: int) -> Iterator[Location]:
         """Yield where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
         if not header.has_page(number):

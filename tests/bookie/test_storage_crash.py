@@ -262,3 +262,19 @@ def test_what_a_crash_left_of_an_entry_log_is_removed_also_beside_other_director
     promises.checkpoint()
     promises.collect()
     assert "entrylog/00000007.log" not in machine.disks[2].files()
+
+
+def test_what_a_crash_left_of_an_entry_log_is_removed_also_with_new_ledgers_in_memory() -> None:
+    """Of those, the index knows nothing yet."""
+    promises = Promises(SimDisk(0))
+    promises.open()
+    promises.add(1, 0)
+    promises.checkpoint()
+    promises.storage.close()
+    promises.disk.create("entrylog/00000007.log").close()
+    promises.open()
+    promises.add(1, 1)
+    promises.checkpoint()
+    promises.add(2, 0)
+    promises.collect()
+    assert "entrylog/00000007.log" not in promises.disk.files()
