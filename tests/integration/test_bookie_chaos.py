@@ -255,6 +255,12 @@ class Chaos:
         _, self.address = await asyncio.to_thread(self.process.ready)
         self.starts.append(time.monotonic() - started)
 
+    async def start_and_kill(self, after_s: float) -> None:
+        """Kill it again, maybe before it has come up."""
+        self.process = SmallBookie(self.uri, self.directory, *self.options)
+        await asyncio.sleep(after_s)
+        self.kill()
+
     def kill(self) -> None:
         if self.process is not None:
             assert self.process.popen.poll() is None, self.process.output()
@@ -298,6 +304,9 @@ def test_a_bookie_that_is_killed_again_and_again_keeps_every_promise(
                 assert not any(writer.done() for writer in writers), "a writer gave up"
                 chaos.kill()
                 load.told["kills"] += 1
+                while lot.random() < 0.4:
+                    await chaos.start_and_kill(lot.uniform(0.2, 1.2))
+                    load.told["kills"] += 1
                 await chaos.start()
                 await load.check()
             load.stopping = True
