@@ -251,7 +251,7 @@ class StorageModel(RuleBasedStateMachine):
         if self.lacs_begun is None:
             self.lacs_begun = {ledger_id: one.lac for ledger_id, one in self.model.items()}
         self.storage.checkpoint()
-        if any("checkpoint" in trouble for trouble in self.storage.troubles):
+        if any("checkpoint" in one or "failed" in one for one in self.storage.troubles):
             tally["model: checkpoints on a full or broken disk"] += 1
         else:
             tally["model: checkpoints"] += 1
