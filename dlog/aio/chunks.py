@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, assert_never
 
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.segments import find_place
+from dlog.aio.segments import find_place, learn_end
 from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
 from dlog.manifest import Segment
 from dlog.position import Record
@@ -73,14 +73,14 @@ class ChunkReader:
         stop: int | None = None,
         incarnation: str | None = None,
         patience_s: float | None = None,
-        wait_s: float = WAIT_S,
+        wait_s: float | None = None,
     ) -> None:
         self._ledgers = ledgers
         self._node = node
         self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
         self._next: protocol.CursorEffect = protocol.ReadManifest()
         self._patience_s = patience_s
-        self._wait_s = wait_s
+        self._wait_s = WAIT_S if wait_s is None else wait_s
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
         self._failures = 0
@@ -150,6 +150,10 @@ class ChunkReader:
                 if self._changed.is_set():
                     return await self._manifest()
                 return await self._entries(effect)
+            case protocol.FindEnd():
+                tail = await self._enter(effect.segment)
+                end = await learn_end(self._ledgers, tail, effect.later.ledger_id)
+                return protocol.EndFound(end)
             case protocol.Deliver() | protocol.Finish() | protocol.Fail():
                 raise AssertionError("handled by the caller")
             case _:

@@ -2,7 +2,7 @@
 
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
-from dlog.aio.segments import find_place, opened
+from dlog.aio.segments import find_place, opened, opened_whole
 from dlog.aio.tails import tail_of
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Segment
@@ -68,7 +68,7 @@ async def _offset_of_txid(ledgers: Ledgers, log: str, manifest: Manifest, txid: 
     for segment in manifest.segments:
         if segment.sealed is not None and segment.sealed.last_txid < txid:
             continue
-        async with opened(ledgers, segment.ledger_id) as reader:
+        async with opened_whole(ledgers, manifest, segment) as reader:
             found = await find_place(reader, ReachedTxid(txid))
             if found.entry > reader.last_add_confirmed:
                 continue
@@ -91,7 +91,7 @@ async def _first_offset(ledgers: Ledgers, manifest: Manifest, segment: Segment) 
     if segment.first_offset is not None:
         return segment.first_offset
     before = manifest.segments[manifest.segments.index(segment) - 1]
-    async with opened(ledgers, before.ledger_id) as reader:
+    async with opened_whole(ledgers, manifest, before) as reader:
         end = await find_place(reader, Entry(1 << 62))
     assert before.first_offset is not None, "only the last segment's first offset is unknown"
     return before.first_offset + end.base_index

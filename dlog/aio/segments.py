@@ -6,11 +6,12 @@ from typing import Final
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
-from dlog.manifest import Sealed
+from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.seek import Found, Seek, Wanted
 from dlog.recordbatch import BatchHeader, decode_batch, parse_header
-from ledger.ids import NO_ENTRY, LedgerId
+from ledger.errors import NoSuchLedger
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
 
 STAMP_LOG: Final = "dlog.log"
 STAMP_INCARNATION: Final = "dlog.incarnation"
@@ -47,6 +48,36 @@ async def find_place(reader: LedgerTail, wanted: Wanted) -> Found:
     while (entry := seek.probe()) is not None:
         seek.tell(entry, await header_of(reader, entry))
     return seek.found
+
+
+async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> EntryId | None:
+    """Return the last entry of *reader*'s ledger if it is certain; let it be read up to there.
+
+    *later* is the ledger of the segment after. The end is certain if the ledger is CLOSED or
+    if bookies hold any entry of *later*; `protocol.cursor` tells why. Disturbs nobody."""
+    if reader.closed:
+        return reader.last_entry
+    try:
+        async with opened(ledgers, later) as after:
+            if await after.read_last_stored() == NO_ENTRY:
+                return None
+    except NoSuchLedger:  # deleted with its log: who reads on will see
+        return None
+    end = await reader.read_last_stored()
+    reader.learn_confirmed(end)
+    return end
+
+
+@asynccontextmanager
+async def opened_whole(
+    ledgers: Ledgers, manifest: Manifest, segment: Segment
+) -> AsyncIterator[LedgerTail]:
+    """As `opened`, for what is confirmed of *segment*: all of it, if its writer left it."""
+    async with opened(ledgers, segment.ledger_id) as reader:
+        later = manifest.after(segment.number)
+        if later is not None:
+            await learn_end(ledgers, reader, later.ledger_id)
+        yield reader
 
 
 async def seal_of(

@@ -36,6 +36,10 @@ class FakeLedger:
     state: LedgerState = LedgerState.OPEN
     entries: list[bytes] = field(default_factory=list)
     last_add_confirmed: int = NO_ENTRY
+    silent: bool = False
+    """Whether readers are not told any more what is confirmed: the writer died before."""
+    told: int = NO_ENTRY
+    """What readers were told last, while `silent`."""
     pending: deque[asyncio.Future[EntryId]] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -49,6 +53,15 @@ class FakeLedger:
             length = sum(map(len, self.entries))
             return metadata.closed(EntryId(len(self.entries) - 1), length)
         return metadata
+
+    @property
+    def published(self) -> int:
+        """The last add confirmed as readers know it."""
+        return self.told if self.silent else self.last_add_confirmed
+
+    def silence(self) -> None:
+        """Tell readers nothing of what is confirmed from here on."""
+        self.told, self.silent = self.last_add_confirmed, True
 
     def tell(self) -> None:
         self.news.set()
@@ -182,6 +195,7 @@ class FakeReader:
         self.ledger_id = ledger.ledger_id
         self._cluster, self._ledger = cluster, ledger
         self._closed_handle = False
+        self._proven: int = NO_ENTRY
 
     @property
     def closed(self) -> bool:
@@ -197,12 +211,23 @@ class FakeReader:
 
     @property
     def _end(self) -> int:
-        return len(self._ledger.entries) - 1 if self.closed else self._ledger.last_add_confirmed
+        if self.closed:
+            return len(self._ledger.entries) - 1
+        return max(self._ledger.published, self._proven)
 
     async def read_last_add_confirmed(self) -> EntryId:
         await self._cluster.run_hook("lac", self.ledger_id)
         self._cluster.ledger(self.ledger_id)
         return EntryId(self._end)
+
+    async def read_last_stored(self) -> EntryId:
+        await self._cluster.run_hook("stored", self.ledger_id)
+        self._cluster.ledger(self.ledger_id)
+        return EntryId(len(self._ledger.entries) - 1)
+
+    def learn_confirmed(self, entry_id: int) -> None:
+        assert entry_id <= self._ledger.last_add_confirmed or self.closed, "it is not confirmed"
+        self._proven = max(self._proven, entry_id)
 
     async def read(self, first: int, last: int) -> list[FakeEntry]:
         assert last <= self._end, "read beyond the last add confirmed"

@@ -154,6 +154,52 @@ async def test_a_tail_follows_rolls_and_takeovers() -> None:
     await reader.close()
 
 
+async def died_in_a_roll(cluster: FakeCluster) -> FakeLedgers:
+    """Return a client; a writer appended 0 to 4 and died after its switch to segment 2.
+
+    Nobody was told that record 2, the last one of segment 1, is confirmed."""
+    log = await written(cluster.client(), 2)
+    cluster.ledgers[LedgerId(1)].silence()
+    await log.append(b"2", txid=20)
+
+    switched = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        switched.set()
+        await asyncio.Event().wait()
+
+    cluster.before("close", never)
+    rolling = asyncio.create_task(log.roll())
+    await switched.wait()
+    await log.append(b"3", txid=30)
+    await log.append(b"4", txid=40)
+    await log.abandon()
+    rolling.cancel()
+    await asyncio.gather(rolling, return_exceptions=True)
+    cluster.hooks.clear()
+    return cluster.client()
+
+
+@asynchronous
+async def test_a_tail_goes_on_where_a_writer_died_between_switch_and_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.chunks.WAIT_S", 0.01)
+    cluster = FakeCluster()
+    client = await died_in_a_roll(cluster)
+    reader = await Log.tail("log", client=client)
+    assert await some(reader, 5) == [0, 1, 2, 3, 4]
+    assert [ledger.state.name for ledger in cluster.ledgers.values()] == ["OPEN", "OPEN"]
+    assert (await log_tail(client, "log")).next_offset == 5
+    for start, first in (("end", 5), (3, 3), (DLSN(2, 0, 0), 3), (Txid(20), 2), (Txid(25), 3)):
+        other = await Log.tail("log", client=client, start=start, follow=False)  # type: ignore[arg-type]
+        assert await values(other) == list(range(first, 5))
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"5")
+        assert await some(reader, 1) == [5]
+    await reader.close()
+
+
 @asynchronous
 async def test_a_tail_waits_for_the_first_segment() -> None:
     cluster = FakeCluster()
