@@ -20,6 +20,7 @@
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
+    |  |- BarrierNotReached       nobody told in time whether the last records are committed
     |  `- ManifestTooLarge
     `- StorageError
        |- DamagedBatch            bytes are no record batch
@@ -193,6 +194,20 @@ class NotThereYet(RemoteError):
             "check that its bookies run, then read again"
         )
         self.log, self.offset, self.waited_s = log, offset, waited_s
+
+
+class BarrierNotReached(RemoteError):
+    """Bookies hold a record that may have been acknowledged, and nobody says that it is."""
+
+    retryable = True
+
+    def __init__(self, log: str, place: object, waited_s: float) -> None:
+        super().__init__(
+            f"log {log!r}: it was not told within {waited_s:g} s whether the records up to entry "
+            f"{place} are committed; its writer is slow or dead. Try again, or open the log for "
+            "writing, which decides it"
+        )
+        self.log, self.place, self.waited_s = log, place, waited_s
 
 
 class ManifestTooLarge(RemoteError):

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from dlog import aio
+from dlog.aio.barriers import BARRIER_S
 from dlog.aio.chunks import Chunk
 from dlog.aio.log import Payload, checked
 from dlog.aio.port import Leadership
@@ -84,6 +85,11 @@ class Log:
         thread = LoopThread.get()
         reader = thread.run(aio.Log.tail(name, uri=uri, start=start, follow=follow, stop=stop))
         return Reader(reader, thread)
+
+    @staticmethod
+    def end_of(name: str, *, uri: str | None = None, timeout_s: float = BARRIER_S) -> int:
+        """See `dlog.aio.Log.end_of`."""
+        return LoopThread.get().run(aio.Log.end_of(name, uri=uri, timeout_s=timeout_s))
 
     @property
     def name(self) -> str:
@@ -280,6 +286,22 @@ class Reader:
         while (chunk := self._thread.run(_next(chunks))) is not None:
             self._position = chunk.end
             yield chunk
+
+    def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
+        """Return the offset after every record that was acknowledged before this call.
+
+        See `dlog.aio.Reader.barrier`; `read_until` it to read them all."""
+        self._check_process()
+        return self._thread.run(self._reader.barrier(timeout_s=timeout_s))
+
+    def read_until(self, offset: int) -> Iterator[Record]:
+        """Yield the records from here up to, not with, *offset*; wait for them if need be."""
+        while self._position < offset:
+            try:
+                record = next(self)
+            except StopIteration:
+                return
+            yield record
 
     def close(self) -> None:
         self._check_process()

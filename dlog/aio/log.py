@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog.aio.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.connecting import connect
 from dlog.aio.dropping import finish_drop
 from dlog.aio.manifests import ManifestNode
@@ -91,8 +92,9 @@ class Log:
         """Return a reader of the log, beside whoever writes it.
 
         It begins at *start* and ends before *stop*; with *follow* False also at the end the
-        log has now. Raises `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and
-        what connecting raises."""
+        log has now: after every record that was acknowledged before this call, as long as
+        its writer lives (`end_of` says what is promised if it does not). Raises
+        `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting raises."""
         check_name(name)
         ledgers = client if client is not None else await connect(uri)
         try:
@@ -111,6 +113,26 @@ class Log:
             patience_s=None if follow else PATIENCE_S,
             owns_ledgers=client is None,
         )
+
+    @staticmethod
+    async def end_of(
+        name: str,
+        *,
+        uri: str | None = None,
+        timeout_s: float = BARRIER_S,
+        client: Ledgers | None = None,
+    ) -> int:
+        """Return the offset after every record of *name* acknowledged before this call.
+
+        The barrier of `Reader.barrier` without a reader; raises the same, and `InvalidName`."""
+        check_name(name)
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            return await acknowledged_end(ledgers, node, timeout_s=timeout_s)
+        finally:
+            if client is None:
+                await ledgers.close()
 
     @property
     def writer(self) -> LogWriter:

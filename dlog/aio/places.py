@@ -1,11 +1,12 @@
 """From the ways to name a place (`dlog.position.Start`) to an offset."""
 
+from dlog.aio.barriers import end_now
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
-from dlog.aio.segments import find_place, opened, opened_whole
+from dlog.aio.segments import find_place, first_offset_of, opened, opened_whole
 from dlog.aio.tails import tail_of
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
-from dlog.manifest import Manifest, Segment
+from dlog.manifest import Manifest
 from dlog.position import DLSN, Start, Stop, Txid
 from dlog.protocol.seek import Entry, ReachedTxid
 from dlog.recordbatch import RecordBatch, decode_batch
@@ -19,7 +20,7 @@ async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> in
     if manifest.dropped:
         raise NoSuchLog(node.log, "it is being deleted")
     if start == "end":
-        return (await tail_of(ledgers, node.log)).next_offset
+        return await end_now(ledgers, node)
     if start == "start":
         return manifest.trim_offset
     if isinstance(start, Txid):
@@ -42,7 +43,7 @@ async def stop_offset(
     """Return the offset before which to stop, or None to follow for ever."""
     stops: list[int] = []
     if not follow or stop == "end":
-        stops.append((await tail_of(ledgers, node.log)).next_offset)
+        stops.append(await end_now(ledgers, node))
     if isinstance(stop, DLSN):
         manifest, _ = await node.read()
         stops.append(await _offset_of_dlsn(ledgers, node.log, manifest, stop))
@@ -58,7 +59,7 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
         if dlsn.segment < first:
             raise Trimmed(log, dlsn, manifest.trim_offset)
         raise InvalidPosition(log, str(dlsn), "there is no such segment")
-    first_offset = await _first_offset(ledgers, manifest, segment)
+    first_offset = await first_offset_of(ledgers, manifest, segment)
     async with opened(ledgers, segment.ledger_id) as reader:
         found = await find_place(reader, Entry(dlsn.entry))
     return first_offset + found.base_index + dlsn.slot
@@ -73,7 +74,7 @@ async def _offset_of_txid(ledgers: Ledgers, log: str, manifest: Manifest, txid: 
             if found.entry > reader.last_add_confirmed:
                 continue
             batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
-        first_offset = await _first_offset(ledgers, manifest, segment)
+        first_offset = await first_offset_of(ledgers, manifest, segment)
         offset = first_offset + found.base_index + _slot_of_txid(batch, txid)
         return max(offset, manifest.trim_offset)
     return (await tail_of(ledgers, log)).next_offset
@@ -84,14 +85,3 @@ def _slot_of_txid(batch: RecordBatch, txid: int) -> int:
         if each is not None and each >= txid:
             return slot
     return 0  # reached before this batch, by records that were trimmed
-
-
-async def _first_offset(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
-    """Return where *segment* begins; if the manifest does not know, the one before tells."""
-    if segment.first_offset is not None:
-        return segment.first_offset
-    before = manifest.segments[manifest.segments.index(segment) - 1]
-    async with opened_whole(ledgers, manifest, before) as reader:
-        end = await find_place(reader, Entry(1 << 62))
-    assert before.first_offset is not None, "only the last segment's first offset is unknown"
-    return before.first_offset + end.base_index

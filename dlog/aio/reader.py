@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Final, Self
 
+from dlog.aio.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.chunks import Chunk, ChunkReader
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
@@ -36,6 +37,7 @@ class Reader:
         owns_ledgers: bool = False,
     ) -> None:
         self.log = node.log
+        self._node = node
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
         self._source = ChunkReader(ledgers, node, start, stop=stop, patience_s=patience_s)
@@ -111,6 +113,29 @@ class Reader:
             self._records, self._chunk = iter(()), None
             self._position = chunk.end
             yield chunk
+
+    async def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
+        """Return the offset after every record that was acknowledged before this call.
+
+        All records below it are committed: `read_until` it to have read everything that
+        anybody was told of by now. Reads nothing itself, and never disturbs the writer.
+        `dlog.aio.barriers` says how. Raises `BarrierNotReached` if the writer does not say within
+        *timeout_s* whether its last records are committed; it may be dead. Also raises
+        `LogClosed`, `NoSuchLog`, and what bookies and metadata store raise."""
+        if self._closing is not None:
+            raise LogClosed(self.log)
+        return await acknowledged_end(self._ledgers, self._node, timeout_s=timeout_s)
+
+    async def read_until(self, offset: int) -> AsyncIterator[Record]:
+        """Yield the records from here up to, not with, *offset*; wait for them if need be.
+
+        The reader then stands at *offset* and goes on as before. Ends earlier at the stop."""
+        while self._position < offset:
+            try:
+                record = await anext(self)
+            except StopAsyncIteration:
+                return
+            yield record
 
     async def close(self) -> None:
         """Stop reading ahead and free what was opened. Idempotent."""

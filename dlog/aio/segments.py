@@ -8,7 +8,7 @@ from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
-from dlog.protocol.seek import Found, Seek, Wanted
+from dlog.protocol.seek import Entry, Found, Seek, Wanted
 from dlog.recordbatch import BatchHeader, decode_batch, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
@@ -78,6 +78,17 @@ async def opened_whole(
         if later is not None:
             await learn_end(ledgers, reader, later.ledger_id)
         yield reader
+
+
+async def first_offset_of(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
+    """Return where *segment* begins; if the manifest does not know, the one before tells."""
+    if segment.first_offset is not None:
+        return segment.first_offset
+    before = manifest.segments[manifest.segments.index(segment) - 1]
+    async with opened_whole(ledgers, manifest, before) as reader:
+        end = await find_place(reader, Entry(1 << 62))
+    assert before.first_offset is not None, "only the last segment's first offset is unknown"
+    return before.first_offset + end.base_index
 
 
 async def seal_of(

@@ -221,7 +221,7 @@ class FakeReader:
         return EntryId(self._end)
 
     async def read_last_stored(self) -> EntryId:
-        await self._cluster.run_hook("stored", self.ledger_id)
+        await self._cluster.run_hook("lac", self.ledger_id)
         self._cluster.ledger(self.ledger_id)
         return EntryId(len(self._ledger.entries) - 1)
 

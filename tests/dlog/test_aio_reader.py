@@ -359,7 +359,10 @@ async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
 
 
 @asynchronous
-async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log() -> None:
+async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.barriers.END_GRACE_S", 0.01)
     cluster = FakeCluster()
     client = cluster.client()
     log = await written(client, 2)

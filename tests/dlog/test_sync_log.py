@@ -207,3 +207,14 @@ def test_calling_it_on_its_own_loop_is_an_error_not_a_deadlock(cluster: FakeClus
     with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
         LoopThread.get().run(inside())
     log.close()
+
+
+def test_all_that_was_acknowledged_is_read_up_to_a_barrier(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(3):
+            log.append(b"%d" % i)
+        assert Log.end_of("log") == 3
+        with Log.tail("log") as reader:
+            assert [int(r.value) for r in reader.read_until(reader.barrier())] == [0, 1, 2]
+            log.append(b"3")
+            assert next(reader).value == b"3"
