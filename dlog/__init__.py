@@ -21,7 +21,7 @@ from dlog.errors import (
     UnexpectedOffset,
 )
 from dlog.log import Log, Reader
-from dlog.position import DLSN, Record, RecordId, Txid
+from dlog.position import DLSN, Record, RecordId, Timestamp, Txid
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.errors import LogError, TooManyPending
@@ -50,6 +50,7 @@ __all__ = [
     "RecordTooLarge",
     "RollPostponed",
     "TakeoverFailed",
+    "Timestamp",
     "TooManyPending",
     "Trimmed",
     "Txid",

@@ -80,7 +80,20 @@ class Txid:
     value: int
 
 
-Start = Literal["start", "end"] | int | DLSN | Txid
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """As a start: the first record whose timestamp is *value* (milliseconds) or later.
+
+    Timestamps of different writers need not agree: each segment is looked at by itself, in
+    the log's order, and the first one whose newest records reach *value* is searched. Inside
+    a segment, which has one writer, timestamps are taken not to decrease. If they do there
+    (a clock was set back, or the application gave them so), reading begins with a record
+    that reaches *value* and follows a batch that does not; earlier ones may exist."""
+
+    value: int
+
+
+Start = Literal["start", "end"] | int | DLSN | Txid | Timestamp
 """Where a reader begins: an offset, or one of the other ways to name a place."""
 
 Stop = Literal["end"] | int | DLSN

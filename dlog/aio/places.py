@@ -6,9 +6,9 @@ from dlog.aio.port import Ledgers
 from dlog.aio.segments import find_place, first_offset_of, opened, opened_whole
 from dlog.aio.tails import tail_of
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
-from dlog.manifest import Manifest
-from dlog.position import DLSN, Start, Stop, Txid
-from dlog.protocol.seek import Entry, ReachedTxid
+from dlog.manifest import Manifest, Sealed
+from dlog.position import DLSN, Start, Stop, Timestamp, Txid
+from dlog.protocol.seek import Entry, ReachedTime, ReachedTxid
 from dlog.recordbatch import RecordBatch, decode_batch
 
 
@@ -24,7 +24,9 @@ async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> in
     if start == "start":
         return manifest.trim_offset
     if isinstance(start, Txid):
-        return await _offset_of_txid(ledgers, node.log, manifest, start.value)
+        return await _offset_of(ledgers, node.log, manifest, ReachedTxid(start.value))
+    if isinstance(start, Timestamp):
+        return await _offset_of(ledgers, node.log, manifest, ReachedTime(start.value))
     offset = (
         await _offset_of_dlsn(ledgers, node.log, manifest, start)
         if isinstance(start, DLSN)
@@ -65,23 +67,32 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
     return first_offset + found.base_index + dlsn.slot
 
 
-async def _offset_of_txid(ledgers: Ledgers, log: str, manifest: Manifest, txid: int) -> int:
+async def _offset_of(
+    ledgers: Ledgers, log: str, manifest: Manifest, wanted: ReachedTxid | ReachedTime
+) -> int:
+    """Return the offset of the first record that reached *wanted*, or the end."""
     for segment in manifest.segments:
-        if segment.sealed is not None and segment.sealed.last_txid < txid:
+        if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
             continue
         async with opened_whole(ledgers, manifest, segment) as reader:
-            found = await find_place(reader, ReachedTxid(txid))
+            found = await find_place(reader, wanted)
             if found.entry > reader.last_add_confirmed:
                 continue
             batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
         first_offset = await first_offset_of(ledgers, manifest, segment)
-        offset = first_offset + found.base_index + _slot_of_txid(batch, txid)
+        offset = first_offset + found.base_index + _slot_of(batch, wanted)
         return max(offset, manifest.trim_offset)
     return (await tail_of(ledgers, log)).next_offset
 
 
-def _slot_of_txid(batch: RecordBatch, txid: int) -> int:
-    for slot, each in enumerate(batch.txid_list() or ()):
-        if each is not None and each >= txid:
+def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:
+    last = sealed.last_txid if isinstance(wanted, ReachedTxid) else sealed.last_timestamp_ms
+    return sealed.records > 0 and last >= wanted.value
+
+
+def _slot_of(batch: RecordBatch, wanted: ReachedTxid | ReachedTime) -> int:
+    by_txid = isinstance(wanted, ReachedTxid)
+    for slot, each in enumerate((batch.txid_list() or ()) if by_txid else batch.timestamps_ms()):
+        if each is not None and each >= wanted.value:
             return slot
-    return 0  # reached before this batch, by records that were trimmed
+    return 0  # a txid that was reached before this batch, by records that were trimmed

@@ -8,7 +8,7 @@ from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
-from dlog.protocol.seek import Entry, Found, Seek, Wanted
+from dlog.protocol.seek import Entry, Found, ReachedTime, Seek, Wanted
 from dlog.recordbatch import BatchHeader, decode_batch, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
@@ -46,7 +46,11 @@ async def find_place(reader: LedgerTail, wanted: Wanted) -> Found:
     """Return the first entry at or past *wanted*, or the place after the last confirmed."""
     seek = Seek(wanted, await reader.read_last_add_confirmed())
     while (entry := seek.probe()) is not None:
-        seek.tell(entry, await header_of(reader, entry))
+        if isinstance(wanted, ReachedTime):
+            batch = decode_batch((await reader.read(entry, entry))[0].payload)
+            seek.tell(entry, batch.header, max(batch.timestamps_ms()))
+        else:
+            seek.tell(entry, await header_of(reader, entry))
     return seek.found
 
 
@@ -103,18 +107,23 @@ async def seal_of(
     if metadata.last_entry == NO_ENTRY:
         return Sealed.empty(last_txid, created_ms)
     async with opened(ledgers, ledger_id) as reader:
-        first = await header_of(reader, 0)
-        payload = (await reader.read(metadata.last_entry, metadata.last_entry))[0].payload
+        payloads = [
+            (await reader.read(entry, entry))[0].payload for entry in (0, metadata.last_entry)
+        ]
     try:
-        last = decode_batch(payload)
+        first, last = map(decode_batch, payloads)
     except DamagedBatch as error:
-        raise DamagedLog(log, f"last entry of ledger {ledger_id}: {error}") from error
+        raise DamagedLog(log, f"first or last entry of ledger {ledger_id}: {error}") from error
     return Sealed(
         last_entry=metadata.last_entry,
         records=last.header.end_index,
         bytes=metadata.length,
-        first_txid=first.first_txid if first.first_txid != NO_TXID else last.header.first_txid,
+        first_txid=(
+            first.header.first_txid
+            if first.header.first_txid != NO_TXID
+            else last.header.first_txid
+        ),
         last_txid=max(last.header.last_txid, last_txid),
-        first_timestamp_ms=first.base_timestamp_ms,
+        first_timestamp_ms=min(first.timestamps_ms()),
         last_timestamp_ms=max(last.timestamps_ms()),
     )

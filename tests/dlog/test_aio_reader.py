@@ -18,7 +18,7 @@ from dlog.errors import (
     Trimmed,
 )
 from dlog.namespace import delete_log, log_tail, truncate_log
-from dlog.position import DLSN, Record, RecordId, Start, Stop, Txid
+from dlog.position import DLSN, Record, RecordId, Start, Stop, Timestamp, Txid
 from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable, EntryLost, MetadataUnavailable
 from ledger.ids import LedgerId
@@ -93,6 +93,64 @@ async def test_reading_begins_where_it_was_told_to(start: Start, first: int, clo
     assert await values(reader) == list(range(first, 10))
     if not closed:
         await log.abandon()
+
+
+async def timed(client: FakeLedgers, leaders: list[list[list[int]]]) -> None:
+    """Append, by one leader after another, entries of records with these timestamps."""
+    for entries in leaders:
+        log = await Log.open("log", client=client)
+        for entry in entries:
+            futures = [log.append_async(b"", timestamp_ms=each) for each in entry]
+            await asyncio.gather(*futures)
+        await log.close()
+
+
+@pytest.mark.parametrize("open_end", [False, True])
+@asynchronous
+async def test_a_timestamp_is_found_whatever_the_clocks_of_other_leaders_said(
+    open_end: bool,
+) -> None:
+    client = FakeCluster().client()
+    leaders = [
+        [[10, 10, 12], [13], [20, 25]],
+        [[5], [6, 7]],  # its clock was behind
+        [],
+        [[22, 23], [30, 30], [31]],
+    ]
+    await timed(client, leaders)
+    log = None
+    if open_end:
+        log = await Log.open("log", client=client)
+        await log.append(b"", timestamp_ms=40)
+    times = [time for entries in leaders for entry in entries for time in entry]
+    times += [40] if open_end else []
+    for wanted in range(42):
+        # Timestamps do not decrease inside a segment here, so the answer is exact.
+        first = next((i for i, time in enumerate(times) if time >= wanted), len(times))
+        reader = await Log.tail("log", client=client, start=Timestamp(wanted), follow=False)
+        assert [r.timestamp_ms for r in [r async for r in reader]] == times[first:]
+        await reader.close()
+    await truncate_log("log", before=4, client=client)
+    reader = await Log.tail("log", client=client, start=Timestamp(0))
+    assert reader.position == 4
+    await reader.close()
+    if log is not None:
+        await log.close()
+
+
+@asynchronous
+async def test_times_that_run_backwards_in_a_segment_still_give_a_place_that_reached_the_time() -> (
+    None
+):
+    client = FakeCluster().client()
+    times = [3, 9, 1, 8, 2, 9, 4, 7, 5, 6]
+    await timed(client, [[[each] for each in times]])
+    for wanted in range(1, 7):
+        reader = await Log.tail("log", client=client, start=Timestamp(wanted), follow=False)
+        place = reader.position
+        assert times[place] >= wanted
+        assert place == 0 or times[place - 1] < wanted
+        await reader.close()
 
 
 @pytest.mark.parametrize(("stop", "end"), [(0, 0), (5, 5), (DLSN(2, 2, 0), 6), ("end", 10)])
