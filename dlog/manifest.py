@@ -79,6 +79,8 @@ class Manifest:
     segments: tuple[Segment, ...] = ()
     next_segment: int = 1
     trim_offset: int = 0
+    trimmed_txid: int = NO_TXID
+    """The last txid of the segments that are not listed any more."""
     deleting: tuple[LedgerId, ...] = ()
     sealed: bool = False
     """Ended for good: nobody may append any more."""
@@ -128,7 +130,7 @@ class Manifest:
         for segment in reversed(self.segments):
             if segment.sealed is not None:
                 return segment.sealed.last_txid
-        return NO_TXID
+        return self.trimmed_txid  # the only one listed is open
 
     def find(self, number: int) -> Segment | None:
         """Return the segment *number*, or None if it is not listed (any more)."""
@@ -167,13 +169,19 @@ class Manifest:
         trim = max(self.trim_offset, before)
         kept = list(self.segments)
         gone: list[LedgerId] = []
+        last_txid = self.trimmed_txid
         while len(kept) > 1:
-            end = kept[0].end_offset
-            if end is None or end > trim:
+            first, end = kept[0], kept[0].end_offset
+            if first.sealed is None or end is None or end > trim:
                 break
+            last_txid = first.sealed.last_txid
             gone.append(kept.pop(0).ledger_id)
         return replace(
-            self, trim_offset=trim, segments=tuple(kept), deleting=(*self.deleting, *gone)
+            self,
+            trim_offset=trim,
+            trimmed_txid=last_txid,
+            segments=tuple(kept),
+            deleting=(*self.deleting, *gone),
         )
 
     def retained_from(self, now_ms: int) -> int:
@@ -220,6 +228,7 @@ class Manifest:
             next_segment=self.next_segment,
             first_offset=segments[0].first_offset or 0 if segments else 0,
             trim_offset=self.trim_offset,
+            trimmed_txid=None if self.trimmed_txid == NO_TXID else self.trimmed_txid,
             sealed=self.sealed,
             dropped=self.dropped,
             settings=_encode_settings(self.settings),
@@ -258,6 +267,7 @@ class Manifest:
                 segments=tuple(_decode_segments(node)),
                 next_segment=node.next_segment,
                 trim_offset=node.trim_offset,
+                trimmed_txid=node.trimmed_txid if node.HasField("trimmed_txid") else NO_TXID,
                 deleting=tuple(LedgerId(x) for x in node.deleting),
                 sealed=node.sealed,
                 dropped=node.dropped,

@@ -369,12 +369,13 @@ class Takeover:
         if self._phase is Phase.RE_READING:
             return self._read(Phase.RE_READING) if self._again() else self._leave(error)
         # A ledger that is gone was trimmed after the manifest was read: read it again.
-        verdict = None if error.retryable or isinstance(error, NoSuchLedger) else error
+        raced = isinstance(error, NoSuchLedger)
+        verdict = None if error.retryable or raced else error
         if self._phase is Phase.WRITING:
             return self._discard(verdict)
         if verdict is not None:
             return self._give_up(verdict)
-        self._troubles += 1
+        self._troubles += not raced
         if self._troubles == TROUBLES_MAX:
             return self._give_up(error)  # each may have taken the time-outs of several requests
         return self._begin_again()

@@ -36,6 +36,7 @@ class ManifestNode(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     DELETING_FIELD_NUMBER: _builtins.int
+    TRIMMED_TXID_FIELD_NUMBER: _builtins.int
     NUMBERS_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
@@ -56,6 +57,8 @@ class ManifestNode(_message.Message):
     sealed: _builtins.bool
     dropped: _builtins.bool
     """being deleted"""
+    trimmed_txid: _builtins.int
+    """last txid of the segments not listed below any more"""
     @_builtins.property
     def settings(self) -> Global___SettingsNode: ...
     @_builtins.property
@@ -104,6 +107,7 @@ class ManifestNode(_message.Message):
         dropped: _builtins.bool = ...,
         settings: Global___SettingsNode | None = ...,
         deleting: _abc.Iterable[_builtins.int] | None = ...,
+        trimmed_txid: _builtins.int | None = ...,
         numbers: _abc.Iterable[_builtins.int] | None = ...,
         ledgers: _abc.Iterable[_builtins.int] | None = ...,
         created_ms: _abc.Iterable[_builtins.int] | None = ...,
@@ -115,11 +119,13 @@ class ManifestNode(_message.Message):
         first_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
         last_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trimmed_txid", b"_trimmed_txid", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "records", b"records", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "records", b"records", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__trimmed_txid: _TypeAlias = _typing.Literal["trimmed_txid"]  # noqa: Y015
+    _WhichOneofArgType__trimmed_txid: _TypeAlias = _typing.Literal["_trimmed_txid", b"_trimmed_txid"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trimmed_txid) -> _WhichOneofReturnType__trimmed_txid | None: ...
 
 Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
 

@@ -142,6 +142,13 @@ def test_the_last_segment_stays_although_it_is_trimmed_whole() -> None:
     assert manifest.sealed_last_txid == 77
 
 
+def test_the_last_txid_outlives_the_segment_that_told_it() -> None:
+    manifest = grow(Manifest(incarnation="i"), sealed(3, txid=1005), None).trimmed(3)
+    assert [segment.sealed for segment in manifest.segments] == [None]
+    assert manifest.sealed_last_txid == 1005
+    assert roundtrip(manifest).sealed_last_txid == 1005
+
+
 def test_an_open_segment_is_never_dropped() -> None:
     manifest = grow(EMPTY, sealed(10), None, None).trimmed(50)
     assert [s.number for s in manifest.segments] == [2, 3]

@@ -291,6 +291,18 @@ def test_a_ledger_that_is_gone_was_trimmed_so_the_manifest_is_read_again() -> No
     assert takeover.step(StepFailed(NoSuchLedger(12))) == CheckLeadership()
 
 
+def test_a_ledger_that_is_gone_is_a_race_and_no_trouble_however_often_there_was_some() -> None:
+    """A takeover that slept while its log was deleted and made again found a ledger gone."""
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    silent = RecoveryFailed(12, "bookies")
+    for error in (*[silent] * (TROUBLES_MAX - 1), NoSuchLedger(12)):
+        takeover.step(ManifestRead(ROLLING, 7))
+        assert takeover.step(StepFailed(error)) == CheckLeadership()
+        takeover.step(LeadershipChecked(held=True))
+        takeover.step(WaitEnded())
+
+
 def test_trouble_that_does_not_pass_is_told_at_once() -> None:
     takeover = Takeover("log")
     takeover.step(OpenRequested())
