@@ -20,8 +20,9 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnexpectedOffset,
 )
-from dlog.log import Log, Reader
+from dlog.log import Log
 from dlog.position import DLSN, Record, RecordId, Timestamp, Txid
+from dlog.reading import ManyReader, Reader
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.errors import LogError, TooManyPending
@@ -43,6 +44,7 @@ __all__ = [
     "LogSealed",
     "LogSettings",
     "LostOwnership",
+    "ManyReader",
     "NoSuchLog",
     "Reader",
     "Record",

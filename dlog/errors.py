@@ -9,6 +9,7 @@
     |  |- AppendRejected          the record was not sent; the log goes on without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
+    |  |- TooManyLogs             for one reader of many
     |  |- LogClosed               appended after close
     |  `- UsedAfterFork           the handle belongs to the parent process
     |- RemoteError
@@ -82,6 +83,12 @@ class UnexpectedOffset(AppendRejected):
             "read what was appended since and decide again"
         )
         self.log, self.expected_offset, self.next_offset = log, expected_offset, next_offset
+
+
+class TooManyLogs(CallerError):
+    def __init__(self, logs_max: int) -> None:
+        super().__init__(f"one reader reads at most {logs_max} logs; use several readers")
+        self.logs_max = logs_max
 
 
 class LogClosed(HandleClosed):

@@ -14,7 +14,7 @@ used by several threads, but not across a fork (`UsedAfterFork`).
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
@@ -22,14 +22,14 @@ from typing import Final, Self
 
 from dlog import aio
 from dlog.aio.barriers import BARRIER_S
-from dlog.aio.chunks import Chunk
-from dlog.aio.log import Payload, checked
+from dlog.aio.log import LAST_BYTES_MAX, Payload, checked
 from dlog.aio.port import Leadership
 from dlog.aio.writer import LogWriter
 from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import Record, RecordId, Start, Stop
+from dlog.reading import ManyReader, Reader
 from dlog.settings import LogSettings
 from ledger.errors import LogError
 
@@ -80,11 +80,31 @@ class Log:
         start: Start = "start",
         follow: bool = True,
         stop: Stop | None = None,
-    ) -> "Reader":
+    ) -> Reader:
         """See `dlog.aio.Log.tail`. The reader is an iterator of records; close it."""
         thread = LoopThread.get()
         reader = thread.run(aio.Log.tail(name, uri=uri, start=start, follow=follow, stop=stop))
         return Reader(reader, thread)
+
+    @staticmethod
+    def tail_many(
+        names: Iterable[str],
+        *,
+        uri: str | None = None,
+        start: Start | Mapping[str, Start] = "start",
+        follow: bool = True,
+    ) -> ManyReader:
+        """See `dlog.aio.Log.tail_many`. An iterator of (log, record); close it."""
+        thread = LoopThread.get()
+        many = thread.run(aio.Log.tail_many(names, uri=uri, start=start, follow=follow))
+        return ManyReader(many, thread)
+
+    @staticmethod
+    def last(
+        name: str, count: int = 1, *, uri: str | None = None, bytes_max: int = LAST_BYTES_MAX
+    ) -> list[Record]:
+        """See `dlog.aio.Log.last`."""
+        return LoopThread.get().run(aio.Log.last(name, count, uri=uri, bytes_max=bytes_max))
 
     @staticmethod
     def end_of(name: str, *, uri: str | None = None, timeout_s: float = BARRIER_S) -> int:
@@ -239,99 +259,6 @@ class Log:
             self._thread.loop.call_soon(self._drain)
 
 
-class Reader:
-    """A reader of a log. Used by one thread at a time; an iterator and a context manager."""
-
-    def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
-        self._reader = reader
-        self._thread = thread
-        self._fetched: deque[list[Record]] = deque()
-        """Batches that were read; an interrupted call leaves its batch to the next one."""
-        self._records: Iterator[Record] = iter(())
-        self._position = reader.position
-
-    @property
-    def position(self) -> int:
-        """Offset of the record that is read next."""
-        return self._position
-
-    @property
-    def at_end(self) -> bool:
-        """True iff the stop was reached and every record before it was read."""
-        return self._reader.at_end and self._position == self._reader.position
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Record:
-        for record in self._records:
-            self._position = record.offset + 1
-            return record
-        batch = self._fetch(None)
-        if not batch:
-            raise StopIteration
-        self._records = iter(batch)
-        return next(self)
-
-    def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
-        """Return the records that are next in line; see `dlog.aio.Reader.read_batch`."""
-        batch = list(self._records) or self._fetch(timeout_s)
-        if batch:
-            self._position = batch[-1].offset + 1
-        return batch
-
-    def read_batches(self) -> Iterator[Chunk]:
-        """Yield what follows as chunks. Not to be mixed with reading records."""
-        chunks = self._reader.read_batches()
-        while (chunk := self._thread.run(_next(chunks))) is not None:
-            self._position = chunk.end
-            yield chunk
-
-    def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
-        """Return the offset after every record that was acknowledged before this call.
-
-        See `dlog.aio.Reader.barrier`; `read_until` it to read them all."""
-        self._check_process()
-        return self._thread.run(self._reader.barrier(timeout_s=timeout_s))
-
-    def read_until(self, offset: int) -> Iterator[Record]:
-        """Yield the records from here up to, not with, *offset*; wait for them if need be."""
-        while self._position < offset:
-            try:
-                record = next(self)
-            except StopIteration:
-                return
-            yield record
-
-    def close(self) -> None:
-        self._check_process()
-        self._thread.run(self._reader.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _fetch(self, timeout_s: float | None) -> list[Record]:
-        self._check_process()
-        if not self._fetched:
-            self._thread.run(self._read(timeout_s))
-        return self._fetched.popleft()
-
-    async def _read(self, timeout_s: float | None) -> None:
-        self._fetched.append(await self._reader.read_batch(timeout_s=timeout_s))
-
-    def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise UsedAfterFork(self._reader.log)
-
-
 class _LocalView:
     """A term as another thread may use it: asked locally, never on its own event loop."""
 
@@ -343,7 +270,3 @@ class _LocalView:
 
     async def verify(self) -> bool:
         return self._term.is_current()
-
-
-async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
-    return await anext(chunks, None)

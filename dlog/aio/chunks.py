@@ -74,6 +74,7 @@ class ChunkReader:
         incarnation: str | None = None,
         patience_s: float | None = None,
         wait_s: float | None = None,
+        read_bytes_max: int | None = None,
     ) -> None:
         self._ledgers = ledgers
         self._node = node
@@ -81,6 +82,7 @@ class ChunkReader:
         self._next: protocol.CursorEffect = protocol.ReadManifest()
         self._patience_s = patience_s
         self._wait_s = WAIT_S if wait_s is None else wait_s
+        self._read_bytes_max = min(READ_BYTES_MAX, read_bytes_max or READ_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
         self._failures = 0
@@ -169,7 +171,9 @@ class ChunkReader:
 
     async def _entries(self, effect: protocol.ReadEntries) -> protocol.CursorEvent:
         tail = await self._enter(effect.segment)
-        entries = await tail.read_some(effect.first, bytes_max=READ_BYTES_MAX, wait_s=self._wait_s)
+        entries = await tail.read_some(
+            effect.first, bytes_max=self._read_bytes_max, wait_s=self._wait_s
+        )
         if not entries:
             if tail.last_entry is not None and effect.first > tail.last_entry:
                 return protocol.SegmentEnded()

@@ -10,6 +10,7 @@ async for record in await Log.tail("flights"):
 import asyncio
 import operator
 import secrets
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -18,22 +19,25 @@ from dlog.aio.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.connecting import connect
 from dlog.aio.dropping import finish_drop
 from dlog.aio.manifests import ManifestNode
+from dlog.aio.many import ManyReader
 from dlog.aio.opening import TakeoverDriver
-from dlog.aio.places import start_offset, stop_offset
+from dlog.aio.places import last_records, start_offset, stop_offset
 from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.ranges import PATIENCE_S
 from dlog.aio.reader import Reader
 from dlog.aio.writer import LogWriter
-from dlog.errors import LogExists, NoSuchLog
+from dlog.errors import InvalidPosition, LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
-from dlog.position import RecordId, Start, Stop
+from dlog.position import Record, RecordId, Start, Stop
 from dlog.settings import LogSettings
 from ledger.clock import now_ms
 from ledger.errors import LogError
 
 Payload = bytes | bytearray | memoryview
 
+LAST_BYTES_MAX = 64 * 1024 * 1024
+"""How much `Log.last` returns at most unless told otherwise."""
 _TIMESTAMP_MS_MAX = 2**62
 
 
@@ -113,6 +117,56 @@ class Log:
             patience_s=None if follow else PATIENCE_S,
             owns_ledgers=client is None,
         )
+
+    @staticmethod
+    async def tail_many(
+        names: Iterable[str],
+        *,
+        uri: str | None = None,
+        start: Start | Mapping[str, Start] = "start",
+        follow: bool = True,
+        client: Ledgers | None = None,
+    ) -> ManyReader:
+        """Return one stream of (log, record) of several logs, up to 1000.
+
+        Logs that have records take turns, an entry each; inside a log the order is the
+        log's. *start* is one for all or one by log ("start" for those it does not name);
+        `ManyReader.positions` is such a mapping. With *follow* False it ends when each log was read
+        up to the end it has now. Raises as `tail`, and `TooManyLogs`."""
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            return await ManyReader.open(
+                ledgers, names, start=start, follow=follow, owns_ledgers=client is None
+            )
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+
+    @staticmethod
+    async def last(
+        name: str,
+        count: int = 1,
+        *,
+        uri: str | None = None,
+        bytes_max: int = LAST_BYTES_MAX,
+        client: Ledgers | None = None,
+    ) -> list[Record]:
+        """Return the last *count* records of a log, oldest first.
+
+        Fewer if the log has fewer, and only the newest *bytes_max* bytes of values and keys
+        (the last record in any case). Counts every record that was acknowledged before this
+        call, as `end_of`. Raises `InvalidPosition` if *count* is not positive, and as `tail`."""
+        check_name(name)
+        if count <= 0:
+            raise InvalidPosition(name, count, "ask for one record or more")
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            return await last_records(ledgers, node, count, bytes_max=bytes_max)
+        finally:
+            if client is None:
+                await ledgers.close()
 
     @staticmethod
     async def end_of(

@@ -1,13 +1,16 @@
 """From the ways to name a place (`dlog.position.Start`) to an offset."""
 
+from collections import deque
+
 from dlog.aio.barriers import end_now
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
+from dlog.aio.ranges import read_range
 from dlog.aio.segments import find_place, first_offset_of, opened, opened_whole
-from dlog.aio.tails import tail_of
+from dlog.aio.tails import RACES_MAX, tail_of
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed
-from dlog.position import DLSN, Start, Stop, Timestamp, Txid
+from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import Entry, ReachedTime, ReachedTxid
 from dlog.recordbatch import RecordBatch, decode_batch
 
@@ -52,6 +55,36 @@ async def stop_offset(
     elif isinstance(stop, int):
         stops.append(stop)
     return min(stops, default=None)
+
+
+async def last_records(
+    ledgers: Ledgers, node: ManifestNode, count: int, *, bytes_max: int
+) -> list[Record]:
+    """Return the last *count* records, oldest first; fewer if there are fewer, or of *bytes_max*.
+
+    At least the last one, however large. Raises `NoSuchLog` and what reading raises."""
+    for race in range(1, RACES_MAX + 1):
+        end = await end_now(ledgers, node)
+        manifest, _ = await node.read()
+        records: deque[Record] = deque()
+        size = 0
+        begin = max(manifest.trim_offset, end - count)
+        try:
+            async for chunk in read_range(
+                ledgers, node.log, begin, end, incarnation=manifest.incarnation
+            ):
+                for record in chunk.records():
+                    records.append(record)
+                    size += len(record.value) + len(record.key or b"")
+                    while size > bytes_max and len(records) > 1:
+                        gone = records.popleft()
+                        size -= len(gone.value) + len(gone.key or b"")
+        except Trimmed:  # meanwhile
+            if race == RACES_MAX:
+                raise
+            continue
+        return list(records)
+    raise AssertionError("unreachable")
 
 
 async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: DLSN) -> int:

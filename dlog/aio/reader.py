@@ -35,12 +35,25 @@ class Reader:
         stop: int | None = None,
         patience_s: float | None = None,
         owns_ledgers: bool = False,
+        read_ahead_bytes: int | None = None,
+        news: asyncio.Event | None = None,
     ) -> None:
+        """*read_ahead_bytes*: how much to hold beyond what was read, besides one entry.
+
+        *news* is set whenever `is_ready` may have become true."""
         self.log = node.log
         self._node = node
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
-        self._source = ChunkReader(ledgers, node, start, stop=stop, patience_s=patience_s)
+        self._ahead_bytes_max = READ_AHEAD_BYTES if read_ahead_bytes is None else read_ahead_bytes
+        self._source = ChunkReader(
+            ledgers,
+            node,
+            start,
+            stop=stop,
+            patience_s=patience_s,
+            read_bytes_max=self._ahead_bytes_max,
+        )
         self._position = start
         self._chunks: deque[Chunk] = deque()
         self._ahead_bytes = 0
@@ -49,6 +62,7 @@ class Reader:
         """The chunk that `_records` iterates."""
         self._finished = False
         self._error: LogError | None = None
+        self._news = news or asyncio.Event()
         self._ready = asyncio.Event()
         """Set while there is a chunk, or no more will come."""
         self._room = asyncio.Event()
@@ -68,6 +82,17 @@ class Reader:
         """True iff the stop was reached and every record before it was read."""
         read = self._chunk is None or self._position == self._chunk.end
         return self._finished and not self._chunks and read
+
+    @property
+    def error(self) -> LogError | None:
+        """What ended the reading; raised once the records before it were read."""
+        return self._error
+
+    @property
+    def is_ready(self) -> bool:
+        """True iff a read returns at once: records, the end, or an error."""
+        chunk = self._chunk
+        return self._ready.is_set() or (chunk is not None and self._position < chunk.end)
 
     def __aiter__(self) -> Self:
         return self
@@ -143,7 +168,7 @@ class Reader:
             self._error = self._error or LogClosed(self.log)
             self._chunks.clear()
             self._records, self._chunk = iter(()), None
-            self._ready.set()
+            self._tell()
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
 
@@ -170,7 +195,7 @@ class Reader:
             return False
         chunk = self._chunks.popleft()
         self._ahead_bytes -= _size(chunk)
-        if self._ahead_bytes < READ_AHEAD_BYTES:
+        if self._ahead_bytes < self._ahead_bytes_max:
             self._room.set()
         if not self._chunks and not self._finished and self._error is None:
             self._ready.clear()
@@ -186,7 +211,7 @@ class Reader:
         except LogError as error:
             self._error = error
         finally:
-            self._ready.set()
+            self._tell()
         await self._release()  # so that who reads to the end need not close
 
     async def _fill(self) -> None:
@@ -194,10 +219,14 @@ class Reader:
             for chunk in chunks:
                 self._chunks.append(chunk)
                 self._ahead_bytes += _size(chunk)
-            self._ready.set()
-            if self._ahead_bytes >= READ_AHEAD_BYTES:
+            self._tell()
+            if self._ahead_bytes >= self._ahead_bytes_max:
                 self._room.clear()
                 await self._room.wait()
+
+    def _tell(self) -> None:
+        self._ready.set()
+        self._news.set()
 
     async def _close(self) -> None:
         self._reading.cancel()

@@ -218,3 +218,27 @@ def test_all_that_was_acknowledged_is_read_up_to_a_barrier(cluster: FakeCluster)
             assert [int(r.value) for r in reader.read_until(reader.barrier())] == [0, 1, 2]
             log.append(b"3")
             assert next(reader).value == b"3"
+
+
+def test_several_logs_are_read_as_one_stream(cluster: FakeCluster) -> None:
+    with Log.open("a") as a, Log.open("b") as b:
+        for log in (a, b):
+            for i in range(3):
+                log.append(b"%d" % i)
+        with Log.tail_many(["a", "b"], follow=False) as many:
+            assert sorted((log, record.offset) for log, record in many) == [
+                (log, offset) for log in "ab" for offset in range(3)
+            ]
+            assert many.at_end
+            assert many.positions == {"a": 3, "b": 3}
+        with Log.tail_many(["a"], start=2) as many:
+            many.add("b", start="end")
+            assert many.logs == ("a", "b")
+            assert many.remove("a") == 2
+            b.append(b"3")
+            batch = many.read_batch()
+            assert batch is not None
+            assert (batch[0], [record.offset for record in batch[1]]) == ("b", [3])
+            assert many.read_batch(timeout_s=0.001) is None
+            assert not many.at_end
+        assert [record.value for record in Log.last("b", 2)] == [b"2", b"3"]
