@@ -95,11 +95,11 @@ async def truncate_log(
     A living writer is not disturbed. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`."""
     check_name(name)
     async with _connected(uri, client) as ledgers:
-        end = (await tail_of(ledgers, name)).next_offset
-        if not 0 <= before <= end:
-            raise InvalidPosition(name, before, f"the log ends at offset {end}")
+        tail = await tail_of(ledgers, name)
+        if not 0 <= before <= tail.next_offset:
+            raise InvalidPosition(name, before, f"the log ends at offset {tail.next_offset}")
         node = ManifestNode(ledgers.store, name)
-        manifest = await node.edit(trim(name, before))
+        manifest = await node.edit(trim(name, before, incarnation=tail.incarnation))
         await delete_listed(ledgers, node, manifest)
     return manifest.trim_offset
 

@@ -164,6 +164,7 @@ class Roller:
         await self._node.edit(
             add_segment(
                 self._node.log,
+                incarnation=self._incarnation,
                 own_segment=effect.segment - 1,
                 number=effect.segment,
                 ledger_id=effect.ledger_id,
@@ -186,8 +187,15 @@ class Roller:
         return protocol.LedgerClosed(sealed)
 
     async def _seal(self, effect: protocol.SealSegment) -> protocol.RollEvent:
+        assert self._previous is not None
         manifest = await self._node.edit(
-            seal_segment(self._node.log, effect.segment, effect.sealed, now_ms=self._now_ms())
+            seal_segment(
+                self._node.log,
+                effect.segment,
+                self._previous.ledger_id,
+                effect.sealed,
+                now_ms=self._now_ms(),
+            )
         )
         self._previous = None
         try:

@@ -73,6 +73,7 @@ class LogWriter:
         self.log = node.log
         self.epoch = opened.segment
         self.settings = manifest.settings
+        self._incarnation = manifest.incarnation
         self.lost = asyncio.Event()
         """Set when this writer has ended without `close`; see `error`."""
         self.error: LogError | None = None
@@ -183,7 +184,7 @@ class LogWriter:
             raise InvalidPosition(
                 self.log, before, f"the log ends at offset {self._confirmed_offset}"
             )
-        manifest = await self._node.edit(trim(self.log, before))
+        manifest = await self._node.edit(trim(self.log, before, incarnation=self._incarnation))
         await delete_listed(self._ledgers, self._node, manifest)
 
     async def close(self) -> None:
@@ -351,7 +352,9 @@ class LogWriter:
                     last_txid=self._confirmed_txid,
                     created_ms=self._now_ms(),
                 )
-                await self._node.edit(seal_segment(self.log, number, sealed, now_ms=self._now_ms()))
+                await self._node.edit(
+                    seal_segment(self.log, number, ledger.ledger_id, sealed, now_ms=self._now_ms())
+                )
         except LogError as error:
             _log.warning("close_incomplete", log=self.log, error=str(error))
             await asyncio.gather(*(ledger.abandon() for _, ledger in own if ledger is not None))
