@@ -5,6 +5,8 @@ from dlog.errors import (
     AppendOutcomeUnknown,
     AppendRejected,
     BarrierNotReached,
+    ConsumerBusy,
+    ConsumerFenced,
     InvalidName,
     InvalidPosition,
     InvalidSettings,
@@ -12,6 +14,7 @@ from dlog.errors import (
     LogExists,
     LogSealed,
     LostOwnership,
+    NoSuchConsumer,
     NoSuchLog,
     RecordTooLarge,
     RollPostponed,
@@ -22,7 +25,7 @@ from dlog.errors import (
 )
 from dlog.log import Log
 from dlog.position import DLSN, Record, RecordId, Timestamp, Txid
-from dlog.reading import ManyReader, Reader
+from dlog.reading import Consumer, ManyReader, Reader
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.errors import LogError, TooManyPending
@@ -34,6 +37,9 @@ __all__ = [
     "AppendRejected",
     "BarrierNotReached",
     "Codec",
+    "Consumer",
+    "ConsumerBusy",
+    "ConsumerFenced",
     "InvalidName",
     "InvalidPosition",
     "InvalidSettings",
@@ -45,6 +51,7 @@ __all__ = [
     "LogSettings",
     "LostOwnership",
     "ManyReader",
+    "NoSuchConsumer",
     "NoSuchLog",
     "Reader",
     "Record",

@@ -10,6 +10,7 @@
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
     |  |- TooManyLogs             for one reader of many
+    |  |- TooManyConsumers        of one log
     |  |- LogClosed               appended after close
     |  `- UsedAfterFork           the handle belongs to the parent process
     |- RemoteError
@@ -22,6 +23,9 @@
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
     |  |- BarrierNotReached       nobody told in time whether the last records are committed
+    |  |- NoSuchConsumer
+    |  |- ConsumerBusy            another process has it open exclusively
+    |  |- ConsumerFenced          another process opened it exclusively since, or reset it
     |  `- ManifestTooLarge
     `- StorageError
        |- DamagedBatch            bytes are no record batch
@@ -89,6 +93,15 @@ class TooManyLogs(CallerError):
     def __init__(self, logs_max: int) -> None:
         super().__init__(f"one reader reads at most {logs_max} logs; use several readers")
         self.logs_max = logs_max
+
+
+class TooManyConsumers(CallerError):
+    def __init__(self, log: str, consumers_max: int) -> None:
+        super().__init__(
+            f"log {log!r} has {consumers_max} consumers, the most there may be; "
+            "delete those that are not used any more"
+        )
+        self.log, self.consumers_max = log, consumers_max
 
 
 class LogClosed(HandleClosed):
@@ -201,6 +214,36 @@ class NotThereYet(RemoteError):
             "check that its bookies run, then read again"
         )
         self.log, self.offset, self.waited_s = log, offset, waited_s
+
+
+class NoSuchConsumer(RemoteError):
+    def __init__(self, log: str, consumer: str) -> None:
+        super().__init__(
+            f"log {log!r} has no consumer {consumer!r}: it was never made, or was deleted"
+        )
+        self.log, self.consumer = log, consumer
+
+
+class ConsumerBusy(RemoteError):
+    retryable = True
+
+    def __init__(self, log: str, consumer: str, owner: str) -> None:
+        super().__init__(
+            f"consumer {consumer!r} of log {log!r} is open exclusively by {owner or 'another'}; "
+            "wait until that process closes it or its session ends"
+        )
+        self.log, self.consumer, self.owner = log, consumer, owner
+
+
+class ConsumerFenced(RemoteError):
+    """Nothing was committed; what was processed since the last commit will be read again."""
+
+    def __init__(self, consumer: str, owner: str) -> None:
+        super().__init__(
+            f"consumer {consumer!r} was opened exclusively or reset by {owner or 'another'} since "
+            "it was opened here; open it again to go on from the position it has now"
+        )
+        self.consumer, self.owner = consumer, owner
 
 
 class BarrierNotReached(RemoteError):

@@ -22,6 +22,7 @@ from typing import Final, Self
 
 from dlog import aio
 from dlog.aio.barriers import BARRIER_S
+from dlog.aio.consumer import OnTrimmed
 from dlog.aio.log import LAST_BYTES_MAX, Payload, checked
 from dlog.aio.port import Leadership
 from dlog.aio.writer import LogWriter
@@ -29,7 +30,7 @@ from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import Record, RecordId, Start, Stop
-from dlog.reading import ManyReader, Reader
+from dlog.reading import Consumer, ManyReader, Reader
 from dlog.settings import LogSettings
 from ledger.errors import LogError
 
@@ -98,6 +99,32 @@ class Log:
         thread = LoopThread.get()
         many = thread.run(aio.Log.tail_many(names, uri=uri, start=start, follow=follow))
         return ManyReader(many, thread)
+
+    @staticmethod
+    def consumer(
+        name: str,
+        log: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        exclusive: bool = False,
+        wait_s: float = 0.0,
+        follow: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> Consumer:
+        """See `dlog.aio.Log.consumer`. The consumer is an iterator of records; close it."""
+        thread = LoopThread.get()
+        opening = aio.Log.consumer(
+            name,
+            log,
+            uri=uri,
+            start=start,
+            exclusive=exclusive,
+            wait_s=wait_s,
+            follow=follow,
+            on_trimmed=on_trimmed,
+        )
+        return Consumer(thread.run(opening), thread)
 
     @staticmethod
     def last(

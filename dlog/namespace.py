@@ -4,11 +4,9 @@ Each function connects for itself, to *uri* or to the configured namespace, unle
 a *client* to use.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from dlog.aio.connecting import connect
+from dlog.aio.connecting import connected
 from dlog.aio.dropping import drop
 from dlog.aio.log import create
 from dlog.aio.manifests import ManifestNode, delete_listed
@@ -57,7 +55,7 @@ async def create_log(
 ) -> None:
     """Create an empty log. Raises `InvalidName`, `LogExists`."""
     check_name(name)
-    async with _connected(uri, client) as ledgers:
+    async with connected(uri, client) as ledgers:
         await create(ledgers, ManifestNode(ledgers.store, name), settings)
 
 
@@ -65,7 +63,7 @@ async def list_logs(
     *, prefix: str = "", uri: str | None = None, client: Ledgers | None = None
 ) -> list[str]:
     """Return the names of all logs that begin with *prefix*, sorted."""
-    async with _connected(uri, client) as ledgers:
+    async with connected(uri, client) as ledgers:
         try:
             nodes = await ledgers.store.children(LOGS_PATH)
         except NoSuchNode:
@@ -76,7 +74,7 @@ async def list_logs(
 async def log_info(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> LogInfo:
     """Return what is known of a log. Raises `InvalidName`, `NoSuchLog`."""
     check_name(name)
-    async with _connected(uri, client) as ledgers:
+    async with connected(uri, client) as ledgers:
         tail = await tail_of(ledgers, name)
         manifest, _ = await ManifestNode(ledgers.store, name).read()
     return LogInfo(name, manifest, tail)
@@ -94,7 +92,7 @@ async def truncate_log(
 
     A living writer is not disturbed. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`."""
     check_name(name)
-    async with _connected(uri, client) as ledgers:
+    async with connected(uri, client) as ledgers:
         tail = await tail_of(ledgers, name)
         if not 0 <= before <= tail.next_offset:
             raise InvalidPosition(name, before, f"the log ends at offset {tail.next_offset}")
@@ -107,22 +105,10 @@ async def truncate_log(
 async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> None:
     """Delete a log and its ledgers; its writer and readers fail. Raises `NoSuchLog`."""
     check_name(name)
-    async with _connected(uri, client) as ledgers:
+    async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
         manifest, _ = await node.read()
         if manifest.dropped:
             await drop(ledgers, node)
             raise NoSuchLog(name)
         await drop(ledgers, node)
-
-
-@asynccontextmanager
-async def _connected(uri: str | None, client: Ledgers | None) -> AsyncIterator[Ledgers]:
-    if client is not None:
-        yield client
-        return
-    ledgers = await connect(uri)
-    try:
-        yield ledgers
-    finally:
-        await ledgers.close()

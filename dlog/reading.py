@@ -1,7 +1,7 @@
 """Readers for threads: the names of `dlog.aio`, calls that block.
 
-Made by `dlog.Log.tail` and `dlog.Log.tail_many`. A call that is interrupted (Ctrl-C) loses
-nothing: what it had read is the next call's.
+Made by `Log.tail`, `Log.tail_many` and `Log.consumer` of `dlog`. A call that is interrupted
+(Ctrl-C) loses nothing: what it had read is the next call's.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Self
 from dlog import aio
 from dlog.aio.barriers import BARRIER_S
 from dlog.aio.chunks import Chunk
-from dlog.errors import UsedAfterFork
+from dlog.errors import InvalidPosition, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import Record, Start
 
@@ -110,6 +110,49 @@ class Reader:
     def _check_process(self) -> None:
         if self._thread.pid != os.getpid():
             raise UsedAfterFork(self._reader.log)
+
+
+class Consumer(Reader):
+    """A named consumer: a `Reader` with `commit`; see `dlog.aio.Consumer`."""
+
+    def __init__(self, consumer: aio.Consumer, thread: LoopThread) -> None:
+        super().__init__(consumer, thread)
+        self._consumer = consumer
+
+    @property
+    def name(self) -> str:
+        return self._consumer.name
+
+    @property
+    def committed(self) -> int:
+        """Every record below this offset was processed, as far as this handle knows."""
+        return self._consumer.committed
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each exclusive open and each reset; usable as a fencing token."""
+        return self._consumer.epoch
+
+    @property
+    def skipped(self) -> int:
+        """How many records had been trimmed before they were processed (with "skip")."""
+        return self._consumer.skipped
+
+    def commit(self, offset: int | None = None) -> int:
+        """Remember that every record below *offset* (None: all that were read) was processed.
+
+        See `dlog.aio.Consumer.commit`."""
+        self._check_process()
+        wanted = self._position if offset is None else offset
+        if wanted > self._position:
+            reason = f"this consumer has read up to {self._position}"
+            raise InvalidPosition(self._consumer.log, wanted, reason)
+        return self._thread.run(self._consumer.commit(wanted))
+
+    def lag(self) -> int:
+        """Return how many readable records were not committed yet."""
+        self._check_process()
+        return self._thread.run(self._consumer.lag())
 
 
 class ManyReader:

@@ -17,6 +17,7 @@ from typing import Self
 
 from dlog.aio.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.connecting import connect
+from dlog.aio.consumer import Consumer, OnTrimmed
 from dlog.aio.dropping import finish_drop
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.many import ManyReader
@@ -137,6 +138,48 @@ class Log:
         try:
             return await ManyReader.open(
                 ledgers, names, start=start, follow=follow, owns_ledgers=client is None
+            )
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+
+    @staticmethod
+    async def consumer(
+        name: str,
+        log: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        exclusive: bool = False,
+        wait_s: float = 0.0,
+        follow: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+        client: Ledgers | None = None,
+    ) -> Consumer:
+        """Return a reader of *log* whose position is kept under the name *name*.
+
+        It begins after what was committed last, or at *start* if there was no such consumer
+        yet. Shared, any number of processes may read by one name; each gets all records, and
+        the one that is furthest decides the position. *exclusive*: one process at a time;
+        waits up to *wait_s* for another one to close. If that one's session ended although it
+        still runs, it is fenced: it cannot commit any more (`ConsumerFenced`).
+
+        Records that were trimmed before they were committed are an error (`Trimmed`), or
+        with *on_trimmed* "skip" are counted in `skipped`. Raises `InvalidName`, `NoSuchLog`,
+        `ConsumerBusy`, `TooManyConsumers`, and as `tail`."""
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            return await Consumer.open(
+                ledgers,
+                name,
+                log,
+                start=start,
+                exclusive=exclusive,
+                wait_s=wait_s,
+                follow=follow,
+                on_trimmed=on_trimmed,
+                owns_client=client is None,
             )
         except BaseException:
             if client is None:

@@ -11,7 +11,7 @@ import dlog
 from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
 from dlog import log as log_module
 from dlog.aio.port import Ledgers
-from dlog.errors import UsedAfterFork
+from dlog.errors import InvalidPosition, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import DLSN
 from dlog.settings import LogSettings
@@ -242,3 +242,19 @@ def test_several_logs_are_read_as_one_stream(cluster: FakeCluster) -> None:
             assert many.read_batch(timeout_s=0.001) is None
             assert not many.at_end
         assert [record.value for record in Log.last("b", 2)] == [b"2", b"3"]
+
+
+def test_a_named_consumer_goes_on_where_it_committed(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(5):
+            log.append(b"%d" % i)
+        with Log.consumer("view", "log", exclusive=True) as consumer:
+            assert (consumer.name, consumer.committed, consumer.skipped) == ("view", 0, 0)
+            assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+            with pytest.raises(InvalidPosition):
+                consumer.commit(4)  # the facade holds it, the application has not seen it
+            assert consumer.commit() == 3
+            assert consumer.lag() == 2
+        with Log.consumer("view", "log", follow=False) as consumer:
+            assert consumer.epoch == 3
+            assert [record.offset for record in consumer] == [3, 4]
