@@ -1,6 +1,7 @@
 """From the ways to name a place (`dlog.position.Start`) to an offset."""
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from dlog.aio.barriers import end_now
 from dlog.aio.manifests import ManifestNode
@@ -13,12 +14,30 @@ from dlog.manifest import Manifest, Sealed
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import Entry, ReachedTime, ReachedTxid
 from dlog.recordbatch import RecordBatch, decode_batch
+from ledger.errors import NoSuchLedger
 
 
 async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
     """Return the offset that *start* names; it may be beyond the end.
 
     Raises `Trimmed`, `InvalidPosition`, `NoSuchLog`."""
+    return await _beside_truncation(lambda: _start_offset(ledgers, node, start))
+
+
+async def _beside_truncation(find: Callable[[], Awaitable[int]]) -> int:
+    """Return what *find* returns, which begins with reading the manifest.
+
+    A ledger that is gone was trimmed or deleted after that: then the manifest tells more."""
+    for race in range(1, RACES_MAX + 1):
+        try:
+            return await find()
+        except NoSuchLedger:
+            if race == RACES_MAX:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
     manifest, _ = await node.read()
     if manifest.dropped:
         raise NoSuchLog(node.log, "it is being deleted")
@@ -50,8 +69,13 @@ async def stop_offset(
     if not follow or stop == "end":
         stops.append(await end_now(ledgers, node))
     if isinstance(stop, DLSN):
-        manifest, _ = await node.read()
-        stops.append(await _offset_of_dlsn(ledgers, node.log, manifest, stop))
+        dlsn = stop
+
+        async def offset() -> int:
+            manifest, _ = await node.read()
+            return await _offset_of_dlsn(ledgers, node.log, manifest, dlsn)
+
+        stops.append(await _beside_truncation(offset))
     elif isinstance(stop, int):
         stops.append(stop)
     return min(stops, default=None)

@@ -8,6 +8,7 @@ from dlog.aio import Chunk, Log, Reader, read_range
 from dlog.aio import reader as reader_module
 from dlog.aio.chunks import ChunkReader
 from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import LedgerTail
 from dlog.aio.tails import TailTracker
 from dlog.errors import (
     DamagedLog,
@@ -579,6 +580,30 @@ async def test_a_tracker_survives_a_ledger_that_is_trimmed_under_it() -> None:
     assert (await fresh.poll()).next_offset == 5
     await fresh.close()
     await tracker.close()
+    await log.close()
+
+
+@pytest.mark.parametrize("start", [DLSN(1, 2, 0), Txid(20)], ids=repr)
+@asynchronous
+async def test_a_start_whose_segment_is_trimmed_meanwhile_is_looked_up_again(start: Start) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client)
+    opening = client.open_no_recovery
+
+    async def trimmed_first(ledger_id: LedgerId) -> LedgerTail:
+        client.open_no_recovery = opening  # type: ignore[method-assign]
+        await log.truncate(before=4)
+        return await opening(ledger_id)
+
+    client.open_no_recovery = trimmed_first  # type: ignore[assignment, method-assign]
+    if isinstance(start, Txid):
+        reader = await Log.tail("log", start=start, client=client, follow=False)
+        assert reader.position == 4
+        await reader.close()
+    else:
+        with pytest.raises(Trimmed):
+            await Log.tail("log", start=start, client=client)
     await log.close()
 
 
