@@ -198,12 +198,19 @@ class Cursor:
         """The segment after `_segment`, if the manifest lists one."""
         self._last_entry: int | None = None
         """Where `_segment` ends for certain, if its writer left it without closing it."""
+        self._manifest: Manifest | None = None
+        """What was seen last."""
         self._missing: int | None = None
         """Segment whose ledger was not there; if it is still listed, the log is damaged."""
 
     @property
     def next_offset(self) -> int:
         return self._next
+
+    @property
+    def later(self) -> Segment | None:
+        """The segment that will be read after the present one, if there is one yet."""
+        return self._later
 
     def step(self, event: CursorEvent) -> tuple[CursorEffect, ...]:
         assert self._phase is not Phase.DONE, "the cursor is over"
@@ -249,6 +256,7 @@ class Cursor:
         if self._incarnation not in {None, manifest.incarnation}:
             return Fail(NoSuchLog(self.log, "it was deleted, and another one has its name"))
         self._incarnation = manifest.incarnation
+        self._manifest = manifest
         if self._stop is not None and self._next >= self._stop:
             return Finish()
         if self._next < manifest.trim_offset:
@@ -379,5 +387,10 @@ class Cursor:
 
     def _ended(self) -> CursorEffect:
         assert self._phase is Phase.READING
+        assert self._segment is not None
+        assert self._manifest is not None
         self._phase = Phase.BETWEEN
+        left = self._manifest.find(self._segment.number)
+        if self._later is not None and left is not None and left.end_offset == self._position:
+            return self._enter_after(left.number, self._manifest)  # as it stays for ever
         return ReadManifest()

@@ -26,6 +26,7 @@ Hook = Callable[..., Awaitable[None]]
 class FakeEntry:
     entry_id: EntryId
     payload: bytes
+    length: int
 
 
 @dataclass(slots=True)
@@ -95,6 +96,7 @@ class FakeCluster:
         self.keep_unconfirmed = True
         """Whether recovery keeps entries that were stored and not confirmed."""
         self.deleted: list[LedgerId] = []
+        self.open_readers = 0
         self.hooks: dict[str, Hook] = {}
         self._next_id = 1
 
@@ -195,6 +197,7 @@ class FakeReader:
         self.ledger_id = ledger.ledger_id
         self._cluster, self._ledger = cluster, ledger
         self._closed_handle = False
+        cluster.open_readers += 1
         self._proven: int = NO_ENTRY
 
     @property
@@ -231,7 +234,7 @@ class FakeReader:
 
     async def read(self, first: int, last: int) -> list[FakeEntry]:
         assert last <= self._end, "read beyond the last add confirmed"
-        return [FakeEntry(EntryId(i), self._ledger.entries[i]) for i in range(first, last + 1)]
+        return [self._entry(i) for i in range(first, last + 1)]
 
     async def read_some(
         self, first: int, *, last: int | None = None, bytes_max: int = 1 << 20, wait_s: float = 0.0
@@ -254,10 +257,17 @@ class FakeReader:
             if some and size + len(payload) > bytes_max:
                 break
             size += len(payload)
-            some.append(FakeEntry(EntryId(entry_id), payload))
+            some.append(self._entry(entry_id))
         return some
 
+    def _entry(self, entry_id: int) -> FakeEntry:
+        entries = self._ledger.entries
+        length = sum(map(len, entries[: entry_id + 1]))
+        return FakeEntry(EntryId(entry_id), entries[entry_id], length)
+
     async def close(self) -> None:
+        if not self._closed_handle:
+            self._cluster.open_readers -= 1
         self._closed_handle = True
 
 

@@ -94,9 +94,18 @@ def test_a_start_at_the_stop_delivers_nothing() -> None:
 def test_after_the_end_of_a_segment_the_next_one_is_read_from_its_first_entry() -> None:
     cursor, _ = entered(TWO, 0)
     cursor.step(BatchesRead([(0, 0, 10)]))
-    assert cursor.step(SegmentEnded()) == (ReadManifest(),)
-    assert cursor.step(ManifestSeen(TWO)) == (ReadEntries(TWO.segments[1], 0),)
+    assert cursor.later == TWO.segments[1]
+    assert cursor.step(SegmentEnded()) == (ReadEntries(TWO.segments[1], 0),)
+    assert cursor.later is None
     assert cursor.step(BatchesRead([(0, 0, 1)]))[0] == Deliver(2, 0, 10, skip=0, take=1)
+
+
+def test_what_the_manifest_did_not_say_of_an_end_is_read_again() -> None:
+    for seen in (ONE, TWO_OPEN):
+        cursor, _ = entered(seen, 0)
+        cursor.step(BatchesRead([(0, 0, 10)]))
+        assert cursor.step(SegmentEnded()) == (ReadManifest(),)
+        assert cursor.step(ManifestSeen(TWO)) == (ReadEntries(TWO.segments[1], 0),)
 
 
 def test_a_first_offset_that_is_missing_is_the_end_of_the_segment_before() -> None:
