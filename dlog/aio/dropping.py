@@ -42,6 +42,6 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         found, version = await node.read()
         if found.incarnation == manifest.incarnation:
             await delete_consumers(ledgers.store, node.log)
-            await node.delete(version)
+            await node.delete(found.incarnation, version)
     except (NoSuchLog, BadVersion):
         return  # somebody else finishes it too

@@ -1,4 +1,12 @@
-"""The manifest of one log in the metadata store: read, edit by compare-and-swap, watch."""
+"""The manifest of one log in the metadata store: read, edit by compare-and-swap, watch.
+
+    /logs/<log>                            the manifest
+    /logs/<log>/incarnation-<incarnation>  empty; there as long as that incarnation is
+
+A node that is deleted and made again begins anew at version 0, so versions alone do not tell
+two logs of one name apart: a writer that slept meanwhile would overwrite the new log's manifest.
+Each write therefore checks, in one transaction, that its own incarnation is still there.
+"""
 
 from contextlib import suppress
 from typing import Final
@@ -6,9 +14,10 @@ from typing import Final
 from dlog.aio.port import Ledgers
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
-from dlog.names import path_of
+from dlog.names import LOGS_PATH, path_of
 from dlog.protocol.edits import Edit, forget_deleted
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
 from ledger.metastore.port import MetadataStore, Watch
 
 CONFLICTS_MAX: Final = 32
@@ -39,10 +48,12 @@ class ManifestNode:
 
     async def create(self, manifest: Manifest) -> None:
         """Create the log. Raises `LogExists`; a lost reply is recognised by the incarnation."""
-        value = manifest.encode(self.log)
+        made = CreateOp(self.path, manifest.encode(self.log))
+        mark = CreateOp(self._mark_of(manifest.incarnation))
         for attempt in range(1, LOST_REPLIES_MAX + 1):
             try:
-                await self._store.create(self.path, value)
+                await self._make_parent()
+                await self._store.multi([made, mark])
                 return
             except NodeExists:
                 found, _ = await self.read()
@@ -54,11 +65,20 @@ class ManifestNode:
                     raise
 
     async def write(self, manifest: Manifest, version: int) -> int:
-        """Compare and swap; return the new version. Raises `BadVersion`, `NoSuchLog`."""
+        """Compare and swap; return the new version.
+
+        Raises `BadVersion`, and `NoSuchLog` also if another log has the name by now."""
+        mark = CheckOp(self._mark_of(manifest.incarnation))
+        swap = SetOp(self.path, manifest.encode(self.log), version)
         try:
-            return await self._store.set(self.path, manifest.encode(self.log), version)
+            await self._store.multi([mark, swap])
         except NoSuchNode:
-            raise NoSuchLog(self.log) from None
+            await self._mark(manifest.incarnation, version)
+            try:
+                await self._store.multi([mark, swap])
+            except NoSuchNode:
+                raise NoSuchLog(self.log) from None
+        return version + 1
 
     async def edit(self, edit: Edit) -> Manifest:
         """Apply *edit* until it is in the manifest; return that.
@@ -83,15 +103,43 @@ class ManifestNode:
                 if lost == LOST_REPLIES_MAX:
                     raise
 
-    async def delete(self, version: int) -> None:
-        """Delete the node. Raises `BadVersion`."""
-        try:
-            await self._store.delete(self.path, version)
-        except NoSuchNode:
+    async def delete(self, incarnation: str, version: int) -> None:
+        """Delete the log. No error if it is gone already. Raises `BadVersion`."""
+        mark = DeleteOp(self._mark_of(incarnation))
+        node = DeleteOp(self.path, version)
+        with suppress(NoSuchNode):
+            await self._store.multi([mark, node])
             return
+        with suppress(NoSuchLog, NoSuchNode):
+            await self._mark(incarnation, version)
+            await self._store.multi([mark, node])
 
     def watch(self) -> Watch:
         return self._store.watch(self.path)
+
+    async def _make_parent(self) -> None:
+        if await self._store.exists(LOGS_PATH) is None:
+            with suppress(NodeExists):
+                await self._store.create(LOGS_PATH)
+
+    def _mark_of(self, incarnation: str) -> str:
+        return f"{self.path}/incarnation-{incarnation}"
+
+    async def _mark(self, incarnation: str, version: int) -> None:
+        """Mark a log that a program made which did not mark them.
+
+        Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
+        found, at = await self.read()
+        if found.incarnation != incarnation:
+            raise NoSuchLog(self.log, "it was deleted, and another one has its name")
+        if at != version:
+            raise BadVersion(self.path, version)
+        made = CreateOp(self._mark_of(incarnation))
+        try:
+            with suppress(NodeExists):
+                await self._store.multi([CheckOp(self.path, version), made])
+        except NoSuchNode:
+            raise NoSuchLog(self.log) from None
 
 
 async def delete_listed(ledgers: Ledgers, node: ManifestNode, manifest: Manifest) -> Manifest:

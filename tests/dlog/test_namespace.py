@@ -47,8 +47,10 @@ async def test_a_log_is_created_once() -> None:
 @asynchronous
 async def test_a_creation_that_got_no_answer_recognises_its_own_log(fault: Fault) -> None:
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    await create_log("another", client=client)
     store.faults.append(fault)
-    await create_log("a", client=FakeCluster().client(store))
+    await create_log("a", client=client)
 
 
 @asynchronous

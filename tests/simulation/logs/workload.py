@@ -180,6 +180,8 @@ class LogSimulation:
         self._step_until_idle("not finished after healing", self._busy)
         for name in names:
             self._must(f"open {name}", partial(self._lead, name, 3))
+        for name in names:  # recovers what was abandoned, and tells orphans of a roll
+            self._must(f"open {name} again", partial(self._lead, name, 0))
         ends = {name: self._end_of(name) for name in names}
         for tailer in self._tailers:
             tailer.target = ends[tailer.name]
@@ -189,8 +191,6 @@ class LogSimulation:
             tailer.target = ends[name]
         self._step_until_idle("readers do not come to the end", self._reading)
         self._tailers.clear()
-        for name in names:  # so that what a roll left behind can be told to be an orphan
-            self._must(f"open {name} again", partial(self._lead, name, 0))
         self._must("sweep", administration.sweep)
         leaked = no_ledger_leaks_for_ever.broken(self.world.logs)
         if leaked is not None and not self._sleepers():
