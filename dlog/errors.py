@@ -18,6 +18,7 @@
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
     |  |- AppendFailed            not sent: the writer broke before; open the log again
     |  |- RollPostponed           the roll is not done yet; it goes on in the background
+    |  |- EpochChanged            somebody took the log over since; nothing was disturbed
     |  |- TakeoverFailed          others who open the log were faster each time
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
@@ -163,6 +164,19 @@ class AppendFailed(RemoteError):
             "open the log again to go on"
         )
         self.log, self.reason = log, reason
+
+
+class EpochChanged(RemoteError):
+    """A conditional open lost: whoever writes the log now was not disturbed."""
+
+    def __init__(self, log: str, expected_epoch: int, epoch: int, owner: str = "") -> None:
+        by = f" by {owner}" if owner else ""
+        super().__init__(
+            f"log {log!r} was taken over{by}: its epoch is {epoch}, not {expected_epoch}; "
+            "read what was appended since and decide again whether to open it"
+        )
+        self.log, self.expected_epoch, self.epoch = log, expected_epoch, epoch
+        self.owner = owner
 
 
 class TakeoverFailed(RemoteError):

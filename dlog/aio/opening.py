@@ -31,7 +31,14 @@ class TakeoverDriver:
         *,
         term: Leadership | None,
         now_ms: Callable[[], int],
+        owner: str = "",
+        expected_epoch: int | None = None,
+        heals: str | None = None,
     ) -> None:
+        """See `protocol.Takeover`."""
+        self._machine = protocol.Takeover(
+            node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
+        )
         self._ledgers = ledgers
         self._node = node
         self._term = term
@@ -40,7 +47,7 @@ class TakeoverDriver:
 
     async def run(self) -> OpenedLog:
         """Take the log over. Raises what the machine gives up with."""
-        machine = protocol.Takeover(self._node.log)
+        machine = self._machine
         event: protocol.TakeoverEvent = protocol.OpenRequested()
         while True:
             effect = machine.step(event)
