@@ -9,25 +9,29 @@ from dataclasses import dataclass
 from dlog.aio.connecting import connected
 from dlog.aio.dropping import drop
 from dlog.aio.log import create
-from dlog.aio.manifests import ManifestNode, delete_listed
+from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.tails import LogTail, TailTracker, tail_of
-from dlog.errors import InvalidPosition, NoSuchLog
+from dlog.aio.trimming import Before, Keep, plan, truncate
+from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, check_name, name_of
-from dlog.protocol.edits import trim
+from dlog.protocol.retention import TrimPlan
 from dlog.settings import LogSettings
+from ledger.clock import now_ms
 from ledger.errors import NoSuchNode
 
 __all__ = [
     "LogInfo",
     "LogTail",
     "TailTracker",
+    "TrimPlan",
     "create_log",
     "delete_log",
     "list_logs",
     "log_info",
     "log_tail",
+    "plan_truncation",
     "truncate_log",
 ]
 
@@ -86,20 +90,46 @@ async def log_tail(client: Ledgers, name: str) -> LogTail:
 
 
 async def truncate_log(
-    name: str, *, before: int, uri: str | None = None, client: Ledgers | None = None
+    name: str,
+    *,
+    before: Before | None = None,
+    keep_bytes: int | None = None,
+    keep_age_s: float | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
 ) -> int:
-    """Remove the records below offset *before*; return the first offset there is now.
+    """Remove the oldest records; return the first offset there is now.
 
-    A living writer is not disturbed. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`."""
+    Say what stays by one of three: *before* is the first record to keep (offset, `DLSN`,
+    `Timestamp` or `Txid`); *keep_bytes* keeps at least so many payload bytes, in whole
+    segments; *keep_age_s* keeps everything from the first record on that is not older. A
+    living writer is not disturbed; readers below get `Trimmed`. Asking for less than was
+    removed before is no error. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`
+    (beyond the end), ValueError (not one of the three), and what bookies raise."""
     check_name(name)
+    keep = Keep.of(before, keep_bytes, keep_age_s)
     async with connected(uri, client) as ledgers:
-        tail = await tail_of(ledgers, name)
-        if not 0 <= before <= tail.next_offset:
-            raise InvalidPosition(name, before, f"the log ends at offset {tail.next_offset}")
         node = ManifestNode(ledgers.store, name)
-        manifest = await node.edit(trim(name, before, incarnation=tail.incarnation))
-        await delete_listed(ledgers, node, manifest)
+        manifest = await truncate(ledgers, node, keep, now_ms=now_ms)
     return manifest.trim_offset
+
+
+async def plan_truncation(
+    name: str,
+    *,
+    before: Before | None = None,
+    keep_bytes: int | None = None,
+    keep_age_s: float | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> TrimPlan:
+    """Return what `truncate_log` would remove now, and change nothing.
+
+    To do just that, truncate before the plan's *trim_offset*. Raises as `truncate_log`."""
+    check_name(name)
+    keep = Keep.of(before, keep_bytes, keep_age_s)
+    async with connected(uri, client) as ledgers:
+        return await plan(ledgers, ManifestNode(ledgers.store, name), keep, now_ms=now_ms)
 
 
 async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> None:

@@ -20,6 +20,9 @@ class LedgerEntry(Protocol):
     def entry_id(self) -> int: ...
     @property
     def payload(self) -> bytes | memoryview: ...
+    @property
+    def length(self) -> int:
+        """Payload bytes of this entry and all before it in its ledger."""
 
 
 class LedgerAppender(Protocol):

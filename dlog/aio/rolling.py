@@ -7,6 +7,7 @@ from typing import Final, Protocol, assert_never
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.segments import seal_of, stamp
+from dlog.aio.trimming import apply_retention
 from dlog.errors import AppendFailed, RollPostponed
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
@@ -199,6 +200,9 @@ class Roller:
         )
         self._previous = None
         try:
+            manifest = await apply_retention(
+                self._ledgers, self._node, manifest, now_ms=self._now_ms()
+            )
             await delete_listed(self._ledgers, self._node, manifest)
         except LogError as error:  # they stay listed: the next roll or the janitor deletes them
             _log.warning("deletion_postponed", log=self._node.log, error=str(error))

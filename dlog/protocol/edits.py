@@ -97,6 +97,20 @@ def trim(log: str, before: int, *, incarnation: str) -> Edit:
     return edit
 
 
+def retain(log: str, *, incarnation: str, now_ms: int, processed: int | None) -> Edit:
+    """Apply the retention that is set now; *processed* as in `Manifest.retained_from`.
+
+    Nothing is left to do if the log is being deleted. Raises `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        if manifest.dropped:
+            return manifest
+        return manifest.trimmed(manifest.retained_from(now_ms, processed=processed))
+
+    return edit
+
+
 def forget_deleted(ledgers: Iterable[LedgerId]) -> Edit:
     """Take *ledgers*, which do not exist any more, off the list of those to delete."""
     gone = tuple(ledgers)
