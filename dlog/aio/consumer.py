@@ -47,7 +47,12 @@ class Consumer(Reader):
         owns_client: bool,
     ) -> None:
         super().__init__(
-            ledgers, manifest, first, stop=stop, patience_s=None if follow else PATIENCE_S
+            ledgers,
+            manifest,
+            first,
+            stop=stop,
+            incarnation=stored[0].log_incarnation,
+            patience_s=None if follow else PATIENCE_S,
         )
         self.name = node.name
         self.skipped = first - stored[0].position

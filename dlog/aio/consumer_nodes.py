@@ -111,12 +111,13 @@ class ConsumerNode:
             if manifest.dropped or manifest.incarnation != state.log_incarnation:
                 raise NoSuchLog(self.log)
             try:
-                with suppress(NodeExists):
-                    parent = consumers_path(self.log)
-                    await self._store.multi([CheckOp(manifests.path, version), CreateOp(parent)])
-                with suppress(NodeExists):
-                    made = CreateOp(self.path, encode(state))
-                    await self._store.multi([CheckOp(manifests.path, version), made])
+                guard = await manifests.guard(state.log_incarnation, version)
+                for made in (
+                    CreateOp(consumers_path(self.log)),
+                    CreateOp(self.path, encode(state)),
+                ):
+                    with suppress(NodeExists):
+                        await self._store.multi([*guard, made])
                 return
             except (BadVersion, NoSuchNode):  # the log rolled, or is gone: look again
                 if attempt == CONFLICTS_MAX:

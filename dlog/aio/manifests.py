@@ -114,6 +114,13 @@ class ManifestNode:
             await self._mark(incarnation, version)
             await self._store.multi([mark, node])
 
+    async def guard(self, incarnation: str, version: int) -> tuple[CheckOp, CheckOp]:
+        """Return what makes a transaction fail unless the log is this one, at this version.
+
+        Raises `BadVersion`, `NoSuchLog`."""
+        await self._mark(incarnation, version)
+        return CheckOp(self._mark_of(incarnation)), CheckOp(self.path, version)
+
     def watch(self) -> Watch:
         return self._store.watch(self.path)
 

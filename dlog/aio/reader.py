@@ -33,12 +33,15 @@ class Reader:
         start: int,
         *,
         stop: int | None = None,
+        incarnation: str | None = None,
         patience_s: float | None = None,
         owns_ledgers: bool = False,
         read_ahead_bytes: int | None = None,
         news: asyncio.Event | None = None,
     ) -> None:
-        """*read_ahead_bytes*: how much to hold beyond what was read, besides one entry.
+        """*incarnation*: the only one to be read; None: the one that is there.
+
+        *read_ahead_bytes*: how much to hold beyond what was read, besides one entry.
 
         *news* is set whenever `is_ready` may have become true."""
         self.log = node.log
@@ -51,6 +54,7 @@ class Reader:
             node,
             start,
             stop=stop,
+            incarnation=incarnation,
             patience_s=patience_s,
             read_bytes_max=self._ahead_bytes_max,
         )
