@@ -42,7 +42,7 @@ async def delete(process: Process, name: str) -> bool:
         return False
     process.mark("log_deleted")
     process.note(f"has deleted {name}")
-    if history is not None and history.gone:
+    if history is not None and history.gone and history.was_fenced:
         process.world.logs.dropped(history.incarnation)
     return True
 

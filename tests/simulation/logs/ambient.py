@@ -1,5 +1,6 @@
-"""What production code takes from its surroundings, simulated: wall clock and random tokens."""
+"""What production code takes from its surroundings, simulated: clocks and random tokens."""
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from random import Random
 from typing import Final
 
 import ledger.clock
+from leader.campaign import _Campaign
 from tests.simulation.scheduler import Scheduler
 
 EPOCH_S: Final = 1_700_000_000
@@ -37,12 +39,17 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
     put(secrets, "token_bytes", lambda count=16: random.randbytes(count))
     put(secrets, "token_hex", lambda count=16: random.randbytes(count).hex())
     put(secrets, "randbits", random.getrandbits)
+    defaults = _Campaign.__init__.__kwdefaults__
+    assert defaults is not None, "a campaign takes a clock"
+    monotonic = defaults["clock"]
+    defaults["clock"] = lambda: asyncio.get_running_loop().time()
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(disabled)
+        defaults["clock"] = monotonic
         while undo:
             owner, name, value = undo.pop()
             setattr(owner, name, value)

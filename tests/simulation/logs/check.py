@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tests.simulation.logs.invariants import (
     acknowledged_records_are_kept,
+    consumers_move_forward,
     dropped_logs_stay_dropped,
     ledgers_are_not_deleted_early,
     manifests_only_move_forward,
@@ -33,6 +34,7 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
         trimmed_records_are_not_needed,
         ledgers_are_not_deleted_early,
         dropped_logs_stay_dropped,
+        consumers_move_forward,
     )
 }
 

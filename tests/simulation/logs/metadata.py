@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dlog.aio.consumer_nodes import decode
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, name_of
 from ledger.errors import MetadataError, MetadataUnavailable
@@ -52,6 +53,7 @@ class LogMetadata(SimMetadata):
         self._connections: dict[tuple[str, int], Connection] = {}
         """By client and its life."""
         self._numbers = 0
+        self._ended: dict[str, None] = {}
 
     def call(
         self,
@@ -100,6 +102,25 @@ class LogMetadata(SimMetadata):
         connection = self._connections.get((client.name, client.life))
         return None if connection is None else connection.stream
 
+    def prolong(self, session: str) -> bool:
+        """At the store: let *session* live on from now; False if it has ended."""
+        if session in self._ended:
+            return False
+        lease = self._leases.get(session)
+        if lease is not None:
+            lease.cancel()
+        self._lease(session)
+        return True
+
+    def _expire(self, session: str) -> None:
+        self._ended[session] = None
+        super()._expire(session)
+
+    def _report_consumer(self, path: str) -> None:
+        value = b"" if self.tree.exists(path) is None else self.tree.get(path).value
+        if value:
+            self.logs.consumer_written(path.rpartition("/")[2], decode(value, path=path))
+
     def _report(self, path: str) -> None:
         super()._report(path)
         parent, _, node = path.rpartition("/")
@@ -107,6 +128,8 @@ class LogMetadata(SimMetadata):
             names = tuple(path.split("/")[2:])
             if len(names) == self._layout.depth and self.tree.exists(path) is None:
                 self.logs.ledger_deleted(self._layout.ledger_id(names))
+        if parent.startswith(LOGS_PATH) and parent.endswith("/consumers"):
+            self._report_consumer(path)
         if parent != LOGS_PATH:
             return
         version = self.tree.exists(path)

@@ -15,7 +15,9 @@ from typing import TypeVar
 from dlog.aio.segments import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from dlog.manifest import Manifest
 from dlog.position import DLSN
+from dlog.protocol.consuming import ConsumerState
 from ledger.ids import LedgerId
+from ledger.metadata import LedgerState
 from tests.simulation.oracle import LedgerHistory, Oracle
 
 Item = TypeVar("Item")
@@ -81,6 +83,19 @@ class Reading:
 
 
 @dataclass(slots=True, eq=False)
+class ConsumerHistory:
+    """One incarnation of a named consumer."""
+
+    name: str
+    states: list[ConsumerState] = field(default_factory=list)
+    """All that the metadata store ever held, in order."""
+    delivered: dict[int, None] = field(default_factory=dict)
+    """Offsets of records that one of its processes was given."""
+    committed: list[tuple[str, int]] = field(default_factory=list)
+    """(process, epoch) of each commit that was confirmed."""
+
+
+@dataclass(slots=True, eq=False)
 class LogHistory:
     """All promises about one incarnation of a log."""
 
@@ -106,6 +121,8 @@ class LogHistory:
     strangers: list[str] = field(default_factory=list)
     """Changes of the manifest that no edit of this incarnation may make."""
     deleted_ledgers: list[LedgerId] = field(default_factory=list)
+    consumers: dict[str, ConsumerHistory] = field(default_factory=dict)
+    """By the consumer's incarnation."""
     checked: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -116,6 +133,15 @@ class LogHistory:
     def end(self) -> int:
         """Offset after the last record that anybody knows to be committed."""
         return max(self.records, default=self.manifest.trim_offset - 1) + 1
+
+    @property
+    def was_fenced(self) -> bool:
+        """Whether the last two ledgers were CLOSED when they were deleted.
+
+        Who deletes a log need not wait for bookies that are gone."""
+        last_two = self.deleted_ledgers[-2:]
+        states = [self.ledgers.ledgers[each].recorded.state for each in last_two]
+        return all(state is LedgerState.CLOSED for state in states)
 
     def new(self, invariant: str, items: Sequence[Item]) -> Sequence[Item]:
         """Return those of *items*, which only grow, that *invariant* has not looked at."""
@@ -151,6 +177,8 @@ class LogOracle:
         """By name: what the metadata store holds now."""
         self.changed: dict[str, None] = {}
         self._steps = steps
+        self._consumers: dict[str, str] = {}
+        """Incarnation of the log, by that of the consumer."""
         self._truncating: list[tuple[str, int]] = []
 
     def history(self, incarnation: str) -> LogHistory:
@@ -223,6 +251,20 @@ class LogOracle:
     def stopped(self, incarnation: str, reading: Reading, *, failure: str) -> None:
         reading.failure = failure
         self.history(incarnation)
+
+    def consumer_written(self, name: str, state: ConsumerState) -> None:
+        history = self.history(state.log_incarnation)
+        consumer = history.consumers.setdefault(state.incarnation, ConsumerHistory(name))
+        consumer.states.append(state)
+        self._consumers[state.incarnation] = state.log_incarnation
+
+    def consumed(self, consumer: str, offset: int) -> None:
+        """One of the processes of *consumer*, an incarnation, was given a record."""
+        self.history(self._consumers[consumer]).consumers[consumer].delivered[offset] = None
+
+    def committed(self, consumer: str, who: str, epoch: int) -> None:
+        history = self.history(self._consumers[consumer])
+        history.consumers[consumer].committed.append((who, epoch))
 
     def truncates(self, incarnation: str, before: int) -> None:
         history = self.history(incarnation)

@@ -1,7 +1,6 @@
 """One simulated process: a host, an event loop, and the production client of all floors."""
 
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -128,9 +127,12 @@ class Process:
         return [*streams, store] if store is not None and store.is_busy else streams
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self.loop.create_task(work).add_done_callback(partial(self._done))
+        self.loop.create_task(work).add_done_callback(self._done)
 
     def _done(self, task: Any) -> None:
         self._running -= 1
         if not task.cancelled():
             task.result()
+        if not self._running:
+            self.note("ends")
+            self.host.crash()

@@ -43,8 +43,16 @@ class LogProfile:
     truncates: float
     abandons: float
     txids: float
+    elections: float
+    """How probably a leader is elected before it opens; the others just open."""
     restarts: float
     """How probably a reader begins elsewhere after a batch."""
+    consumers: int
+    """How many processes share a named consumer of each log."""
+    exclusive: bool
+    """Whether one of them at a time may."""
+    commits: float
+    """How probably a consumer commits after a batch."""
     admin_truncates: int
     deletes: int
     """How many times somebody deletes a log."""
@@ -96,7 +104,11 @@ def draw(random: Random) -> LogProfile:
         truncates=random.choice((0.0, 0.0, 0.05, 0.1)),
         abandons=random.choice((0.0, 0.2, 0.5)),
         txids=random.choice((0.0, 0.5, 1.0)),
+        elections=random.choice((0.0, 0.5, 1.0)),
         restarts=random.choice((0.0, 0.05, 0.3)),
+        consumers=random.choice((0, 0, 1, 2)),
+        exclusive=random.random() < 0.5,
+        commits=random.choice((0.1, 0.5, 1.0)),
         admin_truncates=random.choice((0, 0, 1, 4)),
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ledger.errors import MetadataError
+from ledger.errors import MetadataError, MetadataUnavailable
+from ledger.metastore.ops import CreateOp
 from ledger.metastore.port import ANY_VERSION, Op, Session, Versioned, Watch
 from ledger.metastore.tree import Tree
 from ledger.metastore.watches import PathWatch
@@ -16,14 +17,20 @@ Result = TypeVar("Result")
 
 
 class LoopStore:
-    """Implements `ledger.metastore.MetadataStore`."""
+    """Implements `ledger.metastore.MetadataStore`.
+
+    The session is kept alive from the first ephemeral node on. It is lost when the store says
+    so, or when nothing was heard of it for two thirds of its time; then there is a new one."""
 
     uri: Final = "simulated"
 
     def __init__(self, process: "Process") -> None:
         self._process = process
         self._metadata = process.world.metadata
-        self.session = Session(f"{process.name}/1")
+        self._sessions = 0
+        self._beating = False
+        self._heard_at = 0.0
+        self.session = self._new_session()
 
     async def get(self, path: str) -> Versioned:
         return await self._call("get", lambda tree: tree.get(path))
@@ -34,9 +41,12 @@ class LoopStore:
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        owner = self.session.session_id if ephemeral else None
+        owner = self._owner() if ephemeral else None
         return await self._call(
-            "create", lambda tree: tree.create(path, value, owner=owner, sequential=sequential)
+            "create",
+            self._owned(
+                owner, lambda tree: tree.create(path, value, owner=owner, sequential=sequential)
+            ),
         )
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
@@ -49,8 +59,11 @@ class LoopStore:
         return await self._call("children", lambda tree: tree.children(path))
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        owner = self.session.session_id
-        await self._call("multi", lambda tree: tree.multi(ops, owner=owner))
+        ephemeral = any(isinstance(op, CreateOp) and op.ephemeral for op in ops)
+        owner = self._owner() if ephemeral else None
+        await self._call(
+            "multi", self._owned(owner, lambda tree: tree.multi(ops, owner=owner or ""))
+        )
 
     async def sync(self, path: str = "/") -> None:
         await self._call("sync", lambda tree: tree.exists(path))
@@ -88,3 +101,53 @@ class LoopStore:
 
         self._metadata.call(process.host, what, operation, done)
         return await answer
+
+    # The session.
+
+    def _new_session(self) -> Session:
+        self._sessions += 1
+        self._heard_at = self._process.host.clock()
+        return Session(f"{self._process.name}/session-{self._sessions}")
+
+    def _owner(self) -> str:
+        """Return the session that owns a new ephemeral node, and keep it alive from now on."""
+        if not self._beating:
+            self._beating = True
+            self._heard_at = self._process.host.clock()
+            self._process.host.after(self._metadata.heartbeat_s, self._beat)
+        return self.session.session_id
+
+    def _owned(
+        self, owner: str | None, operation: Callable[[Tree], Result]
+    ) -> Callable[[Tree], Result]:
+        """Return *operation* as the store does it for a session, which must not have ended."""
+
+        def do(tree: Tree) -> Result:
+            if owner is not None and not self._metadata.prolong(owner):
+                raise MetadataUnavailable(self.uri, "session", 0.0)
+            return operation(tree)
+
+        return do
+
+    def _beat(self) -> None:
+        host, metadata, session = self._process.host, self._metadata, self.session
+        asked_at = host.clock()
+        if asked_at - self._heard_at > metadata.session_s * 2 / 3:
+            self._lose(session)
+
+        def heard(alive: bool | MetadataError) -> None:
+            if alive is True and session is self.session:
+                self._heard_at = max(self._heard_at, asked_at)
+            elif alive is False:
+                self._lose(session)
+
+        session = self.session
+        metadata.call(host, "beat", lambda _: metadata.prolong(session.session_id), heard)
+        host.after(metadata.heartbeat_s, self._beat)
+
+    def _lose(self, session: Session) -> None:
+        if session is self.session:
+            self._process.note(f"loses {session.session_id}")
+            self._process.mark("client_session_lost")
+            self.session = self._new_session()
+            self._process.loop.call_soon(session.lost.set)

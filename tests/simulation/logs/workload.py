@@ -17,6 +17,7 @@ from typing import Any, Final
 from tests.simulation.logs import administration
 from tests.simulation.logs.ambient import surroundings
 from tests.simulation.logs.check import LogInvariantError, check
+from tests.simulation.logs.consuming import ConsumingClient
 from tests.simulation.logs.faults import Doom, LogFaults
 from tests.simulation.logs.invariants import no_ledger_leaks_for_ever
 from tests.simulation.logs.process import Process
@@ -62,7 +63,7 @@ class LogSimulation:
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
         self._leaders: list[Leader] = []
-        self._tailers: list[Tailer] = []
+        self._tailers: list[Tailer | ConsumingClient] = []
         self._healed = False
 
     def run(self) -> Outcome:
@@ -143,6 +144,7 @@ class LogSimulation:
 
         for name in self._names:
             some_time(profile.readers, partial(self._begin_tail, name))
+            some_time(profile.consumers, partial(self._consume, name))
             some_time(profile.admin_truncates, partial(self._administer, "admin", name))
         some_time(profile.deletes, self._delete_some_log)
         some_time(profile.sweeps, self._sweep)
@@ -156,6 +158,21 @@ class LogSimulation:
         self._tailers.append(tailer)
         process.run(tailer.run())
         return tailer
+
+    def _consume(self, name: str) -> None:
+        """Begin a process of the log's consumer; some crash, and another one takes over."""
+        process = self.world.process(f"consumer-{name}")
+        exclusive = self.profile.exclusive
+        client = ConsumingClient(process, name, "shop", self.profile, exclusive=exclusive)
+        self._tailers.append(client)
+        process.run(client.run())
+        if self.scheduler.chance(0.3):
+            self._while_faulty(self._random.uniform(0.0, 3.0), partial(self._crash, process, name))
+
+    def _crash(self, process: Process, name: str) -> None:
+        process.crash()
+        self.scheduler.mark("consumer_crashed")
+        self._consume(name)
 
     def _administer(self, who: str, name: str) -> None:
         process = self.world.process(who)

@@ -8,6 +8,7 @@ from dlog.aio.log import Log
 from dlog.aio.segments import STAMP_INCARNATION
 from dlog.errors import LostOwnership, NoSuchLog
 from dlog.position import RecordId
+from leader import NotElected, Term, campaign
 from ledger.errors import LogError, TooManyPending
 from tests.simulation.logs.oracle import Append
 from tests.simulation.logs.process import Process
@@ -15,6 +16,9 @@ from tests.simulation.logs.profile import LogProfile
 
 TXID_START: Final = 1000
 RECORDS_IN_FLIGHT_MAX: Final = 40
+CAMPAIGN_S: Final = 3.0
+LEASE_S: Final = 3.0
+"""Less than two thirds of the session's time; see `leader.campaign`."""
 
 
 class Leader:
@@ -33,17 +37,51 @@ class Leader:
     async def run(self) -> None:
         while not self.stopping:
             await asyncio.sleep(self._random.choice(self._profile.thinks_s) * self._random.random())
-            if not self.stopping:
-                await self.lead(self._random.choice(self._profile.bursts))
+            if self.stopping:
+                return
+            bursts = self._random.choice(self._profile.bursts)
+            if self._random.random() < self._profile.elections:
+                await self._lead_elected(bursts)
+            else:
+                await self.lead(bursts)
 
-    async def lead(self, bursts: int, *, create: bool = True) -> bool:
+    async def _lead_elected(self, bursts: int) -> None:
+        """As `lead`, in a term, which may end at any time."""
+        process = self.process
+        try:
+            term = await campaign(
+                process.store,
+                self.name,
+                candidate=process.name,
+                timeout_s=CAMPAIGN_S,
+                lease_s=LEASE_S,
+                lifeline_host=None,
+            )
+        except NotElected:
+            process.mark("not_elected")
+            return
+        process.note(f"is elected for {self.name}, term {term.epoch}")
+        process.mark("leader_elected")
+        try:
+            await self.lead(bursts, term=term)
+        finally:
+            if term.lost.is_set():
+                process.mark("term_lost")
+            await term.resign()
+
+    async def lead(self, bursts: int, *, create: bool = True, term: Term | None = None) -> bool:
         """Open the log, append *bursts* times, let it go; return whether it could be opened."""
         process = self.process
         self.opening = True
         process.mark("open_begun")
+        current = term is None or term.is_current()
         try:
             log = await Log.open(
-                self.name, create=create, settings=self._profile.settings, client=process.ledgers
+                self.name,
+                create=create,
+                settings=self._profile.settings,
+                client=process.ledgers,
+                term=term,
             )
         except (LostOwnership, NoSuchLog) as error:
             return self._not_opened(error)
@@ -53,6 +91,8 @@ class Leader:
             return self._not_opened(error)
         finally:
             self.opening = False
+            if term is not None and current and not term.is_current():
+                process.mark("term_lost_while_opening")
         incarnation = incarnation_of(log)
         process.note(f"opened {self.name} as epoch {log.epoch}, last offset {log.last_offset}")
         process.mark("log_opened")
@@ -60,6 +100,8 @@ class Leader:
         txid = log.last_txid
         self._txid = TXID_START if txid is None else txid
         await self._write(log, incarnation, bursts)
+        await asyncio.sleep(0)
+        assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
         return True
 
     def _not_opened(self, error: LogError) -> bool:
