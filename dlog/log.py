@@ -25,6 +25,7 @@ from dlog.aio.barriers import BARRIER_S
 from dlog.aio.consumer import OnTrimmed
 from dlog.aio.log import LAST_BYTES_MAX, Payload, checked
 from dlog.aio.port import Leadership
+from dlog.aio.trimming import Before
 from dlog.aio.writer import LogWriter
 from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed, UsedAfterFork
@@ -65,12 +66,23 @@ class Log:
         uri: str | None = None,
         term: Leadership | None = None,
         create: bool = True,
-        settings: LogSettings | None = None,
+        settings: LogSettings | Mapping[str, object] | None = None,
+        expected_epoch: int | None = None,
+        owner: str | None = None,
     ) -> Self:
         """See `dlog.aio.Log.open`."""
         thread = LoopThread.get()
         view = None if term is None else _LocalView(term)
-        log = thread.run(aio.Log.open(name, uri=uri, term=view, create=create, settings=settings))
+        opening = aio.Log.open(
+            name,
+            uri=uri,
+            term=view,
+            create=create,
+            settings=settings,
+            expected_epoch=expected_epoch,
+            owner=owner,
+        )
+        log = thread.run(opening)
         return cls(log, log.writer, thread)
 
     @staticmethod
@@ -221,21 +233,29 @@ class Log:
         self._settle()
         self._thread.run(self._log.roll())
 
-    def truncate(self, *, before: int) -> None:
-        """Remove the records below offset *before*. Raises `InvalidPosition` beyond the end."""
+    def truncate(
+        self,
+        *,
+        before: Before | None = None,
+        keep_bytes: int | None = None,
+        keep_age_s: float | None = None,
+    ) -> None:
+        """Remove the oldest records; see `dlog.aio.Log.truncate`."""
         self._check_process()
-        self._thread.run(self._log.truncate(before=before))
+        self._settle()
+        self._thread.run(
+            self._log.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s)
+        )
+
+    def seal(self) -> None:
+        """End the log for good, and close it; see `dlog.aio.Log.seal`."""
+        if self._begin_to_close():
+            self._thread.run(self._log.seal())
 
     def close(self) -> None:
         """Confirm what is pending, then let the log go. Raises what could not be appended."""
-        self._check_process()
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._room.notify_all()
-        self._settle()
-        self._thread.run(self._log.close())
+        if self._begin_to_close():
+            self._thread.run(self._log.close())
 
     def __enter__(self) -> Self:
         return self
@@ -251,6 +271,17 @@ class Log:
             return
         with suppress(LogError):  # the error on its way says more
             self.close()
+
+    def _begin_to_close(self) -> bool:
+        """Refuse further appends and wait for those made; return False if it is closed."""
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+            self._room.notify_all()
+        self._settle()
+        return True
 
     def _check_process(self) -> None:
         if self._thread.pid != os.getpid():

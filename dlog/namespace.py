@@ -11,6 +11,7 @@ from dlog.aio.dropping import drop
 from dlog.aio.log import create
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
+from dlog.aio.sealing import seal
 from dlog.aio.tails import LogTail, TailTracker, tail_of
 from dlog.aio.trimming import Before, Keep, plan, truncate
 from dlog.errors import NoSuchLog
@@ -32,6 +33,7 @@ __all__ = [
     "log_info",
     "log_tail",
     "plan_truncation",
+    "seal_log",
     "truncate_log",
 ]
 
@@ -130,6 +132,20 @@ async def plan_truncation(
     keep = Keep.of(before, keep_bytes, keep_age_s)
     async with connected(uri, client) as ledgers:
         return await plan(ledgers, ManifestNode(ledgers.store, name), keep, now_ms=now_ms)
+
+
+async def seal_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> int:
+    """End a log for good; return the offset after its last record.
+
+    Everything in it stays readable, and retention and truncation go on. Readers that follow
+    end there; nobody can open it to append (`LogSealed`). A living writer loses it as to a
+    takeover: appends in flight end with `AppendOutcomeUnknown`, and what was acknowledged is
+    kept. Sealing it again changes nothing. There is no way back. Raises `InvalidName`,
+    `NoSuchLog`, `TakeoverFailed` if others open it all the time, and what recovery raises."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        manifest = await seal(ledgers, ManifestNode(ledgers.store, name), now_ms=now_ms)
+    return manifest.sealed_end
 
 
 async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> None:

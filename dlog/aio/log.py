@@ -9,7 +9,9 @@ async for record in await Log.tail("flights"):
 
 import asyncio
 import operator
+import os
 import secrets
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -26,12 +28,14 @@ from dlog.aio.places import last_records, start_offset, stop_offset
 from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.ranges import PATIENCE_S
 from dlog.aio.reader import Reader
+from dlog.aio.sealing import seal
+from dlog.aio.trimming import Before, Keep, trim_target
 from dlog.aio.writer import LogWriter
 from dlog.errors import InvalidPosition, LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
 from dlog.position import Record, RecordId, Start, Stop
-from dlog.settings import LogSettings
+from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError
 
@@ -59,24 +63,38 @@ class Log:
         uri: str | None = None,
         term: Leadership | None = None,
         create: bool = True,
-        settings: LogSettings | None = None,
+        settings: LogSettings | Mapping[str, object] | None = None,
+        expected_epoch: int | None = None,
+        owner: str | None = None,
         client: Ledgers | None = None,
     ) -> Self:
         """Take the log over for writing: whoever wrote it before cannot any more.
 
-        *settings* count only when the log is created here. With *term*, leadership is checked
-        between the steps. *client* is used and left open; without it, one is made for *uri*.
+        *settings* (or a mapping, see `parse_settings`) count only when the log is created
+        here. With *term*, leadership is checked between the steps. With *expected_epoch* the log
+        is taken over only if that is still its epoch (`Log.epoch` of its last writer; 0: it never
+        had one), and otherwise nobody is disturbed. *owner* is told to people who ask who
+        writes the log; host and process unless given. *client* is used and left open; without
+        it, one is made for *uri*.
 
-        Raises `InvalidName`, `NoSuchLog` (with *create* False), `LogSealed`,
-        `LostOwnership`, `TakeoverFailed`, and what connecting raises."""
+        Raises `InvalidName`, `InvalidSettings`, `NoSuchLog` (with *create* False), `LogSealed`,
+        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, and what connecting raises."""
         check_name(name)
+        chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)
         owns = client is None
         try:
             node = ManifestNode(ledgers.store, name)
             if create:
-                await ensure_log(ledgers, node, settings)
-            driver = TakeoverDriver(ledgers, node, term=term, now_ms=now_ms)
+                await ensure_log(ledgers, node, chosen)
+            driver = TakeoverDriver(
+                ledgers,
+                node,
+                term=term,
+                now_ms=now_ms,
+                owner=this_process() if owner is None else owner,
+                expected_epoch=expected_epoch,
+            )
             writer = LogWriter(ledgers, node, await driver.run(), now_ms=now_ms)
         except BaseException:
             if owns:
@@ -310,9 +328,39 @@ class Log:
         """Begin a new segment, unless the present one is empty."""
         await self._writer.roll()
 
-    async def truncate(self, *, before: int) -> None:
-        """Remove the records below offset *before*. Raises `InvalidPosition` beyond the end."""
-        await self._writer.truncate(before)
+    async def truncate(
+        self,
+        *,
+        before: Before | None = None,
+        keep_bytes: int | None = None,
+        keep_age_s: float | None = None,
+    ) -> None:
+        """Remove the oldest records: those below *before*, or all that need not be kept.
+
+        The three are told at `dlog.namespace.truncate_log`; give one. Raises `InvalidPosition`
+        beyond the end, `LostOwnership` and what else ended this writer, ValueError."""
+        keep = Keep.of(before, keep_bytes, keep_age_s)
+        if isinstance(before, int):
+            target = before
+        else:
+            node = ManifestNode(self._ledgers.store, self.name)
+            target = await trim_target(self._ledgers, node, keep, now_ms=now_ms)
+        await self._writer.truncate(target)
+
+    async def seal(self) -> None:
+        """Confirm what is pending, then end the log for good, and close it.
+
+        Nobody can append to it any more (`LogSealed`); readers that follow end after the last
+        record. Raises what could not be appended, and `LostOwnership`: then it is not sealed."""
+        try:
+            own = self._writer.own_ledgers
+            await self._writer.close()
+            node = ManifestNode(self._ledgers.store, self.name)
+            await seal(
+                self._ledgers, node, now_ms=now_ms, incarnation=self._writer.incarnation, own=own
+            )
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Confirm what is pending, then let the log go. Raises what could not be appended."""
@@ -369,6 +417,11 @@ def as_bytes(value: object, what: str) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
     return bytes(value)
+
+
+def this_process() -> str:
+    """Return how people may find this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> None:

@@ -37,7 +37,7 @@ from dlog.protocol.edits import seal_segment, trim
 from dlog.protocol.packer import Group, Packer
 from dlog.recordbatch import encode_batch
 from ledger.errors import LedgerFenced, LogError, NoSuchLedger, TooManyPending
-from ledger.ids import EntryId
+from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -45,7 +45,7 @@ PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
 """Bytes of unconfirmed records below which waiting appends go on."""
 
-_TAKEN_OVER = (LedgerFenced, LostOwnership, NoSuchLog, NoSuchLedger, LogSealed)
+_TAKEN_OVER = (LedgerFenced, LostOwnership, NoSuchLog, NoSuchLedger)
 
 _log = get_logger(__name__)
 
@@ -109,6 +109,17 @@ class LogWriter:
     def last_txid(self) -> int | None:
         """Txid of the last confirmed record that has one."""
         return None if self._confirmed_txid == NO_TXID else self._confirmed_txid
+
+    @property
+    def incarnation(self) -> str:
+        """Of the log that is written, whatever its name is by now."""
+        return self._incarnation
+
+    @property
+    def own_ledgers(self) -> frozenset[LedgerId]:
+        """The ledger that is appended to, and the next one if a roll has made it."""
+        ledgers = (self._ledger, self._roller.unsealed[1])
+        return frozenset(ledger.ledger_id for ledger in ledgers if ledger is not None)
 
     @property
     def pending_bytes(self) -> int:
@@ -229,7 +240,9 @@ class LogWriter:
         """End this writer: resolve everything, let the ledger go."""
         if self.error is not None:
             return
-        if isinstance(error, _TAKEN_OVER):
+        if isinstance(error, LogSealed):
+            self.error = error
+        elif isinstance(error, _TAKEN_OVER):
             self.error = LostOwnership(self.log, str(error))
         else:
             self.error = (

@@ -14,19 +14,26 @@ its writer slept. What the writer knows of segments and offsets fits the new log
 old one, and is about other records.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest, Sealed
+from dlog.settings import LogSettings
 from ledger.ids import LedgerId
 
 Edit = Callable[[Manifest], Manifest]
 
 
-def check_writable(manifest: Manifest, log: str) -> None:
-    """Raise `NoSuchLog` or `LogSealed` if nobody may write *log* any more."""
+def check_living(manifest: Manifest, log: str) -> None:
+    """Raise `NoSuchLog` if *log* is being deleted."""
     if manifest.dropped:
         raise NoSuchLog(log, "it is being deleted")
+
+
+def check_writable(manifest: Manifest, log: str) -> None:
+    """Raise `NoSuchLog` or `LogSealed` if nobody may write *log* any more."""
+    check_living(manifest, log)
     if manifest.sealed:
         raise LogSealed(log)
 
@@ -93,6 +100,38 @@ def trim(log: str, before: int, *, incarnation: str) -> Edit:
         if manifest.dropped:
             raise NoSuchLog(log, "it is being deleted")
         return manifest.trimmed(before)
+
+    return edit
+
+
+def end_log(log: str, *, incarnation: str, ends: Mapping[int, Sealed]) -> Edit:
+    """End *log* for good. *ends*: what its open segments hold, whose ledgers are CLOSED.
+
+    Changes nothing if a segment is open that *ends* does not know: somebody took the log
+    over, and must be fenced first. A number is never used twice, so it names its ledger."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        unsealed = [segment.number for segment in manifest.segments if segment.sealed is None]
+        if manifest.sealed or any(number not in ends for number in unsealed):
+            return manifest
+        for number in unsealed:
+            manifest = manifest.with_sealed(number, ends[number])
+        return replace(manifest, sealed=True)
+
+    return edit
+
+
+def change_settings(
+    log: str, *, incarnation: str, change: Callable[[LogSettings], LogSettings]
+) -> Edit:
+    """Replace the settings by what *change* makes of them. Raises `NoSuchLog`, what it raises."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        return replace(manifest, settings=change(manifest.settings))
 
     return edit
 

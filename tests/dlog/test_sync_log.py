@@ -11,7 +11,7 @@ import dlog
 from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
 from dlog import log as log_module
 from dlog.aio.port import Ledgers
-from dlog.errors import InvalidPosition, UsedAfterFork
+from dlog.errors import InvalidPosition, LogSealed, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import DLSN
 from dlog.settings import LogSettings
@@ -45,6 +45,18 @@ def test_a_log_is_written_and_read_without_asyncio(cluster: FakeCluster) -> None
         assert reader.position == 1
         assert [record.value for record in reader] == [b"b"]
         assert reader.at_end
+
+
+def test_a_log_is_sealed_and_truncated_without_asyncio(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    for value in (b"a", b"b", b"c"):
+        log.append_async(value)
+    log.truncate(before=1)
+    log.seal()
+    log.close()
+    assert [record.value for record in Log.tail("log")] == [b"b", b"c"]
+    with pytest.raises(LogSealed):
+        Log.open("log")
 
 
 def test_futures_resolve_in_order(cluster: FakeCluster) -> None:
