@@ -25,17 +25,24 @@ from dlog.wire import consumer_pb2 as pb
 from ledger.errors import (
     BadVersion,
     DamagedMetadata,
+    LogError,
     MetadataUnavailable,
     NodeExists,
     NodeNotEmpty,
     NoSuchNode,
 )
 from ledger.metastore.ops import CheckOp, CreateOp, Op
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, Session
 
 FORMAT_VERSION: Final = 1
 CONSUMERS_MAX: Final = 1000
 """Consumers of one log: each is read when the slowest is asked for."""
+
+UNLOCK_S: Final = 1.0
+"""How long letting a lock go keeps its caller waiting."""
+UNLOCK_RETRY_S: Final = 0.5
+
+_unlocking: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
 Change = Callable[[ConsumerState], ConsumerState]
 Stored = tuple[ConsumerState, int]
@@ -188,7 +195,27 @@ class ConsumerNode:
             watch.close()
 
     async def unlock(self) -> None:
-        """Let the lock go if it is ours; its session's end would do it too."""
+        """Let the lock go if it is ours, for certain: after `UNLOCK_S` in the background.
+
+        Left behind by a session that lives on it would keep everybody out for as long."""
+        task = asyncio.create_task(self._until_unlocked(self._store.session))
+        _unlocking.add(task)
+        task.add_done_callback(_unlocking.discard)
+        await asyncio.wait({task}, timeout=UNLOCK_S)
+
+    async def _until_unlocked(self, session: Session) -> None:
+        while not session.lost.is_set():  # whose end takes the lock along
+            try:
+                await self._unlock()
+            except MetadataUnavailable:
+                await asyncio.sleep(UNLOCK_RETRY_S)
+            except LogError:
+                return
+            else:
+                return
+
+    async def _unlock(self) -> None:
+        await self._store.sync(self._lock_path)  # the lock may be on its way still
         with suppress(NoSuchNode):
             if (await self._store.get(self._lock_path)).value.startswith(self._token.encode()):
                 await self._store.delete(self._lock_path)

@@ -286,3 +286,18 @@ async def test_a_name_is_checked_and_consumers_are_bounded(
         await Log.consumer("two", "log", client=client)
     await (await Log.consumer("one", "log", client=client)).close()
     await log.close()
+
+
+@asynchronous
+async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None:
+    """Its session lives on, and would keep everybody out of the consumer for ever."""
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    log = await written(client)
+    first = await Log.consumer("view", "log", client=client, exclusive=True)
+    store.down = True
+    await first.close()
+    store.down = False
+    second = await Log.consumer("view", "log", client=client, exclusive=True, wait_s=10.0)
+    await second.close()
+    await log.close()

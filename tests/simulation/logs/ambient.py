@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import secrets
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -36,6 +38,8 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
         setattr(owner, name, value)
 
     put(ledger.clock, "time", _Time(scheduler))
+    put(socket, "gethostname", lambda: "simulated")
+    put(os, "getpid", lambda: 1)
     put(secrets, "token_bytes", lambda count=16: random.randbytes(count))
     put(secrets, "token_hex", lambda count=16: random.randbytes(count).hex())
     put(secrets, "randbits", random.getrandbits)
