@@ -40,17 +40,22 @@ _log = get_logger(__name__)
 
 
 async def acknowledged_end(
-    ledgers: Ledgers, node: ManifestNode, *, timeout_s: float = BARRIER_S
+    ledgers: Ledgers,
+    node: ManifestNode,
+    *,
+    timeout_s: float = BARRIER_S,
+    incarnation: str | None = None,
 ) -> int:
     """Return the offset after all that was acknowledged before the call; all is readable.
 
-    Tries again after errors that may pass. Raises `NoSuchLog`, `BarrierNotReached`, and after
-    *timeout_s* what bookies and metadata store raise."""
+    With *incarnation*, of that life of the log only. Tries again after errors that may pass.
+    Raises `NoSuchLog`, `BarrierNotReached`, and after *timeout_s* what bookies and metadata
+    store raise."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while True:
         try:
-            return await _try(ledgers, node, deadline, timeout_s)
+            return await _try(ledgers, node, incarnation, deadline, timeout_s)
         except BarrierNotReached:
             raise
         except LogError as error:
@@ -68,10 +73,14 @@ async def end_now(ledgers: Ledgers, node: ManifestNode) -> int:
     return (await tail_of(ledgers, node.log)).next_offset
 
 
-async def _try(ledgers: Ledgers, node: ManifestNode, deadline: float, timeout_s: float) -> int:
+async def _try(
+    ledgers: Ledgers, node: ManifestNode, incarnation: str | None, deadline: float, timeout_s: float
+) -> int:
     manifest, _ = await node.read()
     if manifest.dropped:
         raise NoSuchLog(node.log, "it is being deleted")
+    if incarnation not in {None, manifest.incarnation}:
+        raise NoSuchLog(node.log, "it was deleted, and another one has its name")
     end = max(manifest.sealed_end, manifest.trim_offset)
     for segment in reversed(manifest.segments):
         if segment.sealed is not None:

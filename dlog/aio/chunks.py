@@ -89,6 +89,8 @@ class ChunkReader:
         self._ledgers = ledgers
         self._node = node
         self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
+        if incarnation is not None:
+            node.follow(incarnation)
         self._next: protocol.CursorEffect = protocol.ReadManifest()
         self._patience_s = patience_s
         self._wait_s = WAIT_S if wait_s is None else wait_s
@@ -112,6 +114,11 @@ class ChunkReader:
         self._changed = asyncio.Event()
         """Set when the manifest may have changed since it was read."""
         self._watching = self._loop.create_task(self._watch())
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the log is read; None before anything was looked at."""
+        return self._cursor.incarnation
 
     async def read(self) -> list[Chunk]:
         """Return the next chunks, in order; empty once the stop was reached.
@@ -217,6 +224,7 @@ class ChunkReader:
         self._looked_at = self._loop.time()
         try:
             manifest, _ = await self._node.read()
+            self._node.follow(self._cursor.incarnation or manifest.incarnation)
         except NoSuchLog:
             return protocol.ManifestSeen(None)
         return protocol.ManifestSeen(manifest)

@@ -153,7 +153,12 @@ class Reader:
         `LogClosed`, `NoSuchLog`, and what bookies and metadata store raise."""
         if self._closing is not None:
             raise LogClosed(self.log)
-        return await acknowledged_end(self._ledgers, self._node, timeout_s=timeout_s)
+        return await acknowledged_end(
+            self._ledgers,
+            self._node,
+            timeout_s=timeout_s,
+            incarnation=self._source.incarnation,
+        )
 
     async def read_until(self, offset: int) -> AsyncIterator[Record]:
         """Yield the records from here up to, not with, *offset*; wait for them if need be.

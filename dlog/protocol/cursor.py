@@ -11,9 +11,8 @@ the second: a writer died after it had switched to segment n + 1 and before it c
 nobody closes n before the next takeover. (A) A roll sends nothing to the new ledger before
 every add to n is confirmed, and nothing to n afterwards (`protocol.roll`, step 3). (B) So as
 soon as bookies hold any entry of n + 1, all entries of n that they hold are confirmed, and no
-more will come. (C) The bookies are asked in this order: first for an entry of n + 1, then for
-the last of n. Nothing is fenced and nothing is written, so a writer that lives is not
-disturbed. A takeover that comes between closes n at just that entry.
+more will come. (C) Bookies are asked first for an entry of n + 1, then for the last of n.
+Nothing is fenced or written. A takeover that comes between closes n at just that entry.
 
 After any trouble the cursor finds its place again from the manifest, at the record after
 the last one delivered.
@@ -206,6 +205,11 @@ class Cursor:
     @property
     def next_offset(self) -> int:
         return self._next
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the log is read; None before a manifest was seen."""
+        return self._incarnation
 
     @property
     def later(self) -> Segment | None:

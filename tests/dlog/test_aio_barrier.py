@@ -6,6 +6,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.errors import BarrierNotReached, LogClosed, NoSuchLog
+from dlog.namespace import create_log, delete_log
 from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable
 from ledger.ids import LedgerId
@@ -140,3 +141,19 @@ async def test_a_barrier_outlives_trouble_that_passes_and_tells_what_does_not() 
         with pytest.raises(BookieUnavailable):
             await Log.end_of("log", client=client, timeout_s=0.01)
         cluster.hooks.clear()
+
+
+@asynchronous
+async def test_a_reader_of_a_deleted_log_gets_no_barrier_of_the_one_that_follows_it() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("log", client=client)
+    await log.append(b"0")
+    reader = await Log.tail("log", client=client)
+    assert (await anext(reader)).offset == 0
+    await delete_log("log", client=client)
+    await create_log("log", client=client)
+    with pytest.raises(NoSuchLog, match="another one has its name"):
+        await reader.barrier()
+    assert await Log.end_of("log", client=client) == 0
+    await reader.close()
+    await log.abandon()
