@@ -1,6 +1,7 @@
 """dlog: a replicated log built from fenced ledgers. `dlog.aio` has the same names for asyncio."""
 
 from dlog.errors import (
+    AlreadyPromoted,
     AppendFailed,
     AppendOutcomeUnknown,
     AppendRejected,
@@ -16,6 +17,7 @@ from dlog.errors import (
     LostOwnership,
     NoSuchConsumer,
     NoSuchLog,
+    NotPromoted,
     RecordTooLarge,
     RollPostponed,
     TakeoverFailed,
@@ -28,10 +30,12 @@ from dlog.position import DLSN, Record, RecordId, Timestamp, Txid
 from dlog.reading import Consumer, ManyReader, Reader
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
+from dlog.standby import Standby
 from ledger.errors import LogError, TooManyPending
 
 __all__ = [
     "DLSN",
+    "AlreadyPromoted",
     "AppendFailed",
     "AppendOutcomeUnknown",
     "AppendRejected",
@@ -53,11 +57,13 @@ __all__ = [
     "ManyReader",
     "NoSuchConsumer",
     "NoSuchLog",
+    "NotPromoted",
     "Reader",
     "Record",
     "RecordId",
     "RecordTooLarge",
     "RollPostponed",
+    "Standby",
     "TakeoverFailed",
     "Timestamp",
     "TooManyPending",

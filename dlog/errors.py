@@ -6,16 +6,21 @@
     |  |- InvalidSettings         settings of a log contradict each other
     |  |- InvalidPosition         no such place can be in this log
     |  |- RecordTooLarge
+    |  |- BatchTooLarge           more than one append_many may bring
+    |  |- CodecMissing            the library of a codec is not installed
     |  |- AppendRejected          the record was not sent; the log goes on without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
     |  |- TooManyLogs             for one reader of many
     |  |- TooManyConsumers        of one log
     |  |- LogClosed               appended after close
+    |  |- AlreadyPromoted         a standby leads, or stands for election
+    |  |- NotPromoted             a standby does not lead
     |  `- UsedAfterFork           the handle belongs to the parent process
     |- RemoteError
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
+    |  |- CloseTimedOut           closed before all appends were confirmed
     |  |- AppendFailed            not sent: the writer broke before; open the log again
     |  |- RollPostponed           the roll is not done yet; it goes on in the background
     |  |- EpochChanged            somebody took the log over since; nothing was disturbed
@@ -69,6 +74,24 @@ class RecordTooLarge(CallerError):
         self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
 
 
+class BatchTooLarge(CallerError):
+    def __init__(self, log: str, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(
+            f"log {log!r}: {size_bytes} bytes of records in one call are over the limit of "
+            f"{size_bytes_max}; append them in several calls"
+        )
+        self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
+
+
+class CodecMissing(CallerError):
+    def __init__(self, codec: str, package: str) -> None:
+        super().__init__(
+            f"codec {codec} needs the package {package}, which cannot be imported here; "
+            f"install it (pip install {package}), or create the log with another codec"
+        )
+        self.codec, self.package = codec, package
+
+
 class AppendRejected(CallerError):
     """The record was refused before it was sent; the log is unchanged and still open."""
 
@@ -111,6 +134,20 @@ class LogClosed(HandleClosed):
         self.log = log
 
 
+class AlreadyPromoted(CallerError):
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"log {log!r}: this standby leads already, or is being promoted; resign first"
+        )
+        self.log = log
+
+
+class NotPromoted(CallerError):
+    def __init__(self, log: str) -> None:
+        super().__init__(f"log {log!r}: this standby does not lead; promote it first")
+        self.log = log
+
+
 class UsedAfterFork(CallerError):
     def __init__(self, log: str) -> None:
         super().__init__(
@@ -137,6 +174,19 @@ class AppendOutcomeUnknown(RemoteError):
             "Open the log and compare last_offset or last_txid, or read it"
         )
         self.log, self.offset, self.reason = log, offset, reason
+
+
+class CloseTimedOut(RemoteError):
+    """Each append's future tells how that one ended."""
+
+    outcome_unknown = True
+
+    def __init__(self, log: str, records: int, timeout_s: float) -> None:
+        super().__init__(
+            f"log {log!r}: {records} records were not confirmed within {timeout_s:g} s of closing; "
+            "open the log and compare last_offset or last_txid"
+        )
+        self.log, self.records, self.timeout_s = log, records, timeout_s
 
 
 class RollPostponed(RemoteError):

@@ -6,5 +6,6 @@ from dlog.aio.log import Log
 from dlog.aio.many import ManyReader
 from dlog.aio.ranges import read_range
 from dlog.aio.reader import Reader
+from dlog.aio.standby import Standby
 
-__all__ = ["Chunk", "Consumer", "Log", "ManyReader", "Reader", "read_range"]
+__all__ = ["Chunk", "Consumer", "Log", "ManyReader", "Reader", "Standby", "read_range"]
