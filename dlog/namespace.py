@@ -1,40 +1,52 @@
-"""Logs as a whole: create, list, describe, delete, truncate beside a living writer.
+"""Logs as a whole: create, list, watch, describe, rename, truncate, seal and delete them.
+
+All of it beside a living writer, if there is one.
 
 Each function connects for itself, to *uri* or to the configured namespace, unless it is given
 a *client* to use.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dlog.aio.connecting import connected
+from dlog.aio.connecting import connect, connected
 from dlog.aio.dropping import drop
 from dlog.aio.log import create
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
+from dlog.aio.renaming import rename
 from dlog.aio.sealing import seal
 from dlog.aio.tails import LogTail, TailTracker, tail_of
 from dlog.aio.trimming import Before, Keep, plan, truncate
+from dlog.aio.watching import LogChange, LogWatch, log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
-from dlog.names import LOGS_PATH, check_name, name_of
+from dlog.names import check_name
+from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
-from dlog.settings import LogSettings
+from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
-from ledger.errors import NoSuchNode
 
 __all__ = [
+    "LogChange",
     "LogInfo",
     "LogTail",
+    "LogWatch",
     "TailTracker",
     "TrimPlan",
     "create_log",
     "delete_log",
     "list_logs",
+    "log_exists",
     "log_info",
+    "log_settings",
     "log_tail",
     "plan_truncation",
+    "rename_log",
     "seal_log",
     "truncate_log",
+    "update_settings",
+    "watch_logs",
 ]
 
 
@@ -66,15 +78,113 @@ async def create_log(
 
 
 async def list_logs(
-    *, prefix: str = "", uri: str | None = None, client: Ledgers | None = None
+    *,
+    prefix: str = "",
+    recursive: bool = True,
+    uri: str | None = None,
+    client: Ledgers | None = None,
 ) -> list[str]:
-    """Return the names of all logs that begin with *prefix*, sorted."""
+    """Return the names of all logs that begin with *prefix*, sorted.
+
+    With *recursive* False, names that have a slash after the prefix are cut behind the first
+    one, and told once: of ``eu/a``, ``eu/west/b`` and ``eu/west/c`` with the prefix ``eu/``
+    remain ``eu/a`` and ``eu/west/``. One read of the metadata store, however many there are."""
+    async with connected(uri, client) as ledgers:
+        names = await log_names(ledgers.store, prefix)
+    if recursive:
+        return names
+    cut = (name.partition("/") for name in (name[len(prefix) :] for name in names))
+    return list(dict.fromkeys(prefix + head + slash for head, slash, _ in cut))
+
+
+async def log_exists(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> bool:
+    """Return True iff there is such a log and it is not being deleted. Raises `InvalidName`."""
+    check_name(name)
     async with connected(uri, client) as ledgers:
         try:
-            nodes = await ledgers.store.children(LOGS_PATH)
-        except NoSuchNode:
-            return []
-    return sorted(name for name in map(name_of, nodes) if name.startswith(prefix))
+            manifest, _ = await ManifestNode(ledgers.store, name).read()
+        except NoSuchLog:
+            return False
+    return not manifest.dropped
+
+
+async def watch_logs(
+    *,
+    prefix: str = "",
+    existing: bool = True,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> LogWatch:
+    """Return an async iterator of logs that are added and removed; close it.
+
+        async with await watch_logs(prefix="eu/") as watch:
+            async for change in watch:
+                ...  # change.kind is "added" or "removed", change.log the name
+
+    It begins with what there is, as added, unless *existing* is False. `LogWatch` tells what
+    it promises. Raises what connecting raises, and without *existing* `MetadataUnavailable`."""
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        known = [] if existing else await log_names(ledgers.store, prefix)
+        return LogWatch(ledgers, prefix=prefix, known=known, owns_ledgers=client is None)
+    except BaseException:
+        if client is None:
+            await ledgers.close()
+        raise
+
+
+async def log_settings(
+    name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> LogSettings:
+    """Return the settings of a log. Raises `InvalidName`, `NoSuchLog`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        manifest, _ = await ManifestNode(ledgers.store, name).read()
+    check_living(manifest, name)
+    return manifest.settings
+
+
+async def update_settings(
+    name: str,
+    changes: Mapping[str, object] | Callable[[LogSettings], LogSettings],
+    *,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> LogSettings:
+    """Change settings of a log by compare-and-swap; return all of them.
+
+    *changes* are values by name, as `dlog.settings.parse_settings` takes them, or a function of
+    the present settings, which may be called several times. What is not changed stays, also
+    if others change it at the same time. Retention applies from the next time that it is
+    looked at; everything else from the next takeover on, as a writer keeps what it opened with.
+    Raises `InvalidName`, `InvalidSettings`, `InvalidQuorum`, `NoSuchLog`."""
+    check_name(name)
+    change = changes if callable(changes) else (lambda settings: parse_settings(changes, settings))
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        incarnation = (await node.read())[0].incarnation
+        edit = change_settings(name, incarnation=incarnation, change=change)
+        return (await node.edit(edit)).settings
+
+
+async def rename_log(
+    name: str, new_name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> None:
+    """Give a log another name, in one step: its records, offsets, settings and consumers stay.
+
+    A crash leaves it with the old name or with the new one. Its writer and its readers go on
+    and need not know; a consumer that is open gets `NoSuchConsumer` when it commits, and is
+    opened again under the new name. Elections go by name: let the candidates of the old one
+    stop first, or one of them makes a new log with that name when it is elected.
+
+    Raises `InvalidName`, `NoSuchLog`, `LogExists`, `ValueTooLarge` if manifest and consumers
+    do not fit into one transaction, and `MetadataUnavailable`: then look which name it has."""
+    check_name(name)
+    check_name(new_name)
+    async with connected(uri, client) as ledgers:
+        store = ledgers.store
+        old, new = ManifestNode(store, name), ManifestNode(store, new_name)
+        await rename(ledgers, old, new, now_ms=now_ms)
 
 
 async def log_info(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> LogInfo:

@@ -89,6 +89,8 @@ class ChunkReader:
         self._ledgers = ledgers
         self._node = node
         self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
+        if incarnation is not None:
+            node.follow(incarnation)
         self._next: protocol.CursorEffect = protocol.ReadManifest()
         self._patience_s = patience_s
         self._wait_s = WAIT_S if wait_s is None else wait_s
@@ -222,6 +224,7 @@ class ChunkReader:
         self._looked_at = self._loop.time()
         try:
             manifest, _ = await self._node.read()
+            self._node.follow(self._cursor.incarnation or manifest.incarnation)
         except NoSuchLog:
             return protocol.ManifestSeen(None)
         return protocol.ManifestSeen(manifest)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dlog.aio.consumer_nodes import delete_consumers
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import Ledgers
+from dlog.aio.renames import forget_rename
 from dlog.errors import NoSuchLog
 from dlog.protocol.edits import drop_log
 from ledger.errors import BadVersion, NoSuchLedger, RemoteError
@@ -42,6 +43,7 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         found, version = await node.read()
         if found.incarnation == manifest.incarnation:
             await delete_consumers(ledgers.store, node.log)
+            await forget_rename(ledgers.store, found.incarnation)
             await node.delete(found.incarnation, version)
     except (NoSuchLog, BadVersion):
         return  # somebody else finishes it too

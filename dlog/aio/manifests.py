@@ -6,12 +6,16 @@
 A node that is deleted and made again begins anew at version 0, so versions alone do not tell
 two logs of one name apart: a writer that slept meanwhile would overwrite the new log's manifest.
 Each write therefore checks, in one transaction, that its own incarnation is still there.
+
+A log that is renamed keeps its incarnation, and its versions begin anew as well. Who follows it
+gets versions that count the moves, too, so that none from before fits a node after one.
 """
 
 from contextlib import suppress
 from typing import Final
 
 from dlog.aio.port import Ledgers
+from dlog.aio.renames import newest_name
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, path_of
@@ -23,6 +27,9 @@ from ledger.metastore.port import MetadataStore, Watch
 CONFLICTS_MAX: Final = 32
 LOST_REPLIES_MAX: Final = 3
 
+_MOVE: Final = 1 << 32
+"""Larger than any version of the store."""
+
 
 class ManifestNode:
     """Raises `InvalidName` if there can be no log *log*."""
@@ -31,25 +38,54 @@ class ManifestNode:
         self.log = log
         self.path = path_of(log)
         self._store = store
+        self._followed: str | None = None
+        self._moves = 0
+
+    def follow(self, incarnation: str) -> None:
+        """Mean the log with *incarnation* from now on, whatever name it is given."""
+        self._followed = incarnation
 
     async def read(self, *, fresh: bool = True) -> tuple[Manifest, int]:
         """Return manifest and version. Raises `NoSuchLog`, `DamagedMetadata`.
 
         *fresh*: see all writes that were finished before the call, for one more round trip."""
-        if fresh:
-            await self._store.sync(self.path)
+        place = self.path, self._moves
         try:
-            found = await self._store.get(self.path)
+            found = await self._read(*place, fresh=fresh)
+        except NoSuchLog:
+            if not await self._moved_from(place[0]):
+                raise
+            return await self._read(self.path, self._moves, fresh=True)
+        other = self._followed not in {None, found[0].incarnation}
+        if other and await self._moved_from(place[0]):
+            return await self._read(self.path, self._moves, fresh=True)
+        return found
+
+    async def _moved_from(self, path: str) -> bool:
+        """Go where the log that is followed has gone from *path*; return False if it has not."""
+        if self._followed is None:
+            return False
+        name = await newest_name(self._store, self._followed)
+        if name is not None and name != self.log:
+            self.log, self.path = name, path_of(name)
+            self._moves += 1
+        return self.path != path
+
+    async def _read(self, path: str, moves: int, *, fresh: bool) -> tuple[Manifest, int]:
+        if fresh:
+            await self._store.sync(path)
+        try:
+            found = await self._store.get(path)
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
         if not found.value:  # made as the parent of something else
             raise NoSuchLog(self.log)
-        return Manifest.decode(found.value, path=self.path), found.version
+        return Manifest.decode(found.value, path=path), found.version + moves * _MOVE
 
     async def create(self, manifest: Manifest) -> None:
         """Create the log. Raises `LogExists`; a lost reply is recognised by the incarnation."""
         made = CreateOp(self.path, manifest.encode(self.log))
-        mark = CreateOp(self._mark_of(manifest.incarnation))
+        mark = CreateOp(self.mark_of(manifest.incarnation))
         for attempt in range(1, LOST_REPLIES_MAX + 1):
             try:
                 await self._make_parent()
@@ -68,12 +104,12 @@ class ManifestNode:
         """Compare and swap; return the new version.
 
         Raises `BadVersion`, and `NoSuchLog` also if another log has the name by now."""
-        mark = CheckOp(self._mark_of(manifest.incarnation))
-        swap = SetOp(self.path, manifest.encode(self.log), version)
+        mark = CheckOp(self.mark_of(manifest.incarnation))
+        swap = SetOp(self.path, manifest.encode(self.log), self._stored_version(version))
         try:
             await self._store.multi([mark, swap])
         except NoSuchNode:
-            await self._mark(manifest.incarnation, version)
+            await self.mark(manifest.incarnation, version)
             try:
                 await self._store.multi([mark, swap])
             except NoSuchNode:
@@ -105,48 +141,81 @@ class ManifestNode:
 
     async def delete(self, incarnation: str, version: int) -> None:
         """Delete the log. No error if it is gone already. Raises `BadVersion`."""
-        mark = DeleteOp(self._mark_of(incarnation))
-        node = DeleteOp(self.path, version)
+        mark = DeleteOp(self.mark_of(incarnation))
+        node = DeleteOp(self.path, self._stored_version(version))
         with suppress(NoSuchNode):
             await self._store.multi([mark, node])
             return
         with suppress(NoSuchLog, NoSuchNode):
-            await self._mark(incarnation, version)
+            await self.mark(incarnation, version)
             await self._store.multi([mark, node])
 
     async def guard(self, incarnation: str, version: int) -> tuple[CheckOp, CheckOp]:
         """Return what makes a transaction fail unless the log is this one, at this version.
 
         Raises `BadVersion`, `NoSuchLog`."""
-        await self._mark(incarnation, version)
-        return CheckOp(self._mark_of(incarnation)), CheckOp(self.path, version)
+        await self.mark(incarnation, version)
+        return CheckOp(self.mark_of(incarnation)), CheckOp(self.path, version)
 
     def watch(self) -> Watch:
-        return self._store.watch(self.path)
+        """Watch the manifest, where it is and where it goes."""
+        return _ManifestWatch(self, self._store)
+
+    def _stored_version(self, version: int) -> int:
+        """Return what the store calls *version*. Raises `BadVersion` if the log moved since."""
+        moves, stored = divmod(version, _MOVE)
+        if moves != self._moves:
+            raise BadVersion(self.path, version)
+        return stored
 
     async def _make_parent(self) -> None:
         if await self._store.exists(LOGS_PATH) is None:
             with suppress(NodeExists):
                 await self._store.create(LOGS_PATH)
 
-    def _mark_of(self, incarnation: str) -> str:
+    def mark_of(self, incarnation: str) -> str:
         return f"{self.path}/incarnation-{incarnation}"
 
-    async def _mark(self, incarnation: str, version: int) -> None:
-        """Mark a log that a program made which did not mark them.
+    async def mark(self, incarnation: str, version: int) -> None:
+        """Mark a log that a program made which did not mark them; nothing if it is marked.
 
         Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
+        if await self._store.exists(self.mark_of(incarnation)) is not None:
+            return
         found, at = await self.read()
         if found.incarnation != incarnation:
             raise NoSuchLog(self.log, "it was deleted, and another one has its name")
         if at != version:
             raise BadVersion(self.path, version)
-        made = CreateOp(self._mark_of(incarnation))
+        made = CreateOp(self.mark_of(incarnation))
         try:
             with suppress(NodeExists):
-                await self._store.multi([CheckOp(self.path, version), made])
+                check = CheckOp(self.path, self._stored_version(version))
+                await self._store.multi([check, made])
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
+
+
+class _ManifestWatch:
+    """A watch of the node that its `ManifestNode` stands for at the time."""
+
+    def __init__(self, node: ManifestNode, store: MetadataStore) -> None:
+        self._node = node
+        self._store = store
+        self._path = node.path
+        self._watch = store.watch(node.path)
+
+    async def changed(self) -> None:
+        if self._path == self._node.path:
+            await self._watch.changed()
+            return
+        # It moved, which the last change made known: what happened there since is not told.
+        self._watch.close()
+        self._path = self._node.path
+        self._watch = self._store.watch(self._path)
+
+    def close(self) -> None:
+        self._watch.close()
 
 
 async def delete_listed(ledgers: Ledgers, node: ManifestNode, manifest: Manifest) -> Manifest:
