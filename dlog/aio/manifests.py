@@ -11,7 +11,9 @@ A log that is renamed keeps its incarnation, and its versions begin anew as well
 gets versions that count the moves, too, so that none from before fits a node after one.
 """
 
+import secrets
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from dlog.aio.port import Ledgers
@@ -82,23 +84,29 @@ class ManifestNode:
             raise NoSuchLog(self.log)
         return Manifest.decode(found.value, path=path), found.version + moves * _MOVE
 
-    async def create(self, manifest: Manifest) -> None:
-        """Create the log. Raises `LogExists`; a lost reply is recognised by the incarnation."""
-        made = CreateOp(self.path, manifest.encode(self.log))
-        mark = CreateOp(self.mark_of(manifest.incarnation))
-        for attempt in range(1, LOST_REPLIES_MAX + 1):
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create the log; return what is stored. Raises `LogExists`.
+
+        After a lost reply it is tried again as another incarnation, for the first one may have
+        been made, used and deleted meanwhile; whichever of them is found there is our own."""
+        tried: list[str] = []
+        while True:
+            tried.append(manifest.incarnation)
+            made = CreateOp(self.path, manifest.encode(self.log))
             try:
                 await self._make_parent()
-                await self._store.multi([made, mark])
-                return
+                await self._store.multi([made, CreateOp(self.mark_of(manifest.incarnation))])
             except NodeExists:
                 found, _ = await self.read()
-                if found.incarnation == manifest.incarnation:
-                    return
+                if found.incarnation in tried:
+                    return found
                 raise LogExists(self.log) from None
             except MetadataUnavailable:
-                if attempt == LOST_REPLIES_MAX:
+                if len(tried) == LOST_REPLIES_MAX:
                     raise
+                manifest = replace(manifest, incarnation=secrets.token_hex(8))
+            else:
+                return manifest
 
     async def write(self, manifest: Manifest, version: int) -> int:
         """Compare and swap; return the new version.

@@ -1,15 +1,19 @@
 """The manifest's node: versions of a log that was made anew are not those of the one before."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from dlog.aio.manifests import ManifestNode
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol.edits import drop_log, trim
-from ledger.errors import BadVersion
+from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.ops import Op
 from tests.dlog.asynchronous import asynchronous
+from tests.dlog.faulty_store import FaultyStore
 
 OLD = Manifest(incarnation="old")
 NEW = Manifest(incarnation="new")
@@ -38,6 +42,34 @@ async def test_a_deletion_meant_for_the_log_before_leaves_the_one_made_anew() ->
     node = await made_anew()
     await node.delete("old", 0)
     assert await node.read() == (NEW, 0)
+
+
+@asynchronous
+async def test_a_log_that_was_deleted_does_not_come_back_by_a_creation_that_is_repeated() -> None:
+    """The reply of the first attempt is lost; before the second another process deletes it."""
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    node = ManifestNode(store, "log")
+    await store.create("/logs")
+    honest = store.multi
+
+    async def deleted_meanwhile(ops: Sequence[Op]) -> None:
+        store.multi = honest  # type: ignore[method-assign]
+        await honest(ops)
+        await node.delete("old", 0)
+        raise MetadataUnavailable("memory://fake", "multi", 0.1)
+
+    store.multi = deleted_meanwhile  # type: ignore[method-assign]
+    made = await node.create(OLD)
+    assert made.incarnation != "old"
+    assert (await node.read())[0] == made
+
+
+@asynchronous
+async def test_a_creation_whose_reply_was_lost_knows_its_own_log() -> None:
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    await store.create("/logs")
+    store.faults.append("lost reply")
+    assert await ManifestNode(store, "log").create(OLD) == OLD
 
 
 @asynchronous
