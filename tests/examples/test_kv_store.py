@@ -56,15 +56,14 @@ def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Path) ->
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
             cluster = await stack.enter_async_context(LocalCluster(tmp_path))
-            stores = [
-                await stack.enter_async_context(
-                    program("kv_store", "--name", name, uri=cluster.uri)
-                )
-                for name in ("a", "b")
-            ]
-            leader, follower = stores
+            leader = await stack.enter_async_context(
+                program("kv_store", "--name", "a", uri=cluster.uri)
+            )
             ports = [await port(leader)]
             await leader.hear("leads")
+            follower = await stack.enter_async_context(
+                program("kv_store", "--name", "b", uri=cluster.uri)
+            )
             ports.append(await port(follower))
             client = Client(ports)
             stack.callback(client.close)
