@@ -3,9 +3,9 @@
 from dlog.aio.dropping import finish_drop
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.segments import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
-from dlog.errors import InvalidPosition, NoSuchLog
+from dlog.errors import InvalidPosition, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
-from dlog.namespace import delete_log, truncate_log
+from dlog.namespace import delete_log, seal_log, truncate_log
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from tests.simulation.logs.process import Process
@@ -47,6 +47,26 @@ async def delete(process: Process, name: str) -> bool:
     return True
 
 
+async def seal(process: Process, name: str) -> bool:
+    """Seal the log for good; return whether nobody needs to try again."""
+    logs = process.world.logs
+    before = logs.current.get(name)
+    process.note(f"seals {name}")
+    try:
+        end = await seal_log(name, client=process.ledgers)
+    except (NoSuchLog, LostOwnership):
+        return True
+    except LogError as error:
+        _passing(process, error)
+        return False
+    process.mark("log_sealed")
+    process.note(f"has sealed {name} at {end}")
+    history = logs.current.get(name)
+    if history is not None and history is before and history.manifest.sealed:
+        logs.sealed(history.incarnation)
+    return True
+
+
 async def sweep(process: Process) -> bool:
     """Delete what can never become part of a log again; return whether all was looked at."""
     try:
@@ -80,7 +100,7 @@ async def sweep_ledger(process: Process, ledger_id: LedgerId) -> None:
             return
         segment = manifest.find(number)
         listed = segment is not None and segment.ledger_id == ledger_id
-        if listed or number >= manifest.next_segment:
+        if listed or (number >= manifest.next_segment and not manifest.sealed):
             return
     process.note(f"sweeps ledger {ledger_id}, once meant as segment {number}")
     process.mark("orphan_swept")

@@ -15,6 +15,7 @@ from tests.simulation.logs.invariants import (
     refused_records_never_appear,
     seals_tell_the_truth,
     segment_numbers_are_used_once,
+    standbys_are_up_to_date,
     trimmed_records_are_not_needed,
 )
 from tests.simulation.logs.oracle import LogHistory, LogOracle
@@ -35,6 +36,7 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
         ledgers_are_not_deleted_early,
         dropped_logs_stay_dropped,
         consumers_move_forward,
+        standbys_are_up_to_date,
     )
 }
 

@@ -98,6 +98,7 @@ class ConsumingClient:
                 self.process.mark("consumer_committed")
                 self.process.note(f"has committed {self._committed} as {self._consumer}")
                 logs.committed(identity, self.process.name, handle.epoch)
+            finished |= handle.at_end
             if finished:
                 self.process.mark("consumer_reached_end")
                 return True

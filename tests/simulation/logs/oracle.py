@@ -68,6 +68,16 @@ class Open:
     next_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A standby that was handed the log."""
+
+    who: str
+    epoch: int
+    applied: int
+    """Offset after the last record that its application had been given."""
+
+
 @dataclass(slots=True, eq=False)
 class Reading:
     """One reader, from its start on."""
@@ -105,6 +115,7 @@ class LogHistory:
     """What happened to the ledgers."""
     manifests: list[tuple[int, Manifest]] = field(default_factory=list)
     opens: list[Open] = field(default_factory=list)
+    promotions: list[Promotion] = field(default_factory=list)
     appends: dict[bytes, Append] = field(default_factory=dict)
     acknowledged: list[Append] = field(default_factory=list)
     refused: list[Append] = field(default_factory=list)
@@ -114,6 +125,8 @@ class LogHistory:
     readings: list[Reading] = field(default_factory=list)
     truncated: int = 0
     """Highest offset that anybody asked to truncate before."""
+    sealed: int | None = None
+    """Step at which it was confirmed that the log is sealed for good."""
     dropped: int | None = None
     """Step at which a deletion of the log was confirmed to its caller."""
     gone: bool = False
@@ -218,6 +231,17 @@ class LogOracle:
     def opened(self, incarnation: str, who: str, epoch: int, next_offset: int) -> None:
         self.history(incarnation).opens.append(Open(who, epoch, self._steps(), next_offset))
 
+    def promoted(self, incarnation: str, who: str, epoch: int, applied: int) -> None:
+        self.history(incarnation).promotions.append(Promotion(who, epoch, applied))
+
+    def incarnation_with(self, name: str, payload: bytes) -> str:
+        """Return the incarnation of the log *name* that a record was appended to."""
+        return next(
+            history.incarnation
+            for history in self.histories.values()
+            if history.name == name and payload in history.appends
+        )
+
     def submitted(
         self, incarnation: str, who: str, epoch: int, payload: bytes, txid: int | None
     ) -> Append:
@@ -269,6 +293,11 @@ class LogOracle:
     def truncates(self, incarnation: str, before: int) -> None:
         history = self.history(incarnation)
         history.truncated = max(history.truncated, before)
+
+    def sealed(self, incarnation: str) -> None:
+        history = self.history(incarnation)
+        if history.sealed is None:
+            history.sealed = self._steps()
 
     @contextmanager
     def truncating(self, name: str, before: int) -> Iterator[None]:

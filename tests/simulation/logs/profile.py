@@ -43,6 +43,8 @@ class LogProfile:
     truncates: float
     abandons: float
     txids: float
+    standbys: float
+    """Share of the candidates that are standbys; they are always elected."""
     elections: float
     """How probably a leader is elected before it opens; the others just open."""
     restarts: float
@@ -54,6 +56,8 @@ class LogProfile:
     commits: float
     """How probably a consumer commits after a batch."""
     admin_truncates: int
+    seals: int
+    """How many times somebody seals a log for good."""
     deletes: int
     """How many times somebody deletes a log."""
     sweeps: int
@@ -104,12 +108,14 @@ def draw(random: Random) -> LogProfile:
         truncates=random.choice((0.0, 0.0, 0.05, 0.1)),
         abandons=random.choice((0.0, 0.2, 0.5)),
         txids=random.choice((0.0, 0.5, 1.0)),
+        standbys=random.choice((0.0, 0.0, 0.5, 1.0)),
         elections=random.choice((0.0, 0.5, 1.0)),
         restarts=random.choice((0.0, 0.05, 0.3)),
         consumers=random.choice((0, 0, 1, 2)),
         exclusive=random.random() < 0.5,
         commits=random.choice((0.1, 0.5, 1.0)),
         admin_truncates=random.choice((0, 0, 1, 4)),
+        seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),
         fates=random.choice(

@@ -65,6 +65,13 @@ class Tailer:
             if self.target is not None and reader.position >= self.target:
                 self.process.mark("reader_reached_end")
                 return True
+            if reader.at_end:
+                self.process.mark("reader_ended_with_a_sealed_log")
+                sealed = self._history(reader).manifest
+                assert sealed.sealed, f"{self.process.name} ended, and the log is not sealed"
+                assert reader.position >= sealed.sealed_end, f"ended at {reader.position}"
+                await asyncio.sleep(RETRY_S)
+                return self.target is not None
             if batches and self.target is None and self._random.random() < self._profile.restarts:
                 self.process.mark("reader_restarted")
                 return False

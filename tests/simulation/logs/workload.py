@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final
 
+from tests.simulation.check import InvariantError
+from tests.simulation.check import check as check_ledgers
 from tests.simulation.logs import administration
 from tests.simulation.logs.ambient import surroundings
 from tests.simulation.logs.check import LogInvariantError, check
@@ -23,6 +25,7 @@ from tests.simulation.logs.invariants import no_ledger_leaks_for_ever
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.reading import Tailer
+from tests.simulation.logs.standing import StandbyLeader
 from tests.simulation.logs.world import Bookies, World
 from tests.simulation.logs.writing import Leader
 from tests.simulation.scheduler import Scheduler
@@ -74,7 +77,11 @@ class LogSimulation:
             except SimulationError:
                 raise
             except Exception as error:  # whatever broke is what this program looks for
-                kind = "" if isinstance(error, LogInvariantError) else f"{type(error).__name__}: "
+                kind = (
+                    ""
+                    if isinstance(error, LogInvariantError | InvariantError)
+                    else f"{type(error).__name__}: "
+                )
                 raise self._error(f"{kind}{error}") from error
             finally:
                 outcome = Outcome(
@@ -113,7 +120,8 @@ class LogSimulation:
 
     def _candidate(self, name: str) -> None:
         process = self.world.process(f"leader-{name}")
-        leader = Leader(process, name, self.profile)
+        standby = self.scheduler.chance(self.profile.standbys)
+        leader = (StandbyLeader if standby else Leader)(process, name, self.profile)
         self._leaders.append(leader)
         fate = self._random.choice(self.profile.fates)
         at_call = 1 + self._random.randrange(self._random.choice(self.profile.fate_calls))
@@ -146,6 +154,7 @@ class LogSimulation:
             some_time(profile.readers, partial(self._begin_tail, name))
             some_time(profile.consumers, partial(self._consume, name))
             some_time(profile.admin_truncates, partial(self._administer, "admin", name))
+        some_time(profile.seals, self._seal_some_log)
         some_time(profile.deletes, self._delete_some_log)
         some_time(profile.sweeps, self._sweep)
 
@@ -185,6 +194,10 @@ class LogSimulation:
         if self.scheduler.chance(0.3):
             at_s = self._random.uniform(0.0, 0.3)
             self.scheduler.after(at_s, process.crash)
+
+    def _seal_some_log(self) -> None:
+        process = self.world.process("sealer")
+        process.run(_ignoring(administration.seal(process, self._random.choice(self._names))))
 
     def _sweep(self) -> None:
         process = self.world.process("janitor")
@@ -236,6 +249,8 @@ class LogSimulation:
         history = self.world.logs.current.get(name)
         if history is not None and history.manifest.dropped:
             return await administration.delete(process, name)
+        if history is not None and history.manifest.sealed:
+            return True
         leader = Leader(process, name, self.profile)
         return await leader.lead(bursts)
 
@@ -302,6 +317,7 @@ class LogSimulation:
     def _step(self) -> bool:
         stepped = self.scheduler.step()
         check(self.world.logs)
+        check_ledgers(self.world.oracle)
         if self.scheduler.steps > STEPS_MAX:
             raise self._error(f"more than {STEPS_MAX} steps")
         return stepped

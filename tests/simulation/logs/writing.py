@@ -6,7 +6,7 @@ from typing import Final
 
 from dlog.aio.log import Log
 from dlog.aio.segments import STAMP_INCARNATION
-from dlog.errors import LostOwnership, NoSuchLog
+from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.position import RecordId
 from leader import NotElected, Term, campaign
 from ledger.errors import LogError, TooManyPending
@@ -83,7 +83,7 @@ class Leader:
                 client=process.ledgers,
                 term=term,
             )
-        except (LostOwnership, NoSuchLog) as error:
+        except (LostOwnership, NoSuchLog, LogSealed) as error:
             return self._not_opened(error)
         except LogError as error:
             if not error.retryable:
@@ -93,16 +93,22 @@ class Leader:
             self.opening = False
             if term is not None and current and not term.is_current():
                 process.mark("term_lost_while_opening")
-        incarnation = incarnation_of(log)
+        incarnation = self._opened(log)
+        await self._write(log, incarnation, bursts)
+        await self._leave(log)
+        await asyncio.sleep(0)
+        assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
+        return True
+
+    def _opened(self, log: Log) -> str:
+        """Report what was opened; return its incarnation."""
+        process, incarnation = self.process, incarnation_of(log)
         process.note(f"opened {self.name} as epoch {log.epoch}, last offset {log.last_offset}")
         process.mark("log_opened")
         process.world.logs.opened(incarnation, process.name, log.epoch, log.last_offset + 1)
         txid = log.last_txid
         self._txid = TXID_START if txid is None else txid
-        await self._write(log, incarnation, bursts)
-        await asyncio.sleep(0)
-        assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
-        return True
+        return incarnation
 
     def _not_opened(self, error: LogError) -> bool:
         self.process.note(f"could not open {self.name}: {error}")
@@ -118,7 +124,6 @@ class Leader:
                 await self._burst(log, incarnation)
         except LogError as error:
             self._failed(error)
-        await self._leave(log)
 
     async def _burst(self, log: Log, incarnation: str) -> None:
         for _ in range(self._random.choice((1, 1, 2, 5))):

@@ -15,6 +15,7 @@
 | ledgers_are_not_deleted_early | only what no manifest lists, or ever will |
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
+| standbys_are_up_to_date | who is promoted has applied all that is in the log |
 | no_ledger_leaks_for_ever | at the end each ledger is a segment of a log |
 
 Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.

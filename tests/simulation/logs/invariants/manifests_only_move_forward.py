@@ -24,6 +24,10 @@ def _backwards(before: Manifest, after: Manifest) -> str | None:
         return f"trim point {after.trim_offset} after {before.trim_offset}"
     if after.next_segment < before.next_segment:
         return f"next segment {after.next_segment} after {before.next_segment}"
+    if before.sealed and not after.sealed:
+        return "a sealed log is open again"
+    if before.sealed and not after.dropped and after.sealed_end != before.sealed_end:
+        return f"the end of a sealed log moved from {before.sealed_end} to {after.sealed_end}"
     if before.dropped and not after.dropped:
         return "a dropped log is there again"
     if after.sealed_end < before.sealed_end:

@@ -1,7 +1,7 @@
 """After an open, no writer that opened before acknowledges what it is given from then on.
 
 What it had been given earlier it may still acknowledge: recovery kept it. The same holds from
-the moment the log's deletion was confirmed.
+the moment it was confirmed that the log is deleted, or sealed for good.
 """
 
 from tests.simulation.logs.oracle import LogHistory
@@ -17,6 +17,8 @@ def broken(history: LogHistory) -> str | None:
                     f"{append.who} of epoch {append.epoch} acknowledged {append.payload!r}, "
                     f"appended after {other.who} had opened as epoch {other.epoch}"
                 )
+        if history.sealed is not None and history.sealed < append.submitted:
+            return f"{append.who} acknowledged {append.payload!r} after the log was sealed"
         if history.dropped is not None and history.dropped < append.submitted:
             return f"{append.who} acknowledged {append.payload!r} after the log was deleted"
     return None
