@@ -6,8 +6,12 @@ from dlog.errors import (
     AppendOutcomeUnknown,
     AppendRejected,
     BarrierNotReached,
+    BatchTooLarge,
+    CloseTimedOut,
+    CodecMissing,
     ConsumerBusy,
     ConsumerFenced,
+    EpochChanged,
     InvalidName,
     InvalidPosition,
     InvalidSettings,
@@ -26,10 +30,10 @@ from dlog.errors import (
     UnexpectedOffset,
 )
 from dlog.log import Log
-from dlog.position import DLSN, Record, RecordId, Timestamp, Txid
+from dlog.position import DLSN, Record, RecordId, RecordIds, Timestamp, Txid
 from dlog.reading import Consumer, ManyReader, Reader
 from dlog.recordbatch import Codec
-from dlog.settings import LogSettings
+from dlog.settings import LogSettings, parse_settings
 from dlog.standby import Standby
 from ledger.errors import LogError, TooManyPending
 
@@ -40,10 +44,14 @@ __all__ = [
     "AppendOutcomeUnknown",
     "AppendRejected",
     "BarrierNotReached",
+    "BatchTooLarge",
+    "CloseTimedOut",
     "Codec",
+    "CodecMissing",
     "Consumer",
     "ConsumerBusy",
     "ConsumerFenced",
+    "EpochChanged",
     "InvalidName",
     "InvalidPosition",
     "InvalidSettings",
@@ -61,6 +69,7 @@ __all__ = [
     "Reader",
     "Record",
     "RecordId",
+    "RecordIds",
     "RecordTooLarge",
     "RollPostponed",
     "Standby",
@@ -71,4 +80,5 @@ __all__ = [
     "Txid",
     "TxidOutOfOrder",
     "UnexpectedOffset",
+    "parse_settings",
 ]

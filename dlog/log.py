@@ -11,7 +11,7 @@ many threads gather in a queue that costs the loop one wake-up per batch. A hand
 used by several threads, but not across a fork (`UsedAfterFork`).
 """
 
-import os
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -21,25 +21,35 @@ from types import TracebackType
 from typing import Final, Self
 
 from dlog import aio
+from dlog.aio.append_future import resolve_many
 from dlog.aio.barriers import BARRIER_S
+from dlog.aio.columns import Columns, Payload, checked, checked_many
 from dlog.aio.consumer import OnTrimmed
-from dlog.aio.log import LAST_BYTES_MAX, Payload, checked
+from dlog.aio.healing import HEAL_S
+from dlog.aio.log import LAST_BYTES_MAX
 from dlog.aio.port import Leadership
 from dlog.aio.trimming import Before
-from dlog.aio.writer import LogWriter
+from dlog.aio.writer import CLOSE_S, LogWriter
 from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed, UsedAfterFork
-from dlog.loop_thread import LoopThread
-from dlog.position import Record, RecordId, Start, Stop
+from dlog.loop_thread import LoopThread, forks
+from dlog.outcome import Outcome
+from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.protocol.packer import RECORD_CHARGE
 from dlog.reading import Consumer, ManyReader, Reader
 from dlog.settings import LogSettings
-from ledger.errors import LogError
+from ledger.errors import LogError, TooManyPending
 
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of appends that wait for the loop; beyond that the calling thread waits."""
 
 
-_Queued = tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
+_Queued = (
+    tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
+    | tuple[Future[RecordIds], int, Columns, int | None]
+)
+"""An append: its future, its columns, the expected offset. Or one of many: its future, its size,
+their columns, the expected offset."""
 
 
 class Log:
@@ -55,7 +65,7 @@ class Log:
         self._queued_bytes = 0
         self._draining = False
         """True while the loop was told, or knows, that the queue is not empty."""
-        self._newest: AppendFuture | None = None
+        self._newest: Future[RecordId] | Future[RecordIds] | None = None
         self._closed = False
 
     @classmethod
@@ -69,6 +79,7 @@ class Log:
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
+        heal_s: float = HEAL_S,
     ) -> Self:
         """See `dlog.aio.Log.open`."""
         thread = LoopThread.get()
@@ -81,6 +92,7 @@ class Log:
             settings=settings,
             expected_epoch=expected_epoch,
             owner=owner,
+            heal_s=heal_s,
         )
         log = thread.run(opening)
         return cls(log, log.writer, thread)
@@ -203,23 +215,79 @@ class Log:
     ) -> Future[RecordId]:
         """Append one record; return a future that resolves as `dlog.aio.Log.append_async`'s.
 
-        Blocks while very much is pending, instead of raising `TooManyPending`."""
-        self._check_process()
-        columns = checked(payload, key, txid, timestamp_ms)
+        Blocks while very much is pending, instead of raising `TooManyPending`; but in a future's
+        callback, which runs on the loop that makes room, it raises that."""
+        if (
+            type(payload) is not bytes
+            or key is not None
+            or txid is not None
+            or timestamp_ms is not None
+        ):
+            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
         ticket = AppendFuture()
+        size = len(payload) + RECORD_CHARGE
+        if not self._enqueue(
+            ticket, size, (ticket, payload, key, txid, timestamp_ms, expected_offset)
+        ):
+            ticket.attach(Outcome.refused(LogClosed(self.name)), 0)
+        return ticket
+
+    def append_many(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordIds:
+        """See `dlog.aio.Log.append_many`."""
+        return self.append_many_async(
+            payloads,
+            keys=keys,
+            txids=txids,
+            timestamps_ms=timestamps_ms,
+            expected_offset=expected_offset,
+        ).result()
+
+    def append_many_async(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> Future[RecordIds]:
+        """As `append_many`, but return one future for all. Blocks as `append_async`."""
+        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        future: Future[RecordIds] = Future()
+        future.set_running_or_notify_cancel()  # an append cannot be taken back
+        size = sum(map(len, columns[0])) + RECORD_CHARGE * len(columns[0])
+        if not self._enqueue(future, size, (future, size, columns, expected_offset)):
+            future.set_exception(LogClosed(self.name))
+        return future
+
+    def _enqueue(
+        self, future: Future[RecordId] | Future[RecordIds], size: int, queued: _Queued
+    ) -> bool:
+        """Hand *queued* to the loop, once there is room; return False if the log is closed."""
+        if self._thread.generation != forks.generation:
+            raise UsedAfterFork(self.name)
         with self._lock:
             while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
+                if self._thread.is_current():
+                    raise TooManyPending(self._queued_bytes, QUEUED_BYTES_MAX)
                 self._room.wait()
             if self._closed:
-                ticket.set_exception(LogClosed(self.name))
-                return ticket
-            self._queue.append((ticket, *columns, expected_offset))
-            self._queued_bytes += len(columns[0])
-            self._newest = ticket
+                return False
+            self._queue.append(queued)
+            self._queued_bytes += size
+            self._newest = future
             wake, self._draining = not self._draining, True
         if wake:
             self._thread.loop.call_soon_threadsafe(self._drain)
-        return ticket
+        return True
 
     def flush(self) -> None:
         """Return once every append made before is confirmed; raise if one cannot be."""
@@ -250,12 +318,13 @@ class Log:
     def seal(self) -> None:
         """End the log for good, and close it; see `dlog.aio.Log.seal`."""
         if self._begin_to_close():
+            self._settle()
             self._thread.run(self._log.seal())
 
-    def close(self) -> None:
-        """Confirm what is pending, then let the log go. Raises what could not be appended."""
+    def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+        """See `dlog.aio.Log.close`."""
         if self._begin_to_close():
-            self._thread.run(self._log.close())
+            self._thread.run(self._close(timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -280,11 +349,10 @@ class Log:
                 return False
             self._closed = True
             self._room.notify_all()
-        self._settle()
         return True
 
     def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
+        if self._thread.generation != forks.generation:
             raise UsedAfterFork(self.name)
 
     def _settle(self) -> None:
@@ -300,10 +368,15 @@ class Log:
         queue, writer = self._queue, self._writer
         drained = taken = 0
         while queue and writer.has_room:
-            ticket, payload, key, txid, timestamp_ms, expected_offset = queue.popleft()
+            queued = queue.popleft()
             taken += 1
-            drained += len(payload)
-            writer.submit(ticket, payload, key, txid, timestamp_ms, expected_offset)
+            if len(queued) == 6:
+                ticket, payload, key, txid, timestamp_ms, expected_offset = queued
+                drained += len(payload) + RECORD_CHARGE
+                ticket.attach(*writer.submit(payload, key, txid, timestamp_ms, expected_offset))
+            else:
+                drained += queued[1]
+                self._append_many(*queued)
         with self._lock:
             self._queued_bytes -= drained
             if self._queued_bytes < QUEUED_BYTES_MAX:
@@ -315,6 +388,33 @@ class Log:
             writer.when_room(self._drain)
         elif taken:
             self._thread.loop.call_soon(self._drain)
+
+    def _append_many(
+        self, future: Future[RecordIds], _: int, columns: Columns, expected_offset: int | None
+    ) -> None:
+        try:
+            parts = self._writer.submit_many(*columns, expected_offset)
+        except LogError as error:
+            future.set_exception(error)
+        else:
+            resolve_many(future, parts)
+
+    async def _close(self, timeout_s: float | None) -> None:
+        """Hand over what is queued, as fast as there is room, then close."""
+        began = self._thread.loop.time()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._queue:
+                    await self._writer.room()
+                    self._drain()
+        except TimeoutError:
+            pass  # the writer tells what was pending
+        if timeout_s is not None:
+            timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
+        try:
+            await self._log.close(timeout_s=timeout_s)
+        finally:
+            self._drain()  # refuses what is left
 
 
 class _LocalView:

@@ -8,7 +8,6 @@ async for record in await Log.tail("flights"):
 """
 
 import asyncio
-import operator
 import os
 import secrets
 import socket
@@ -17,10 +16,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog.aio.append_future import AppendFuture, resolve_many
 from dlog.aio.barriers import BARRIER_S, acknowledged_end
+from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.connecting import connect
 from dlog.aio.consumer import Consumer, OnTrimmed
 from dlog.aio.dropping import finish_drop
+from dlog.aio.healing import HEAL_S
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.many import ManyReader
 from dlog.aio.opening import TakeoverDriver
@@ -30,20 +32,17 @@ from dlog.aio.ranges import PATIENCE_S
 from dlog.aio.reader import Reader
 from dlog.aio.sealing import seal
 from dlog.aio.trimming import Before, Keep, trim_target
-from dlog.aio.writer import LogWriter
+from dlog.aio.writer import CLOSE_S, LogWriter
 from dlog.errors import InvalidPosition, LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
-from dlog.position import Record, RecordId, Start, Stop
+from dlog.position import Record, RecordId, RecordIds, Start, Stop
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
-from ledger.errors import LogError
-
-Payload = bytes | bytearray | memoryview
+from ledger.errors import LogError, TooManyPending
 
 LAST_BYTES_MAX = 64 * 1024 * 1024
 """How much `Log.last` returns at most unless told otherwise."""
-_TIMESTAMP_MS_MAX = 2**62
 
 
 class Log:
@@ -53,7 +52,7 @@ class Log:
         self._writer = writer
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
-        self._new_future = asyncio.get_running_loop().create_future
+        self._loop = asyncio.get_running_loop()
 
     @classmethod
     async def open(
@@ -66,6 +65,7 @@ class Log:
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
+        heal_s: float = HEAL_S,
         client: Ledgers | None = None,
     ) -> Self:
         """Take the log over for writing: whoever wrote it before cannot any more.
@@ -74,8 +74,9 @@ class Log:
         here. With *term*, leadership is checked between the steps. With *expected_epoch* the log
         is taken over only if that is still its epoch (`Log.epoch` of its last writer; 0: it never
         had one), and otherwise nobody is disturbed. *owner* is told to people who ask who
-        writes the log; host and process unless given. *client* is used and left open; without
-        it, one is made for *uri*.
+        writes the log; host and process unless given. After trouble that may pass the writer
+        heals by itself, if it can within *heal_s* (0: never); appends wait meanwhile. *client*
+        is used and left open; without it, one is made for *uri*.
 
         Raises `InvalidName`, `InvalidSettings`, `NoSuchLog` (with *create* False), `LogSealed`,
         `EpochChanged`, `LostOwnership`, `TakeoverFailed`, and what connecting raises."""
@@ -95,7 +96,9 @@ class Log:
                 owner=this_process() if owner is None else owner,
                 expected_epoch=expected_epoch,
             )
-            writer = LogWriter(ledgers, node, await driver.run(), now_ms=now_ms)
+            writer = LogWriter(
+                ledgers, node, await driver.run(), now_ms=now_ms, term=term, heal_s=heal_s
+            )
         except BaseException:
             if owns:
                 await ledgers.close()
@@ -310,15 +313,69 @@ class Log:
     ) -> asyncio.Future[RecordId]:
         """Append one record; return a future, which resolves in any case.
 
-        Records keep the order of the calls. *txid* must not be below the one before;
+        Records keep the order of the calls. Cancelling the future does not take the record
+        back. *txid* must not be below the one before;
         *expected_offset* appends only if the record gets that offset. The future fails with
         `RecordTooLarge`, `TxidOutOfOrder`, `UnexpectedOffset`, `LogClosed`,
         `LostOwnership`, `AppendFailed` (all: certainly not appended), or
         `AppendOutcomeUnknown`. Raises `TooManyPending` at once, and `TypeError`."""
-        columns = checked(payload, key, txid, timestamp_ms)
-        ticket: asyncio.Future[RecordId] = self._new_future()
-        self._writer.submit(ticket, *columns, expected_offset)
-        return ticket
+        if (
+            type(payload) is not bytes
+            or key is not None
+            or txid is not None
+            or timestamp_ms is not None
+        ):
+            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
+        outcome, slot = self._writer.submit(payload, key, txid, timestamp_ms, expected_offset)
+        return AppendFuture(outcome, slot, self._loop)
+
+    async def append_many(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordIds:
+        """Append records behind each other and wait until none can be lost; return their ids.
+
+        Far cheaper than one append each. *keys*, *txids* and *timestamps_ms* have a value or
+        None for each record; *expected_offset* is for the first one. Up to 32 MiB. All are
+        refused or none; what is taken stays together. Up to 512 KiB (and 65,536 records) is
+        kept or lost as one; of more, a crash may keep the first ones. Waits for room first if
+        much is pending. Raises `BatchTooLarge`, ValueError if there is no record or a column
+        has another length, and what `append_async` resolves to or raises."""
+        await self._writer.room()
+        return await self.append_many_async(
+            payloads,
+            keys=keys,
+            txids=txids,
+            timestamps_ms=timestamps_ms,
+            expected_offset=expected_offset,
+        )
+
+    def append_many_async(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> asyncio.Future[RecordIds]:
+        """As `append_many`, but return one future for all. Raises `TooManyPending` at once."""
+        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        future: asyncio.Future[RecordIds] = self._loop.create_future()
+        try:
+            parts = self._writer.submit_many(*columns, expected_offset)
+        except TooManyPending:
+            raise
+        except LogError as error:
+            future.set_exception(error)
+        else:
+            resolve_many(future, parts)
+        return future
 
     async def flush(self) -> None:
         """Return once every append made before is confirmed; raise if one cannot be."""
@@ -362,10 +419,15 @@ class Log:
         finally:
             await self.close()
 
-    async def close(self) -> None:
-        """Confirm what is pending, then let the log go. Raises what could not be appended."""
+    async def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+        """Confirm what is pending, then let the log go. Raises what could not be appended.
+
+        Takes up to *timeout_s* (None: as long as it takes): appends that are not confirmed
+        then fail, and this raises `CloseTimedOut`. If only the last segment cannot be sealed in
+        time, because the metadata store is away, that is no failure: every record is kept, and
+        the next open seals it."""
         try:
-            await self._writer.close()
+            await self._writer.close(timeout_s)
         finally:
             if self._owns_ledgers:
                 self._owns_ledgers = False
@@ -394,31 +456,6 @@ class Log:
             await self.close()
 
 
-def checked(
-    payload: Payload, key: Payload | None, txid: int | None, timestamp_ms: int | None
-) -> tuple[bytes, bytes | None, int | None, int | None]:
-    """Return the columns of one record, of the types that formats need, copied if mutable.
-
-    Raises `TypeError`, `ValueError`."""
-    if type(payload) is not bytes:
-        payload = as_bytes(payload, "payload")
-    if key is not None and type(key) is not bytes:
-        key = as_bytes(key, "key")
-    if txid is not None and type(txid) is not int:
-        txid = operator.index(txid)
-    if timestamp_ms is not None:
-        timestamp_ms = operator.index(timestamp_ms)
-        if not -_TIMESTAMP_MS_MAX <= timestamp_ms <= _TIMESTAMP_MS_MAX:
-            raise ValueError(f"timestamp_ms={timestamp_ms} is no time in milliseconds")
-    return payload, key, txid, timestamp_ms
-
-
-def as_bytes(value: object, what: str) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
-    return bytes(value)
-
-
 def this_process() -> str:
     """Return how people may find this process."""
     return f"{socket.gethostname()}:{os.getpid()}"
@@ -440,5 +477,4 @@ async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | N
     """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
     await finish_drop(ledgers, node)
     manifest = Manifest(incarnation=secrets.token_hex(8), settings=settings or LogSettings())
-    await node.create(manifest)
-    return manifest
+    return await node.create(manifest)

@@ -65,6 +65,10 @@ class TakeoverDriver:
                 event = await self._execute(effect)
             except LogError as error:
                 event = protocol.StepFailed(error)
+            except asyncio.CancelledError:
+                if self._ledger is not None:
+                    await self._ledger.abandon()
+                raise
 
     def _must_lead(self, effect: protocol.TakeoverEffect) -> bool:
         return (

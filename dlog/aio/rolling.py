@@ -108,6 +108,12 @@ class Roller:
                 future.set_exception(error)
         self._waiting.clear()
 
+    def leave(self) -> list[asyncio.Future[None]]:
+        """Roll no more, without an error; return what waits for a roll."""
+        self._run.stop()
+        waiting, self._waiting = self._waiting, []
+        return [future for _, future in waiting]
+
     def _execute(self, effect: protocol.RollEffect) -> None:
         match effect:
             case protocol.HoldAdds():

@@ -14,6 +14,7 @@ from dlog.aio.port import Ledgers
 from dlog.errors import InvalidPosition, LogSealed, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import DLSN
+from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
@@ -102,8 +103,9 @@ def test_refusals_come_through_the_future_and_type_errors_at_once(cluster: FakeC
 def test_a_calling_thread_waits_while_too_much_is_queued(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", 100)
-    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", 100)
+    bound = 2 * (50 + RECORD_CHARGE)
+    monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", bound)
+    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", bound)
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []

@@ -15,7 +15,6 @@ from dlog.aio.segments import header_of, opened, seal_of
 from dlog.aio.writer import LogWriter
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
-from dlog.position import entry_record_ids
 from dlog.protocol import takeover
 from dlog.protocol.cursor import Cursor, CursorEffect
 from dlog.protocol.edits import Edit, check_writable, trim
@@ -274,13 +273,10 @@ def jumps_over_what_was_trimmed(patch: Patch) -> None:
 def acknowledges_what_it_has_only_sent(patch: Patch) -> None:
     honest = LogWriter._send
 
-    def send(self: LogWriter, group: "Group[writer.Ticket]") -> None:
+    def send(self: LogWriter, group: Group) -> None:
         offset = self._sent_offset
         honest(self, group)
-        ids = entry_record_ids(offset, self._segment, self._packer.in_flight, group.count)
-        for ticket, record_id in zip(group.tickets, ids, strict=True):
-            if not ticket.done():
-                ticket.set_result(record_id)
+        group.outcome.confirm(offset, self._segment, self._packer.in_flight)
 
     patch.set(LogWriter, "_send", send)
 
