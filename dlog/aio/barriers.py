@@ -26,7 +26,7 @@ from dlog.aio.tails import tail_of
 from dlog.errors import BarrierNotReached, NoSuchLog
 from dlog.manifest import Manifest, Segment
 from dlog.position import DLSN
-from ledger.errors import LogError
+from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import NO_ENTRY
 from ledger.log_events import get_logger
 
@@ -60,7 +60,8 @@ async def acknowledged_end(
             raise
         except LogError as error:
             # A ledger that is gone was trimmed or dropped after the manifest was read.
-            if isinstance(error, NoSuchLog) or loop.time() + RETRY_S >= deadline:
+            may_pass = error.retryable or isinstance(error, NoSuchLedger)
+            if not may_pass or loop.time() + RETRY_S >= deadline:
                 raise
             await asyncio.sleep(RETRY_S)
 
