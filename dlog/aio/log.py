@@ -37,6 +37,7 @@ from dlog.errors import InvalidPosition, LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
 from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.recordbatch import check_codec
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending
@@ -79,7 +80,8 @@ class Log:
         is used and left open; without it, one is made for *uri*.
 
         Raises `InvalidName`, `InvalidSettings`, `NoSuchLog` (with *create* False), `LogSealed`,
-        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, and what connecting raises."""
+        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`, and what connecting
+        raises."""
         check_name(name)
         chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)
@@ -475,6 +477,7 @@ async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings
 
 async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> Manifest:
     """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
+    check_codec((settings or LogSettings()).codec)
     await finish_drop(ledgers, node)
     manifest = Manifest(incarnation=secrets.token_hex(8), settings=settings or LogSettings())
     return await node.create(manifest)

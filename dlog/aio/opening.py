@@ -11,6 +11,7 @@ from dlog.aio.segments import seal_of, stamp
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol import takeover as protocol
+from dlog.recordbatch import check_codec
 from ledger.errors import BadVersion, LogError
 
 
@@ -84,6 +85,7 @@ class TakeoverDriver:
                     manifest, version = await self._node.read()
                 except NoSuchLog:
                     return protocol.ManifestRead(None, -1)
+                check_codec(manifest.settings.codec)  # before anybody is fenced
                 return protocol.ManifestRead(manifest, version)
             case protocol.RecoverSegment():
                 sealed = await seal_of(
