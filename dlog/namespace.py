@@ -9,6 +9,7 @@ a *client* to use.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dlog.aio.auditing import AuditProgress, AuditReport, audit
 from dlog.aio.connecting import connect, connected
 from dlog.aio.dropping import drop
 from dlog.aio.log import create
@@ -28,12 +29,15 @@ from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 
 __all__ = [
+    "AuditProgress",
+    "AuditReport",
     "LogChange",
     "LogInfo",
     "LogTail",
     "LogWatch",
     "TailTracker",
     "TrimPlan",
+    "audit_namespace",
     "create_log",
     "delete_log",
     "list_logs",
@@ -268,3 +272,19 @@ async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | Non
             await drop(ledgers, node)
             raise NoSuchLog(name)
         await drop(ledgers, node)
+
+
+async def audit_namespace(
+    *,
+    repair: bool = False,
+    on_progress: Callable[[AuditProgress], None] = lambda _: None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> AuditReport:
+    """Compare all logs with all ledgers: what is missing, leaked, or left half done.
+
+    Changes nothing unless *repair*: then what is provably leaked is deleted, as the janitor
+    does it, and deletions that have begun are finished. Lost records cannot be repaired. May
+    run beside everything else. Raises what listing logs and ledgers raises."""
+    async with connected(uri, client) as ledgers:
+        return await audit(ledgers, repair=repair, on_progress=on_progress)

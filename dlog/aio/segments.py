@@ -2,20 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
+from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from dlog.protocol.seek import Entry, Found, ReachedTime, Seek, Wanted
 from dlog.recordbatch import BatchHeader, decode_batch, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
-
-STAMP_LOG: Final = "dlog.log"
-STAMP_INCARNATION: Final = "dlog.incarnation"
-STAMP_SEGMENT: Final = "dlog.segment"
 
 
 def stamp(log: str, incarnation: str, segment: int) -> dict[str, bytes]:

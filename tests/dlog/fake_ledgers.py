@@ -8,7 +8,7 @@ Every call can be made to fail or to wait by `before`.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.entry import Digest
@@ -303,6 +303,15 @@ class FakeLedgers:
             ledger.state = LedgerState.CLOSED
             ledger.tell()
         return ledger.metadata
+
+    async def describe(self, ledger_id: LedgerId) -> LedgerMetadata:
+        await self.cluster.run_hook("describe", ledger_id)
+        return self.cluster.ledger(ledger_id).metadata
+
+    async def list(self) -> AsyncIterator[LedgerId]:
+        await self.cluster.run_hook("list")
+        for ledger_id in sorted(self.cluster.ledgers):
+            yield ledger_id
 
     async def delete(self, ledger_id: LedgerId) -> None:
         await self.cluster.run_hook("delete", ledger_id)

@@ -2,10 +2,10 @@
 
 from dlog.aio.dropping import finish_drop
 from dlog.aio.manifests import ManifestNode, delete_listed
-from dlog.aio.segments import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from dlog.errors import InvalidPosition, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.namespace import delete_log, seal_log, truncate_log
+from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from tests.simulation.logs.process import Process

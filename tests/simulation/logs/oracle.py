@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
-from dlog.aio.segments import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from dlog.manifest import Manifest
 from dlog.position import DLSN
 from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from tests.simulation.oracle import LedgerHistory, Oracle
@@ -101,8 +101,8 @@ class ConsumerHistory:
     """All that the metadata store ever held, in order."""
     delivered: dict[int, None] = field(default_factory=dict)
     """Offsets of records that one of its processes was given."""
-    committed: list[tuple[str, int]] = field(default_factory=list)
-    """(process, epoch) of each commit that was confirmed."""
+    committed: list[tuple[str, int, int]] = field(default_factory=list)
+    """(process, its epoch, epoch when it began to commit) of each that moved the position."""
 
 
 @dataclass(slots=True, eq=False)
@@ -286,9 +286,13 @@ class LogOracle:
         """One of the processes of *consumer*, an incarnation, was given a record."""
         self.history(self._consumers[consumer]).consumers[consumer].delivered[offset] = None
 
-    def committed(self, consumer: str, who: str, epoch: int) -> None:
+    def consumer_epoch(self, consumer: str) -> int:
+        """Return the epoch that the metadata store holds now."""
+        return self.histories[self._consumers[consumer]].consumers[consumer].states[-1].epoch
+
+    def committed(self, consumer: str, who: str, epoch: int, began_in: int) -> None:
         history = self.history(self._consumers[consumer])
-        history.consumers[consumer].committed.append((who, epoch))
+        history.consumers[consumer].committed.append((who, epoch, began_in))
 
     def truncates(self, incarnation: str, before: int) -> None:
         history = self.history(incarnation)

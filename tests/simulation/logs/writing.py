@@ -5,9 +5,9 @@ from functools import partial
 from typing import Final
 
 from dlog.aio.log import Log
-from dlog.aio.segments import STAMP_INCARNATION
 from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.position import RecordId
+from dlog.protocol.orphans import STAMP_INCARNATION
 from leader import NotElected, Term, campaign
 from ledger.errors import LogError, TooManyPending
 from tests.simulation.logs.oracle import Append
