@@ -10,6 +10,7 @@ PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 SEED ?=
 SEEDS ?=
+LOGS ?=
 ZK ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -22,7 +23,8 @@ help:
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make fix               format and repair what can be repaired'
-	@echo 'make sim [SEED=n | SEEDS=a:b]   the simulator: one seed, or those from a up to b'
+	@echo 'make sim [LOGS=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, or of logs: one seed,'
+	@echo '                       or those from a up to b'
 	@echo 'make mutations         known bugs, put back one at a time: how many seeds find each'
 	@echo 'make transcripts       write the golden transcripts of the protocol anew'
 	@echo 'make bench             how many entries a second the wire and a bookie take'
@@ -87,7 +89,7 @@ proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 sim: $(STAMP)
-	$(PY) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 mutations: $(STAMP)
 	$(PY) -m tests.simulation.mutations

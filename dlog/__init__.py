@@ -1,9 +1,17 @@
 """dlog: a replicated log built from fenced ledgers. `dlog.aio` has the same names for asyncio."""
 
 from dlog.errors import (
+    AlreadyPromoted,
     AppendFailed,
     AppendOutcomeUnknown,
     AppendRejected,
+    BarrierNotReached,
+    BatchTooLarge,
+    CloseTimedOut,
+    CodecMissing,
+    ConsumerBusy,
+    ConsumerFenced,
+    EpochChanged,
     InvalidName,
     InvalidPosition,
     InvalidSettings,
@@ -11,7 +19,9 @@ from dlog.errors import (
     LogExists,
     LogSealed,
     LostOwnership,
+    NoSuchConsumer,
     NoSuchLog,
+    NotPromoted,
     RecordTooLarge,
     RollPostponed,
     TakeoverFailed,
@@ -19,18 +29,29 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnexpectedOffset,
 )
-from dlog.log import Log, Reader
-from dlog.position import DLSN, Record, RecordId, Txid
+from dlog.log import Log
+from dlog.position import DLSN, Record, RecordId, RecordIds, Timestamp, Txid
+from dlog.reading import Consumer, ManyReader, Reader
 from dlog.recordbatch import Codec
-from dlog.settings import LogSettings
+from dlog.settings import LogSettings, parse_settings
+from dlog.standby import Standby
 from ledger.errors import LogError, TooManyPending
 
 __all__ = [
     "DLSN",
+    "AlreadyPromoted",
     "AppendFailed",
     "AppendOutcomeUnknown",
     "AppendRejected",
+    "BarrierNotReached",
+    "BatchTooLarge",
+    "CloseTimedOut",
     "Codec",
+    "CodecMissing",
+    "Consumer",
+    "ConsumerBusy",
+    "ConsumerFenced",
+    "EpochChanged",
     "InvalidName",
     "InvalidPosition",
     "InvalidSettings",
@@ -41,16 +62,23 @@ __all__ = [
     "LogSealed",
     "LogSettings",
     "LostOwnership",
+    "ManyReader",
+    "NoSuchConsumer",
     "NoSuchLog",
+    "NotPromoted",
     "Reader",
     "Record",
     "RecordId",
+    "RecordIds",
     "RecordTooLarge",
     "RollPostponed",
+    "Standby",
     "TakeoverFailed",
+    "Timestamp",
     "TooManyPending",
     "Trimmed",
     "Txid",
     "TxidOutOfOrder",
     "UnexpectedOffset",
+    "parse_settings",
 ]

@@ -6,20 +6,32 @@
     |  |- InvalidSettings         settings of a log contradict each other
     |  |- InvalidPosition         no such place can be in this log
     |  |- RecordTooLarge
+    |  |- BatchTooLarge           more than one append_many may bring
+    |  |- CodecMissing            the library of a codec is not installed
     |  |- AppendRejected          the record was not sent; the log goes on without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
+    |  |- TooManyLogs             for one reader of many
+    |  |- TooManyConsumers        of one log
     |  |- LogClosed               appended after close
+    |  |- AlreadyPromoted         a standby leads, or stands for election
+    |  |- NotPromoted             a standby does not lead
     |  `- UsedAfterFork           the handle belongs to the parent process
     |- RemoteError
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
+    |  |- CloseTimedOut           closed before all appends were confirmed
     |  |- AppendFailed            not sent: the writer broke before; open the log again
     |  |- RollPostponed           the roll is not done yet; it goes on in the background
+    |  |- EpochChanged            somebody took the log over since; nothing was disturbed
     |  |- TakeoverFailed          others who open the log were faster each time
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
+    |  |- BarrierNotReached       nobody told in time whether the last records are committed
+    |  |- NoSuchConsumer
+    |  |- ConsumerBusy            another process has it open exclusively
+    |  |- ConsumerFenced          another process opened it exclusively since, or reset it
     |  `- ManifestTooLarge
     `- StorageError
        |- DamagedBatch            bytes are no record batch
@@ -62,6 +74,24 @@ class RecordTooLarge(CallerError):
         self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
 
 
+class BatchTooLarge(CallerError):
+    def __init__(self, log: str, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(
+            f"log {log!r}: {size_bytes} bytes of records in one call are over the limit of "
+            f"{size_bytes_max}; append them in several calls"
+        )
+        self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
+
+
+class CodecMissing(CallerError):
+    def __init__(self, codec: str, package: str) -> None:
+        super().__init__(
+            f"codec {codec} needs the package {package}, which cannot be imported here; "
+            f"install it (pip install {package}), or create the log with another codec"
+        )
+        self.codec, self.package = codec, package
+
+
 class AppendRejected(CallerError):
     """The record was refused before it was sent; the log is unchanged and still open."""
 
@@ -83,9 +113,38 @@ class UnexpectedOffset(AppendRejected):
         self.log, self.expected_offset, self.next_offset = log, expected_offset, next_offset
 
 
+class TooManyLogs(CallerError):
+    def __init__(self, logs_max: int) -> None:
+        super().__init__(f"one reader reads at most {logs_max} logs; use several readers")
+        self.logs_max = logs_max
+
+
+class TooManyConsumers(CallerError):
+    def __init__(self, log: str, consumers_max: int) -> None:
+        super().__init__(
+            f"log {log!r} has {consumers_max} consumers, the most there may be; "
+            "delete those that are not used any more"
+        )
+        self.log, self.consumers_max = log, consumers_max
+
+
 class LogClosed(HandleClosed):
     def __init__(self, log: str) -> None:
         super().__init__(f"log {log!r}")
+        self.log = log
+
+
+class AlreadyPromoted(CallerError):
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"log {log!r}: this standby leads already, or is being promoted; resign first"
+        )
+        self.log = log
+
+
+class NotPromoted(CallerError):
+    def __init__(self, log: str) -> None:
+        super().__init__(f"log {log!r}: this standby does not lead; promote it first")
         self.log = log
 
 
@@ -117,6 +176,19 @@ class AppendOutcomeUnknown(RemoteError):
         self.log, self.offset, self.reason = log, offset, reason
 
 
+class CloseTimedOut(RemoteError):
+    """Each append's future tells how that one ended."""
+
+    outcome_unknown = True
+
+    def __init__(self, log: str, records: int, timeout_s: float) -> None:
+        super().__init__(
+            f"log {log!r}: {records} records were not confirmed within {timeout_s:g} s of closing; "
+            "open the log and compare last_offset or last_txid"
+        )
+        self.log, self.records, self.timeout_s = log, records, timeout_s
+
+
 class RollPostponed(RemoteError):
     """The roll is not done yet; it goes on in the background, and so do appends."""
 
@@ -142,6 +214,19 @@ class AppendFailed(RemoteError):
             "open the log again to go on"
         )
         self.log, self.reason = log, reason
+
+
+class EpochChanged(RemoteError):
+    """A conditional open lost: whoever writes the log now was not disturbed."""
+
+    def __init__(self, log: str, expected_epoch: int, epoch: int, owner: str = "") -> None:
+        by = f" by {owner}" if owner else ""
+        super().__init__(
+            f"log {log!r} was taken over{by}: its epoch is {epoch}, not {expected_epoch}; "
+            "read what was appended since and decide again whether to open it"
+        )
+        self.log, self.expected_epoch, self.epoch = log, expected_epoch, epoch
+        self.owner = owner
 
 
 class TakeoverFailed(RemoteError):
@@ -193,6 +278,50 @@ class NotThereYet(RemoteError):
             "check that its bookies run, then read again"
         )
         self.log, self.offset, self.waited_s = log, offset, waited_s
+
+
+class NoSuchConsumer(RemoteError):
+    def __init__(self, log: str, consumer: str) -> None:
+        super().__init__(
+            f"log {log!r} has no consumer {consumer!r}: it was never made, or was deleted"
+        )
+        self.log, self.consumer = log, consumer
+
+
+class ConsumerBusy(RemoteError):
+    retryable = True
+
+    def __init__(self, log: str, consumer: str, owner: str) -> None:
+        super().__init__(
+            f"consumer {consumer!r} of log {log!r} is open exclusively by {owner or 'another'}; "
+            "wait until that process closes it or its session ends"
+        )
+        self.log, self.consumer, self.owner = log, consumer, owner
+
+
+class ConsumerFenced(RemoteError):
+    """Nothing was committed; what was processed since the last commit will be read again."""
+
+    def __init__(self, consumer: str, owner: str) -> None:
+        super().__init__(
+            f"consumer {consumer!r} was opened exclusively or reset by {owner or 'another'} since "
+            "it was opened here; open it again to go on from the position it has now"
+        )
+        self.consumer, self.owner = consumer, owner
+
+
+class BarrierNotReached(RemoteError):
+    """Bookies hold a record that may have been acknowledged, and nobody says that it is."""
+
+    retryable = True
+
+    def __init__(self, log: str, place: object, waited_s: float) -> None:
+        super().__init__(
+            f"log {log!r}: it was not told within {waited_s:g} s whether the records up to entry "
+            f"{place} are committed; its writer is slow or dead. Try again, or open the log for "
+            "writing, which decides it"
+        )
+        self.log, self.place, self.waited_s = log, place, waited_s
 
 
 class ManifestTooLarge(RemoteError):

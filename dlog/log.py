@@ -11,32 +11,45 @@ many threads gather in a queue that costs the loop one wake-up per batch. A hand
 used by several threads, but not across a fork (`UsedAfterFork`).
 """
 
-import os
+import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 from dlog import aio
-from dlog.aio.chunks import Chunk
-from dlog.aio.log import Payload, checked
+from dlog.aio.append_future import resolve_many
+from dlog.aio.barriers import BARRIER_S
+from dlog.aio.columns import Columns, Payload, checked, checked_many
+from dlog.aio.consumer import OnTrimmed
+from dlog.aio.healing import HEAL_S
+from dlog.aio.log import LAST_BYTES_MAX
 from dlog.aio.port import Leadership
-from dlog.aio.writer import LogWriter
+from dlog.aio.trimming import Before
+from dlog.aio.writer import CLOSE_S, LogWriter
 from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed, UsedAfterFork
-from dlog.loop_thread import LoopThread
-from dlog.position import Record, RecordId, Start, Stop
+from dlog.loop_thread import LoopThread, forks
+from dlog.outcome import Outcome
+from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.protocol.packer import RECORD_CHARGE
+from dlog.reading import Consumer, ManyReader, Reader
 from dlog.settings import LogSettings
-from ledger.errors import LogError
+from ledger.errors import LogError, TooManyPending
 
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of appends that wait for the loop; beyond that the calling thread waits."""
 
 
-_Queued = tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
+_Queued = (
+    tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
+    | tuple[Future[RecordIds], int, Columns, int | None]
+)
+"""An append: its future, its columns, the expected offset. Or one of many: its future, its size,
+their columns, the expected offset."""
 
 
 class Log:
@@ -52,7 +65,7 @@ class Log:
         self._queued_bytes = 0
         self._draining = False
         """True while the loop was told, or knows, that the queue is not empty."""
-        self._newest: AppendFuture | None = None
+        self._newest: Future[RecordId] | Future[RecordIds] | None = None
         self._closed = False
 
     @classmethod
@@ -63,12 +76,25 @@ class Log:
         uri: str | None = None,
         term: Leadership | None = None,
         create: bool = True,
-        settings: LogSettings | None = None,
+        settings: LogSettings | Mapping[str, object] | None = None,
+        expected_epoch: int | None = None,
+        owner: str | None = None,
+        heal_s: float = HEAL_S,
     ) -> Self:
         """See `dlog.aio.Log.open`."""
         thread = LoopThread.get()
         view = None if term is None else _LocalView(term)
-        log = thread.run(aio.Log.open(name, uri=uri, term=view, create=create, settings=settings))
+        opening = aio.Log.open(
+            name,
+            uri=uri,
+            term=view,
+            create=create,
+            settings=settings,
+            expected_epoch=expected_epoch,
+            owner=owner,
+            heal_s=heal_s,
+        )
+        log = thread.run(opening)
         return cls(log, log.writer, thread)
 
     @staticmethod
@@ -79,11 +105,62 @@ class Log:
         start: Start = "start",
         follow: bool = True,
         stop: Stop | None = None,
-    ) -> "Reader":
+    ) -> Reader:
         """See `dlog.aio.Log.tail`. The reader is an iterator of records; close it."""
         thread = LoopThread.get()
         reader = thread.run(aio.Log.tail(name, uri=uri, start=start, follow=follow, stop=stop))
         return Reader(reader, thread)
+
+    @staticmethod
+    def tail_many(
+        names: Iterable[str],
+        *,
+        uri: str | None = None,
+        start: Start | Mapping[str, Start] = "start",
+        follow: bool = True,
+    ) -> ManyReader:
+        """See `dlog.aio.Log.tail_many`. An iterator of (log, record); close it."""
+        thread = LoopThread.get()
+        many = thread.run(aio.Log.tail_many(names, uri=uri, start=start, follow=follow))
+        return ManyReader(many, thread)
+
+    @staticmethod
+    def consumer(
+        name: str,
+        log: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        exclusive: bool = False,
+        wait_s: float = 0.0,
+        follow: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> Consumer:
+        """See `dlog.aio.Log.consumer`. The consumer is an iterator of records; close it."""
+        thread = LoopThread.get()
+        opening = aio.Log.consumer(
+            name,
+            log,
+            uri=uri,
+            start=start,
+            exclusive=exclusive,
+            wait_s=wait_s,
+            follow=follow,
+            on_trimmed=on_trimmed,
+        )
+        return Consumer(thread.run(opening), thread)
+
+    @staticmethod
+    def last(
+        name: str, count: int = 1, *, uri: str | None = None, bytes_max: int = LAST_BYTES_MAX
+    ) -> list[Record]:
+        """See `dlog.aio.Log.last`."""
+        return LoopThread.get().run(aio.Log.last(name, count, uri=uri, bytes_max=bytes_max))
+
+    @staticmethod
+    def end_of(name: str, *, uri: str | None = None, timeout_s: float = BARRIER_S) -> int:
+        """See `dlog.aio.Log.end_of`."""
+        return LoopThread.get().run(aio.Log.end_of(name, uri=uri, timeout_s=timeout_s))
 
     @property
     def name(self) -> str:
@@ -138,23 +215,79 @@ class Log:
     ) -> Future[RecordId]:
         """Append one record; return a future that resolves as `dlog.aio.Log.append_async`'s.
 
-        Blocks while very much is pending, instead of raising `TooManyPending`."""
-        self._check_process()
-        columns = checked(payload, key, txid, timestamp_ms)
+        Blocks while very much is pending, instead of raising `TooManyPending`; but in a future's
+        callback, which runs on the loop that makes room, it raises that."""
+        if (
+            type(payload) is not bytes
+            or key is not None
+            or txid is not None
+            or timestamp_ms is not None
+        ):
+            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
         ticket = AppendFuture()
+        size = len(payload) + RECORD_CHARGE
+        if not self._enqueue(
+            ticket, size, (ticket, payload, key, txid, timestamp_ms, expected_offset)
+        ):
+            ticket.attach(Outcome.refused(LogClosed(self.name)), 0)
+        return ticket
+
+    def append_many(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordIds:
+        """See `dlog.aio.Log.append_many`."""
+        return self.append_many_async(
+            payloads,
+            keys=keys,
+            txids=txids,
+            timestamps_ms=timestamps_ms,
+            expected_offset=expected_offset,
+        ).result()
+
+    def append_many_async(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> Future[RecordIds]:
+        """As `append_many`, but return one future for all. Blocks as `append_async`."""
+        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        future: Future[RecordIds] = Future()
+        future.set_running_or_notify_cancel()  # an append cannot be taken back
+        size = sum(map(len, columns[0])) + RECORD_CHARGE * len(columns[0])
+        if not self._enqueue(future, size, (future, size, columns, expected_offset)):
+            future.set_exception(LogClosed(self.name))
+        return future
+
+    def _enqueue(
+        self, future: Future[RecordId] | Future[RecordIds], size: int, queued: _Queued
+    ) -> bool:
+        """Hand *queued* to the loop, once there is room; return False if the log is closed."""
+        if self._thread.generation != forks.generation:
+            raise UsedAfterFork(self.name)
         with self._lock:
             while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
+                if self._thread.is_current():
+                    raise TooManyPending(self._queued_bytes, QUEUED_BYTES_MAX)
                 self._room.wait()
             if self._closed:
-                ticket.set_exception(LogClosed(self.name))
-                return ticket
-            self._queue.append((ticket, *columns, expected_offset))
-            self._queued_bytes += len(columns[0])
-            self._newest = ticket
+                return False
+            self._queue.append(queued)
+            self._queued_bytes += size
+            self._newest = future
             wake, self._draining = not self._draining, True
         if wake:
             self._thread.loop.call_soon_threadsafe(self._drain)
-        return ticket
+        return True
 
     def flush(self) -> None:
         """Return once every append made before is confirmed; raise if one cannot be."""
@@ -168,21 +301,30 @@ class Log:
         self._settle()
         self._thread.run(self._log.roll())
 
-    def truncate(self, *, before: int) -> None:
-        """Remove the records below offset *before*. Raises `InvalidPosition` beyond the end."""
+    def truncate(
+        self,
+        *,
+        before: Before | None = None,
+        keep_bytes: int | None = None,
+        keep_age_s: float | None = None,
+    ) -> None:
+        """Remove the oldest records; see `dlog.aio.Log.truncate`."""
         self._check_process()
-        self._thread.run(self._log.truncate(before=before))
-
-    def close(self) -> None:
-        """Confirm what is pending, then let the log go. Raises what could not be appended."""
-        self._check_process()
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._room.notify_all()
         self._settle()
-        self._thread.run(self._log.close())
+        self._thread.run(
+            self._log.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s)
+        )
+
+    def seal(self) -> None:
+        """End the log for good, and close it; see `dlog.aio.Log.seal`."""
+        if self._begin_to_close():
+            self._settle()
+            self._thread.run(self._log.seal())
+
+    def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+        """See `dlog.aio.Log.close`."""
+        if self._begin_to_close():
+            self._thread.run(self._close(timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -199,8 +341,18 @@ class Log:
         with suppress(LogError):  # the error on its way says more
             self.close()
 
+    def _begin_to_close(self) -> bool:
+        """Refuse further appends and wait for those made; return False if it is closed."""
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+            self._room.notify_all()
+        return True
+
     def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
+        if self._thread.generation != forks.generation:
             raise UsedAfterFork(self.name)
 
     def _settle(self) -> None:
@@ -216,10 +368,15 @@ class Log:
         queue, writer = self._queue, self._writer
         drained = taken = 0
         while queue and writer.has_room:
-            ticket, payload, key, txid, timestamp_ms, expected_offset = queue.popleft()
+            queued = queue.popleft()
             taken += 1
-            drained += len(payload)
-            writer.submit(ticket, payload, key, txid, timestamp_ms, expected_offset)
+            if len(queued) == 6:
+                ticket, payload, key, txid, timestamp_ms, expected_offset = queued
+                drained += len(payload) + RECORD_CHARGE
+                ticket.attach(*writer.submit(payload, key, txid, timestamp_ms, expected_offset))
+            else:
+                drained += queued[1]
+                self._append_many(*queued)
         with self._lock:
             self._queued_bytes -= drained
             if self._queued_bytes < QUEUED_BYTES_MAX:
@@ -232,82 +389,32 @@ class Log:
         elif taken:
             self._thread.loop.call_soon(self._drain)
 
-
-class Reader:
-    """A reader of a log. Used by one thread at a time; an iterator and a context manager."""
-
-    def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
-        self._reader = reader
-        self._thread = thread
-        self._fetched: deque[list[Record]] = deque()
-        """Batches that were read; an interrupted call leaves its batch to the next one."""
-        self._records: Iterator[Record] = iter(())
-        self._position = reader.position
-
-    @property
-    def position(self) -> int:
-        """Offset of the record that is read next."""
-        return self._position
-
-    @property
-    def at_end(self) -> bool:
-        """True iff the stop was reached and every record before it was read."""
-        return self._reader.at_end and self._position == self._reader.position
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Record:
-        for record in self._records:
-            self._position = record.offset + 1
-            return record
-        batch = self._fetch(None)
-        if not batch:
-            raise StopIteration
-        self._records = iter(batch)
-        return next(self)
-
-    def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
-        """Return the records that are next in line; see `dlog.aio.Reader.read_batch`."""
-        batch = list(self._records) or self._fetch(timeout_s)
-        if batch:
-            self._position = batch[-1].offset + 1
-        return batch
-
-    def read_batches(self) -> Iterator[Chunk]:
-        """Yield what follows as chunks. Not to be mixed with reading records."""
-        chunks = self._reader.read_batches()
-        while (chunk := self._thread.run(_next(chunks))) is not None:
-            self._position = chunk.end
-            yield chunk
-
-    def close(self) -> None:
-        self._check_process()
-        self._thread.run(self._reader.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+    def _append_many(
+        self, future: Future[RecordIds], _: int, columns: Columns, expected_offset: int | None
     ) -> None:
-        self.close()
+        try:
+            parts = self._writer.submit_many(*columns, expected_offset)
+        except LogError as error:
+            future.set_exception(error)
+        else:
+            resolve_many(future, parts)
 
-    def _fetch(self, timeout_s: float | None) -> list[Record]:
-        self._check_process()
-        if not self._fetched:
-            self._thread.run(self._read(timeout_s))
-        return self._fetched.popleft()
-
-    async def _read(self, timeout_s: float | None) -> None:
-        self._fetched.append(await self._reader.read_batch(timeout_s=timeout_s))
-
-    def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise UsedAfterFork(self._reader.log)
+    async def _close(self, timeout_s: float | None) -> None:
+        """Hand over what is queued, as fast as there is room, then close."""
+        began = self._thread.loop.time()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._queue:
+                    await self._writer.room()
+                    self._drain()
+        except TimeoutError:
+            pass  # the writer tells what was pending
+        if timeout_s is not None:
+            timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
+        try:
+            await self._log.close(timeout_s=timeout_s)
+        finally:
+            self._drain()  # refuses what is left
 
 
 class _LocalView:
@@ -321,7 +428,3 @@ class _LocalView:
 
     async def verify(self) -> bool:
         return self._term.is_current()
-
-
-async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
-    return await anext(chunks, None)

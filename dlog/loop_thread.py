@@ -16,12 +16,23 @@ T = TypeVar("T")
 _EXIT_S: Final = 2.0
 
 
+class Forks:
+    """Counts the forks between the first process and this one; cheaper than asking for a pid."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+
+
+forks: Final = Forks()
+
+
 class LoopThread:
     _lock: ClassVar = threading.Lock()
     _current: ClassVar["LoopThread | None"] = None
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.generation = forks.generation
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dlog", daemon=True)
         self._thread.start()
@@ -40,7 +51,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* on the loop and return its result; cancel it if this thread is interrupted."""
-        if threading.current_thread() is self._thread:
+        if self.is_current():
             work.close()
             raise RuntimeError("the synchronous API was called on its own loop; use dlog.aio")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -49,6 +60,10 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def is_current(self) -> bool:
+        """Return whether the caller runs on this thread."""
+        return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -70,6 +85,7 @@ class LoopThread:
 
 def _after_fork() -> None:
     # The lock may have been held by a thread that does not exist here.
+    forks.generation += 1
     LoopThread._lock = threading.Lock()  # noqa: SLF001 - own class
     LoopThread._current = None  # noqa: SLF001
 

@@ -79,11 +79,17 @@ class Manifest:
     segments: tuple[Segment, ...] = ()
     next_segment: int = 1
     trim_offset: int = 0
+    trimmed_txid: int = NO_TXID
+    """The last txid of the segments that are not listed any more."""
     deleting: tuple[LedgerId, ...] = ()
     sealed: bool = False
     """Ended for good: nobody may append any more."""
     dropped: bool = False
     """Being deleted: nobody may open it any more."""
+    epoch: int = 0
+    """Number of the segment that the last takeover began with; 0: nobody ever wrote the log."""
+    owner: str = ""
+    """Who took the log over last: for people to read, nothing is decided by it."""
 
     def __post_init__(self) -> None:
         numbers = [segment.number for segment in self.segments]
@@ -93,6 +99,7 @@ class Manifest:
             "more segments are open than a takeover fences"
         )
         assert self.trim_offset >= 0
+        assert 0 <= self.epoch < self.next_segment, "the epoch is a segment's number"
         expected: int | None = self.segments[0].first_offset if self.segments else 0
         assert expected is not None, "the first segment's first offset is known"
         for before, segment in zip((None, *self.segments), self.segments, strict=False):
@@ -128,7 +135,7 @@ class Manifest:
         for segment in reversed(self.segments):
             if segment.sealed is not None:
                 return segment.sealed.last_txid
-        return NO_TXID
+        return self.trimmed_txid  # the only one listed is open
 
     def find(self, number: int) -> Segment | None:
         """Return the segment *number*, or None if it is not listed (any more)."""
@@ -150,6 +157,11 @@ class Manifest:
         segment = Segment(number, ledger_id, created_ms, first)
         return replace(self, segments=(*self.segments, segment), next_segment=number + 1)
 
+    def taken_over(self, number: int, ledger_id: LedgerId, created_ms: int, owner: str) -> Self:
+        """Return the manifest with a new last segment that begins a new epoch."""
+        manifest = self.with_segment(number, ledger_id, created_ms)
+        return replace(manifest, epoch=number, owner=owner)
+
     def with_sealed(self, number: int, sealed: Sealed) -> Self:
         """Return the manifest with segment *number* sealed. Requires all before it to be."""
         segments = list(self.segments)
@@ -167,19 +179,30 @@ class Manifest:
         trim = max(self.trim_offset, before)
         kept = list(self.segments)
         gone: list[LedgerId] = []
+        last_txid = self.trimmed_txid
         while len(kept) > 1:
-            end = kept[0].end_offset
-            if end is None or end > trim:
+            first, end = kept[0], kept[0].end_offset
+            if first.sealed is None or end is None or end > trim:
                 break
+            last_txid = first.sealed.last_txid
             gone.append(kept.pop(0).ledger_id)
         return replace(
-            self, trim_offset=trim, segments=tuple(kept), deleting=(*self.deleting, *gone)
+            self,
+            trim_offset=trim,
+            trimmed_txid=last_txid,
+            segments=tuple(kept),
+            deleting=(*self.deleting, *gone),
         )
 
-    def retained_from(self, now_ms: int) -> int:
-        """Return the offset below which the retention settings keep nothing."""
+    def retained_from(self, now_ms: int, *, processed: int | None = None) -> int:
+        """Return the offset below which the retention settings keep nothing.
+
+        *processed*: what lies below it, every consumer has processed; None: not known. Counts
+        only if the settings say that retention waits for consumers."""
         settings = self.settings
         trim = self.trim_offset
+        if settings.retention_waits_for_consumers and processed is None:
+            return trim
         held = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
         for segment in self.segments:
             end = segment.end_offset
@@ -190,6 +213,8 @@ class Manifest:
             too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
             too_much = bool(settings.retention_bytes) and held >= settings.retention_bytes
             if not (too_old or too_much):
+                break
+            if settings.retention_waits_for_consumers and end > (processed or 0):
                 break
             trim = max(trim, end)
         return trim
@@ -220,8 +245,11 @@ class Manifest:
             next_segment=self.next_segment,
             first_offset=segments[0].first_offset or 0 if segments else 0,
             trim_offset=self.trim_offset,
+            trimmed_txid=None if self.trimmed_txid == NO_TXID else self.trimmed_txid,
             sealed=self.sealed,
             dropped=self.dropped,
+            epoch=self.epoch,
+            owner=self.owner,
             settings=_encode_settings(self.settings),
             deleting=self.deleting,
             numbers=_differences(s.number for s in segments),
@@ -251,6 +279,8 @@ class Manifest:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
+        # The last segment's number is the epoch or above it.
+        epoch = node.epoch if node.HasField("epoch") else sum(node.numbers)
         try:
             return cls(
                 incarnation=node.incarnation,
@@ -258,9 +288,12 @@ class Manifest:
                 segments=tuple(_decode_segments(node)),
                 next_segment=node.next_segment,
                 trim_offset=node.trim_offset,
+                trimmed_txid=node.trimmed_txid if node.HasField("trimmed_txid") else NO_TXID,
                 deleting=tuple(LedgerId(x) for x in node.deleting),
                 sealed=node.sealed,
                 dropped=node.dropped,
+                epoch=epoch,
+                owner=node.owner,
             )
         except (AssertionError, ValueError, CallerError) as error:
             raise DamagedMetadata(path, str(error)) from error
@@ -314,6 +347,8 @@ def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
         roll_records=settings.roll_records,
         retention_bytes=settings.retention_bytes,
         retention_age_ms=round(settings.retention_age_s * 1000),
+        roll_idle_ms=round(settings.roll_idle_s * 1000),
+        retention_waits_for_consumers=settings.retention_waits_for_consumers,
     )
 
 
@@ -328,4 +363,6 @@ def _decode_settings(node: pb.SettingsNode) -> LogSettings:
         roll_records=node.roll_records,
         retention_bytes=node.retention_bytes,
         retention_age_s=node.retention_age_ms / 1000,
+        roll_idle_s=node.roll_idle_ms / 1000,
+        retention_waits_for_consumers=node.retention_waits_for_consumers,
     )

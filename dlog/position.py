@@ -4,11 +4,11 @@ A record has one *offset* (dense, for programs) and one *DLSN* (where it physica
 by DLSN is order by offset). Named tuples: a reader makes millions of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self, overload
 
 NO_OFFSET: Final = -1
 """Last offset of a log that never had a record."""
@@ -43,6 +43,50 @@ class RecordId(NamedTuple):
     dlsn: DLSN
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Records that follow each other in one entry."""
+
+    offset: int
+    segment: int
+    entry: int
+    slot: int
+    count: int
+
+
+class RecordIds(Sequence[RecordId]):
+    """What `append_many` resolves to: the ids of its records, in order; offsets are dense."""
+
+    __slots__ = ("_spans", "first_offset")
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = tuple(spans)
+        self.first_offset = self._spans[0].offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one."""
+        return self._spans[-1].offset + self._spans[-1].count
+
+    def __len__(self) -> int:
+        return self.end_offset - self.first_offset
+
+    @overload
+    def __getitem__(self, index: int, /) -> RecordId: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[RecordId]: ...
+    def __getitem__(self, index: int | slice, /) -> RecordId | list[RecordId]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        offset = range(self.first_offset, self.end_offset)[index]
+        span = next(s for s in self._spans if offset < s.offset + s.count)
+        slot = span.slot + offset - span.offset
+        return RecordId(offset, DLSN(span.segment, span.entry, slot))
+
+    def __repr__(self) -> str:
+        return f"RecordIds({self[0]} to {self[-1]})"
+
+
 class Record(NamedTuple):
     """One record as a reader gets it."""
 
@@ -56,7 +100,6 @@ class Record(NamedTuple):
 
 # The generated constructors of named tuples are Python calls; these are four times as fast.
 _new_dlsn: Callable[[tuple[int, int, int]], DLSN] = partial(tuple.__new__, DLSN)
-_new_record_id: Callable[[tuple[int, DLSN]], RecordId] = partial(tuple.__new__, RecordId)
 new_record: Callable[[tuple[int, DLSN, int, int | None, bytes | None, bytes]], Record] = partial(
     tuple.__new__, Record
 )
@@ -67,12 +110,6 @@ def entry_dlsns(segment: int, entry: int, count: int) -> Iterator[DLSN]:
     return map(_new_dlsn, zip(repeat(segment), repeat(entry), range(count), strict=False))
 
 
-def entry_record_ids(offset: int, segment: int, entry: int, count: int) -> Iterator[RecordId]:
-    """Return the ids of an entry's *count* records, of which the first has *offset*."""
-    offsets = range(offset, offset + count)
-    return map(_new_record_id, zip(offsets, entry_dlsns(segment, entry, count), strict=True))
-
-
 @dataclass(frozen=True, slots=True)
 class Txid:
     """As a start: the first record whose txid is *value* or larger."""
@@ -80,7 +117,20 @@ class Txid:
     value: int
 
 
-Start = Literal["start", "end"] | int | DLSN | Txid
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """As a start: the first record whose timestamp is *value* (milliseconds) or later.
+
+    Timestamps of different writers need not agree: each segment is looked at by itself, in
+    the log's order, and the first one whose newest records reach *value* is searched. Inside
+    a segment, which has one writer, timestamps are taken not to decrease. If they do there
+    (a clock was set back, or the application gave them so), reading begins with a record
+    that reaches *value* and follows a batch that does not; earlier ones may exist."""
+
+    value: int
+
+
+Start = Literal["start", "end"] | int | DLSN | Txid | Timestamp
 """Where a reader begins: an offset, or one of the other ways to name a place."""
 
 Stop = Literal["end"] | int | DLSN

@@ -27,16 +27,14 @@ whole, so whoever follows them stays inside the buffer.
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from itertools import accumulate, islice, pairwise, repeat
 from operator import sub
 from typing import Final
 
-import lz4.block
-import zstandard
-
-from dlog.errors import DamagedBatch
+from dlog.errors import CodecMissing, DamagedBatch
 from dlog.position import NO_TXID, Record, entry_dlsns, new_record
 
 VERSION: Final = 1
@@ -56,6 +54,9 @@ class Codec(IntEnum):
     NONE = 0
     ZSTD = 1
     LZ4 = 2
+
+
+_PACKAGES: Final = {Codec.ZSTD: "zstandard", Codec.LZ4: "lz4"}
 
 
 class Flag(IntFlag):
@@ -327,21 +328,59 @@ def _check_offsets(offsets: memoryview, size: int, what: str) -> None:
         raise DamagedBatch(f"its {what} offsets do not ascend from 0 to {size}")
 
 
+def check_codec(codec: Codec) -> None:
+    """Raise `CodecMissing` if batches cannot be compressed so here."""
+    if codec is not Codec.NONE:
+        _compress(b"", codec)
+
+
 def _compress(body: bytes, codec: Codec) -> bytes:
-    if codec is Codec.ZSTD:
-        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
-    return bytes(lz4.block.compress(body, store_size=False))
+    with _library_of(codec):
+        if codec is Codec.ZSTD:
+            import zstandard
+
+            return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
+        import lz4.block
+
+        return bytes(lz4.block.compress(body, store_size=False))
 
 
 def _decompress(stored: memoryview, header: BatchHeader) -> memoryview:
     if header.codec is Codec.NONE:
         return stored
-    try:
+    with _library_of(header.codec):
         if header.codec is Codec.ZSTD:
-            # Sizes are checked before memory is taken: a damaged size must not cost 2 GB.
-            if zstandard.get_frame_parameters(stored).content_size != header.body_bytes:
-                raise DamagedBatch("its compressed body is of another size")
-            return memoryview(zstandard.ZstdDecompressor().decompress(stored))
-        return memoryview(lz4.block.decompress(stored, uncompressed_size=header.body_bytes))
-    except (zstandard.ZstdError, lz4.block.LZ4BlockError, MemoryError) as error:
+            return _decompress_zstd(stored, header.body_bytes)
+        return _decompress_lz4(stored, header.body_bytes)
+
+
+def _decompress_zstd(stored: memoryview, body_bytes: int) -> memoryview:
+    import zstandard
+
+    try:
+        # Sizes are checked before memory is taken: a damaged size must not cost 2 GB.
+        if zstandard.get_frame_parameters(stored).content_size != body_bytes:
+            raise DamagedBatch("its compressed body is of another size")
+        return memoryview(zstandard.ZstdDecompressor().decompress(stored))
+    except (zstandard.ZstdError, MemoryError) as error:
         raise DamagedBatch(f"its body does not decompress: {error}") from error
+
+
+def _decompress_lz4(stored: memoryview, body_bytes: int) -> memoryview:
+    import lz4.block
+
+    try:
+        return memoryview(lz4.block.decompress(stored, uncompressed_size=body_bytes))
+    except (lz4.block.LZ4BlockError, MemoryError) as error:
+        raise DamagedBatch(f"its body does not decompress: {error}") from error
+
+
+@contextmanager
+def _library_of(codec: Codec) -> Iterator[None]:
+    """Import what *codec* needs in here, and tell by name what is not there.
+
+    Both packages come with dlog; but a log without compression works where they do not."""
+    try:
+        yield
+    except ImportError as error:
+        raise CodecMissing(codec.name.lower(), _PACKAGES[codec]) from error

@@ -1,9 +1,15 @@
 """Settings of one log: chosen when it is created, kept in its manifest.
 
 Every program that opens the log finds the same ones. A limit of 0 means "no limit".
+Values from outside (a configuration file, a command line) come in by `parse_settings`, which
+knows each setting by a plain name and refuses what it does not know.
 """
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from types import UnionType
 from typing import Final
 
 from dlog.errors import InvalidSettings
@@ -13,6 +19,12 @@ from ledger.quorum import Quorum
 
 RECORD_BYTES_LIMIT: Final = 16 * 1024 * 1024
 """No log may allow larger records: an entry must hold at least one."""
+LIMIT_MAX: Final = 2**53
+"""No limit of bytes, records or seconds is larger."""
+
+_COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
+_SECONDS: Final = ("roll_age_s", "roll_idle_s", "retention_age_s")
+_SECOND_MIN: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +41,115 @@ class LogSettings:
     roll_bytes: int = 1024 * 1024 * 1024
     """Start a new segment after so many bytes: the unit in which space is freed."""
     roll_age_s: float = 2 * 3600.0
-    """Start a new segment when the present one is older and not empty."""
+    """Start a new segment when the present one is older and not empty, by a timer."""
     roll_records: int = 0
+    """Start a new segment after so many records."""
+    roll_idle_s: float = 0.0
+    """Start a new segment when the present one has records, and got none for so long."""
     retention_bytes: int = 0
     """Trim whole segments while those after them hold more bytes than this."""
     retention_age_s: float = 0.0
     """Trim whole segments whose last record is older."""
+    retention_waits_for_consumers: bool = False
+    """Retention trims nothing that a named consumer of the log has not processed yet."""
 
     def __post_init__(self) -> None:
+        _check_type("record_bytes_max", self.record_bytes_max, int)
         if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
             raise InvalidSettings(
                 "record_bytes_max", self.record_bytes_max, f"use 1 to {RECORD_BYTES_LIMIT}"
             )
-        for name in (
-            "roll_bytes",
-            "roll_age_s",
-            "roll_records",
-            "retention_bytes",
-            "retention_age_s",
-        ):
-            if getattr(self, name) < 0:
-                raise InvalidSettings(name, getattr(self, name), "use 0 for no limit, or more")
+        for name in _COUNTS:
+            count = getattr(self, name)
+            _check_type(name, count, int)
+            if not 0 <= count <= LIMIT_MAX:
+                raise InvalidSettings(name, count, "use 0 for no limit, or more")
+        for name in _SECONDS:
+            seconds = getattr(self, name)
+            _check_type(name, seconds, int | float)
+            if not (seconds == 0 or _SECOND_MIN <= seconds <= LIMIT_MAX):
+                raise InvalidSettings(name, seconds, "use 0 for no limit, or a millisecond or more")
+        waits = self.retention_waits_for_consumers
+        if not isinstance(waits, bool):
+            raise InvalidSettings("retention_waits_for_consumers", waits, "use true or false")
+
+
+def parse_settings(values: Mapping[str, object], base: LogSettings | None = None) -> LogSettings:
+    """Return *base* (the defaults) changed by *values*, by name.
+
+    Names are the fields of `LogSettings`, with the quorum as `ensemble`, `write_quorum` and
+    `ack_quorum`; `digest` and `codec` may be given by name, as "zstd". Raises
+    `InvalidSettings` for a name that does not exist (it tells those that do) and for a value
+    out of its range, and `InvalidQuorum`."""
+    base = base or LogSettings()
+    for name in values:
+        if name not in SETTING_NAMES:
+            raise InvalidSettings(
+                name,
+                values[name],
+                f"there is no such setting; there are {', '.join(SETTING_NAMES)}",
+            )
+    fields = {name: parse(name, values[name]) for name, parse in _PARSERS.items() if name in values}
+    quorum = [
+        _integer(name, values.get(name, present))
+        for name, present in zip(
+            _QUORUM, (base.quorum.ensemble, base.quorum.write, base.quorum.ack), strict=True
+        )
+    ]
+    return replace(base, quorum=Quorum(*quorum), **fields)  # type: ignore[arg-type] # by name
+
+
+def settings_facts(settings: LogSettings) -> dict[str, int | float | str]:
+    """Return all settings by name, as `parse_settings` takes them."""
+    quorum = settings.quorum
+    facts: dict[str, int | float | str] = dict(
+        zip(_QUORUM, (quorum.ensemble, quorum.write, quorum.ack), strict=True)
+    )
+    for name in _PARSERS:
+        value = getattr(settings, name)
+        facts[name] = value.name.lower() if isinstance(value, IntEnum) else value
+    return facts
+
+
+def _check_type(name: str, value: object, wanted: type | UnionType) -> None:
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise InvalidSettings(name, value, "use a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidSettings(name, value, "use a finite number")
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidSettings(name, value, "use a whole number")
+    return value
+
+
+def _as_it_is(_: str, value: object) -> object:
+    return value
+
+
+def _choice(kind: type[IntEnum]) -> Callable[[str, object], IntEnum]:
+    def parse(name: str, value: object) -> IntEnum:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, str) and value.upper() in kind.__members__:
+            return kind[value.upper()]
+        raise InvalidSettings(name, value, f"use {', '.join(m.name.lower() for m in kind)}")
+
+    return parse
+
+
+_QUORUM: Final = ("ensemble", "write_quorum", "ack_quorum")
+_PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
+    "digest": _choice(Digest),
+    "codec": _choice(Codec),
+    "record_bytes_max": _as_it_is,
+    "roll_bytes": _as_it_is,
+    "roll_age_s": _as_it_is,
+    "roll_records": _as_it_is,
+    "roll_idle_s": _as_it_is,
+    "retention_bytes": _as_it_is,
+    "retention_age_s": _as_it_is,
+    "retention_waits_for_consumers": _as_it_is,
+}
+SETTING_NAMES: Final = (*_QUORUM, *_PARSERS)

@@ -159,6 +159,11 @@ class LedgerClient:
         Deleting one that does not exist is no error: nothing is left to do."""
         await self.ledgers.delete(ledger_id)
 
+    async def describe(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Return the ledger's metadata as it is now. Raises `NoSuchLedger`, `DamagedMetadata`."""
+        metadata, _ = await self.ledgers.read(ledger_id, fresh=True)
+        return metadata
+
     def list(self) -> AsyncIterator[LedgerId]:
         """Yield the ids of all ledgers of the namespace."""
         return self.ledgers.list()

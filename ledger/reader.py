@@ -163,6 +163,39 @@ class LedgerReader:
         not matter. Raises `BookieUnavailable` if too few answer, `WrongPassword`."""
         if self.last_entry is not None:
             return self.last_entry
+        await self._ask_all()
+        return self.last_add_confirmed
+
+    async def read_last_stored(self) -> EntryId:
+        """Return an entry above which none was acknowledged before this call.
+
+        The highest one that bookies hold, confirmed or not; the last one iff CLOSED. It may
+        never be acknowledged, and a recovery may end the ledger before it. Disturbs nobody.
+
+        Story of why: an entry is acknowledged when an ack quorum of the fragment that was
+        the last one then holds it. (A) The metadata is read after the call began, so its last
+        fragment is that one or a later one. A later one begins above everything that was
+        acknowledged before it (rule 19). (B) Bookies that cover every write set of it answer,
+        so one of them is in each ack quorum.
+
+        Raises `BookieUnavailable` if too few answer, `WrongPassword`, `NoSuchLedger`,
+        `MetadataUnavailable`."""
+        if self.last_entry is None:
+            metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
+            self._learn(metadata, -1)
+        if self.last_entry is not None:
+            return self.last_entry
+        before_fragment = self.metadata.last_fragment.first_entry - 1
+        return EntryId(max(await self._ask_all(), before_fragment))
+
+    def learn_confirmed(self, entry_id: int) -> None:
+        """Let entries up to *entry_id* be read: the caller can prove that they are confirmed.
+
+        For a ledger whose writer went on in another one, which tells that."""
+        self._learn(None, entry_id)
+
+    async def _ask_all(self) -> int:
+        """Ask bookies until each write set is covered; return the highest entry they hold."""
         bookies = self.metadata.last_fragment.bookies
         query = LacQuery(self.ledger_id, self._credentials.key)
         transport = self._environment.transport
@@ -170,9 +203,10 @@ class LedgerReader:
             asyncio.ensure_future(transport.read_lac(bookie, query)): index
             for index, bookie in enumerate(bookies)
         }
-        waiting, heard = set(asking), dict[int, None]()
+        waiting, heard, stored = set(asking), dict[int, None](), int(NO_ENTRY)
+        quorum = self.metadata.quorum
         try:
-            while waiting and not all_covered(heard, self.metadata.quorum):
+            while waiting and not all_covered(heard, quorum):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     answer = task.result()
@@ -180,15 +214,16 @@ class LedgerReader:
                         raise WrongPassword(self.ledger_id)
                     if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
                         heard[asking[task]] = None
+                        stored = max(stored, answer.last_entry)
                     mac = self._credentials.mac
                     self._learn(None, proven_lac(answer.lac_proof, self.ledger_id, mac))
         finally:
             for task in waiting:
                 task.cancel()
-        if not all_covered(heard, self.metadata.quorum):
+        if not all_covered(heard, quorum):
             silent = [bookie for index, bookie in enumerate(bookies) if index not in heard]
             raise BookieUnavailable(", ".join(silent), "no answer, and the others are too few")
-        return self.last_add_confirmed
+        return stored
 
     async def refresh(self) -> LedgerMetadata:
         """Read the metadata again. Raises `NoSuchLedger`, `MetadataUnavailable`."""

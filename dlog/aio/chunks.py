@@ -1,18 +1,22 @@
 """Executes `protocol.cursor`: reads a log in chunks, across segments, through trouble.
 
 A chunk is one batch and which of its records to take; nothing is done per record. Ledgers are
-opened without recovery, so the writer is never disturbed. After an error that may pass the
-cursor finds its place again, after a bounded, growing delay; any other error is raised.
+opened without recovery, so the writer is never disturbed. While one segment is read, the next
+one's ledger is opened already and its first entries are fetched. After an error that may pass
+the cursor finds its place again, after a bounded, growing delay; any other error is raised.
+
+No reader stops in silence: whatever it waits for it looks at again by itself, should nobody
+tell: a ledger in each long poll, the manifest after `IDLE_CHECK_S`.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, assert_never
 
 from dlog.aio.manifests import ManifestNode
-from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.segments import find_place
+from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
+from dlog.aio.segments import find_place, learn_end
 from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
 from dlog.manifest import Segment
 from dlog.position import Record
@@ -26,8 +30,14 @@ from ledger.log_events import get_logger
 READ_BYTES_MAX: Final = 1024 * 1024
 WAIT_S: Final = 2.0
 """How long one read waits for new entries, or a wait for the manifest lasts."""
+IDLE_CHECK_S: Final = 30.0
+"""After so long without news the manifest is read again, in case a watch was lost."""
+LOOK_S: Final = 0.5
+"""How long entries wait for the manifest when it may have changed."""
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 5.0
+
+_Opened = tuple[LedgerTail, Sequence[LedgerEntry]]
 
 _log = get_logger(__name__)
 
@@ -73,23 +83,42 @@ class ChunkReader:
         stop: int | None = None,
         incarnation: str | None = None,
         patience_s: float | None = None,
-        wait_s: float = WAIT_S,
+        wait_s: float | None = None,
+        read_bytes_max: int | None = None,
     ) -> None:
         self._ledgers = ledgers
         self._node = node
         self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
+        if incarnation is not None:
+            node.follow(incarnation)
         self._next: protocol.CursorEffect = protocol.ReadManifest()
         self._patience_s = patience_s
-        self._wait_s = wait_s
+        self._wait_s = WAIT_S if wait_s is None else wait_s
+        self._read_bytes_max = min(READ_BYTES_MAX, read_bytes_max or READ_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
         self._progress_at = self._loop.time()
         self._failures = 0
         self._tail: LedgerTail | None = None
         self._batches: dict[int, RecordBatch] = {}
         """Decoded entries that the cursor has been told of and not delivered yet."""
+        self._ahead: tuple[LedgerId, asyncio.Task[_Opened]] | None = None
+        """The next segment's ledger, being opened while the present one is read."""
+        self._fetched: Sequence[LedgerEntry] = ()
+        """First entries of `_tail`'s ledger, fetched ahead."""
+        self._looked_at = self._loop.time()
+        """When the manifest was read last."""
+        self._look_at = self._looked_at
+        """When it may be read again, after trouble."""
+        self._looking: asyncio.Task[protocol.CursorEvent] | None = None
+        """Reads the manifest beside the entries."""
         self._changed = asyncio.Event()
         """Set when the manifest may have changed since it was read."""
         self._watching = self._loop.create_task(self._watch())
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the log is read; None before anything was looked at."""
+        return self._cursor.incarnation
 
     async def read(self) -> list[Chunk]:
         """Return the next chunks, in order; empty once the stop was reached.
@@ -110,9 +139,12 @@ class ChunkReader:
                 return chunks
 
     async def close(self) -> None:
-        self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
+        tasks = [self._watching] if self._looking is None else [self._watching, self._looking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._leave()
+        await self._forget_ahead()
 
     async def _event(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
         try:
@@ -135,37 +167,76 @@ class ChunkReader:
     async def _execute(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
         match effect:
             case protocol.ReadManifest():
+                self._drop_news()
                 return await self._manifest()
             case protocol.AwaitManifest():
                 self._check_patience()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._wait_s):
                         await self._changed.wait()
+                self._drop_news()
                 return await self._manifest()
             case protocol.FindPlace():
                 tail = await self._enter(effect.segment)
                 found = await find_place(tail, Index(effect.index))
                 return protocol.PlaceFound(found.entry, found.base_index)
             case protocol.ReadEntries():
-                if self._changed.is_set():
-                    return await self._manifest()
-                return await self._entries(effect)
+                return await self._news() or await self._entries(effect)
+            case protocol.FindEnd():
+                tail = await self._enter(effect.segment)
+                end = await learn_end(self._ledgers, tail, effect.later.ledger_id)
+                return protocol.EndFound(end)
             case protocol.Deliver() | protocol.Finish() | protocol.Fail():
                 raise AssertionError("handled by the caller")
             case _:
                 assert_never(effect)
 
+    async def _news(self) -> protocol.CursorEvent | None:
+        """Return the manifest if it may have changed; but read on while it cannot be read."""
+        now = self._loop.time()
+        if self._looking is None:
+            idle_s = now - max(self._looked_at, self._progress_at)
+            if now < self._look_at or not (self._changed.is_set() or idle_s > IDLE_CHECK_S):
+                return None
+            self._looking = self._loop.create_task(self._manifest())
+            await asyncio.wait({self._looking}, timeout=LOOK_S)
+        if not self._looking.done():
+            return None
+        looking, self._looking = self._looking, None
+        try:
+            return looking.result()
+        except LogError as error:
+            if not error.retryable:
+                raise
+            self._changed.set()
+            self._look_at = now + BACKOFF_S_MAX
+            return None
+
+    def _drop_news(self) -> None:
+        """Forget a reading of the manifest that is older than the one that begins now."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+
     async def _manifest(self) -> protocol.CursorEvent:
         self._changed.clear()
+        self._looked_at = self._loop.time()
         try:
             manifest, _ = await self._node.read()
+            self._node.follow(self._cursor.incarnation or manifest.incarnation)
         except NoSuchLog:
             return protocol.ManifestSeen(None)
         return protocol.ManifestSeen(manifest)
 
     async def _entries(self, effect: protocol.ReadEntries) -> protocol.CursorEvent:
         tail = await self._enter(effect.segment)
-        entries = await tail.read_some(effect.first, bytes_max=READ_BYTES_MAX, wait_s=self._wait_s)
+        await self._look_ahead(self._cursor.later)
+        entries, self._fetched = self._fetched, ()
+        if not entries or entries[0].entry_id != effect.first:
+            entries = await tail.read_some(
+                effect.first, bytes_max=self._read_bytes_max, wait_s=self._wait_s
+            )
         if not entries:
             if tail.last_entry is not None and effect.first > tail.last_entry:
                 return protocol.SegmentEnded()
@@ -192,17 +263,49 @@ class ChunkReader:
         )
 
     async def _enter(self, segment: Segment) -> LedgerTail:
-        """Return the reader of the segment's ledger; one is open at a time."""
-        ledger_id: LedgerId = segment.ledger_id
+        """Return the reader of the segment's ledger."""
+        ledger_id = segment.ledger_id
         if self._tail is None or self._tail.ledger_id != ledger_id:
             await self._leave()
+            if self._ahead is not None and self._ahead[0] == ledger_id:
+                with suppress(LogError):  # then opening it now says what is wrong
+                    tail, self._fetched = await asyncio.shield(self._ahead[1])
+                    self._tail, self._ahead = tail, None
+                    return tail
+                self._ahead = None
             self._tail = await self._ledgers.open_no_recovery(ledger_id)
         return self._tail
 
     async def _leave(self) -> None:
-        tail, self._tail = self._tail, None
+        tail, self._tail, self._fetched = self._tail, None, ()
         if tail is not None:
             await tail.close()
+
+    async def _look_ahead(self, later: Segment | None) -> None:
+        """Begin to open the segment that is read next."""
+        if later is None or (self._ahead is not None and self._ahead[0] == later.ledger_id):
+            return
+        await self._forget_ahead()
+        self._ahead = later.ledger_id, self._loop.create_task(self._open_ahead(later.ledger_id))
+
+    async def _open_ahead(self, ledger_id: LedgerId) -> _Opened:
+        tail = await self._ledgers.open_no_recovery(ledger_id)
+        try:
+            return tail, await tail.read_some(0, bytes_max=self._read_bytes_max)
+        except LogError:
+            return tail, ()
+        except BaseException:
+            await tail.close()
+            raise
+
+    async def _forget_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        ahead[1].cancel()
+        (opened,) = await asyncio.gather(ahead[1], return_exceptions=True)
+        if not isinstance(opened, BaseException):
+            await opened[0].close()
 
     def _impatient(self) -> bool:
         if self._patience_s is None:
@@ -214,10 +317,15 @@ class ChunkReader:
             raise NotThereYet(self._node.log, self._cursor.next_offset, self._patience_s or 0.0)
 
     async def _watch(self) -> None:
-        watch = self._node.watch()
-        try:
-            while True:
-                await watch.changed()
-                self._changed.set()
-        finally:
-            watch.close()
+        while True:
+            watch = self._node.watch()
+            try:
+                while True:
+                    await watch.changed()
+                    self._changed.set()
+            except LogError as error:
+                _log.warning("watch_interrupted", log=self._node.log, error=str(error))
+                await asyncio.sleep(self._wait_s)
+                self._changed.set()  # what was missed meanwhile
+            finally:
+                watch.close()

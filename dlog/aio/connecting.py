@@ -1,5 +1,8 @@
 """From a namespace's URI to a client of its ledgers."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from dlog.aio.port import Ledgers
 from dlog.config import load, resolve_uri
 
@@ -17,3 +20,16 @@ async def connect(uri: str | None) -> Ledgers:
         session_timeout_s=settings.session_timeout_s, metadata_timeout_s=settings.timeout_s
     )
     return await LedgerClient.connect(found, config)
+
+
+@asynccontextmanager
+async def connected(uri: str | None, client: Ledgers | None) -> AsyncIterator[Ledgers]:
+    """Use *client*, or connect as `connect` and close at the end."""
+    if client is not None:
+        yield client
+        return
+    ledgers = await connect(uri)
+    try:
+        yield ledgers
+    finally:
+        await ledgers.close()

@@ -4,15 +4,17 @@
        and all its ledgers are listed for deletion
     2. each ledger is fenced, so that a writer which still has it acknowledges no more, and
        then deleted
-    3. the manifest is deleted
+    3. its consumers are deleted, then the manifest
 
 Whoever finds a marked manifest may go on with 2.
 """
 
 from contextlib import suppress
 
+from dlog.aio.consumer_nodes import delete_consumers
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import Ledgers
+from dlog.aio.renames import forget_rename
 from dlog.errors import NoSuchLog
 from dlog.protocol.edits import drop_log
 from ledger.errors import BadVersion, NoSuchLedger, RemoteError
@@ -40,6 +42,8 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         await delete_listed(ledgers, node, manifest)
         found, version = await node.read()
         if found.incarnation == manifest.incarnation:
-            await node.delete(version)
+            await delete_consumers(ledgers.store, node.log)
+            await forget_rename(ledgers.store, found.incarnation)
+            await node.delete(found.incarnation, version)
     except (NoSuchLog, BadVersion):
         return  # somebody else finishes it too

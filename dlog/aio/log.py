@@ -8,32 +8,42 @@ async for record in await Log.tail("flights"):
 """
 
 import asyncio
-import operator
+import os
 import secrets
+import socket
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog.aio.append_future import AppendFuture, resolve_many
+from dlog.aio.barriers import BARRIER_S, acknowledged_end
+from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.connecting import connect
+from dlog.aio.consumer import Consumer, OnTrimmed
 from dlog.aio.dropping import finish_drop
+from dlog.aio.healing import HEAL_S
 from dlog.aio.manifests import ManifestNode
+from dlog.aio.many import ManyReader
 from dlog.aio.opening import TakeoverDriver
-from dlog.aio.places import start_offset, stop_offset
+from dlog.aio.places import last_records, start_offset, stop_offset
 from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.ranges import PATIENCE_S
 from dlog.aio.reader import Reader
-from dlog.aio.writer import LogWriter
-from dlog.errors import LogExists, NoSuchLog
+from dlog.aio.sealing import seal
+from dlog.aio.trimming import Before, Keep, trim_target
+from dlog.aio.writer import CLOSE_S, LogWriter
+from dlog.errors import InvalidPosition, LogExists, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
-from dlog.position import RecordId, Start, Stop
-from dlog.settings import LogSettings
+from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.recordbatch import check_codec
+from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
-from ledger.errors import LogError
+from ledger.errors import LogError, TooManyPending
 
-Payload = bytes | bytearray | memoryview
-
-_TIMESTAMP_MS_MAX = 2**62
+LAST_BYTES_MAX = 64 * 1024 * 1024
+"""How much `Log.last` returns at most unless told otherwise."""
 
 
 class Log:
@@ -43,7 +53,7 @@ class Log:
         self._writer = writer
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
-        self._new_future = asyncio.get_running_loop().create_future
+        self._loop = asyncio.get_running_loop()
 
     @classmethod
     async def open(
@@ -53,25 +63,44 @@ class Log:
         uri: str | None = None,
         term: Leadership | None = None,
         create: bool = True,
-        settings: LogSettings | None = None,
+        settings: LogSettings | Mapping[str, object] | None = None,
+        expected_epoch: int | None = None,
+        owner: str | None = None,
+        heal_s: float = HEAL_S,
         client: Ledgers | None = None,
     ) -> Self:
         """Take the log over for writing: whoever wrote it before cannot any more.
 
-        *settings* count only when the log is created here. With *term*, leadership is checked
-        between the steps. *client* is used and left open; without it, one is made for *uri*.
+        *settings* (or a mapping, see `parse_settings`) count only when the log is created
+        here. With *term*, leadership is checked between the steps. With *expected_epoch* the log
+        is taken over only if that is still its epoch (`Log.epoch` of its last writer; 0: it never
+        had one), and otherwise nobody is disturbed. *owner* is told to people who ask who
+        writes the log; host and process unless given. After trouble that may pass the writer
+        heals by itself, if it can within *heal_s* (0: never); appends wait meanwhile. *client*
+        is used and left open; without it, one is made for *uri*.
 
-        Raises `InvalidName`, `NoSuchLog` (with *create* False), `LogSealed`,
-        `LostOwnership`, `TakeoverFailed`, and what connecting raises."""
+        Raises `InvalidName`, `InvalidSettings`, `NoSuchLog` (with *create* False), `LogSealed`,
+        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`, and what connecting
+        raises."""
         check_name(name)
+        chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)
         owns = client is None
         try:
             node = ManifestNode(ledgers.store, name)
             if create:
-                await ensure_log(ledgers, node, settings)
-            driver = TakeoverDriver(ledgers, node, term=term, now_ms=now_ms)
-            writer = LogWriter(ledgers, node, await driver.run(), now_ms=now_ms)
+                await ensure_log(ledgers, node, chosen)
+            driver = TakeoverDriver(
+                ledgers,
+                node,
+                term=term,
+                now_ms=now_ms,
+                owner=this_process() if owner is None else owner,
+                expected_epoch=expected_epoch,
+            )
+            writer = LogWriter(
+                ledgers, node, await driver.run(), now_ms=now_ms, term=term, heal_s=heal_s
+            )
         except BaseException:
             if owns:
                 await ledgers.close()
@@ -91,8 +120,9 @@ class Log:
         """Return a reader of the log, beside whoever writes it.
 
         It begins at *start* and ends before *stop*; with *follow* False also at the end the
-        log has now. Raises `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and
-        what connecting raises."""
+        log has now: after every record that was acknowledged before this call, as long as
+        its writer lives (`end_of` says what is promised if it does not). Raises
+        `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting raises."""
         check_name(name)
         ledgers = client if client is not None else await connect(uri)
         try:
@@ -111,6 +141,118 @@ class Log:
             patience_s=None if follow else PATIENCE_S,
             owns_ledgers=client is None,
         )
+
+    @staticmethod
+    async def tail_many(
+        names: Iterable[str],
+        *,
+        uri: str | None = None,
+        start: Start | Mapping[str, Start] = "start",
+        follow: bool = True,
+        client: Ledgers | None = None,
+    ) -> ManyReader:
+        """Return one stream of (log, record) of several logs, up to 1000.
+
+        Logs that have records take turns, an entry each; inside a log the order is the
+        log's. *start* is one for all or one by log ("start" for those it does not name);
+        `ManyReader.positions` is such a mapping. With *follow* False it ends when each log was read
+        up to the end it has now. Raises as `tail`, and `TooManyLogs`."""
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            return await ManyReader.open(
+                ledgers, names, start=start, follow=follow, owns_ledgers=client is None
+            )
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+
+    @staticmethod
+    async def consumer(
+        name: str,
+        log: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        exclusive: bool = False,
+        wait_s: float = 0.0,
+        follow: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+        client: Ledgers | None = None,
+    ) -> Consumer:
+        """Return a reader of *log* whose position is kept under the name *name*.
+
+        It begins after what was committed last, or at *start* if there was no such consumer
+        yet. Shared, any number of processes may read by one name; each gets all records, and
+        the one that is furthest decides the position. *exclusive*: one process at a time;
+        waits up to *wait_s* for another one to close. If that one's session ended although it
+        still runs, it is fenced: it cannot commit any more (`ConsumerFenced`).
+
+        Records that were trimmed before they were committed are an error (`Trimmed`), or
+        with *on_trimmed* "skip" are counted in `skipped`. Raises `InvalidName`, `NoSuchLog`,
+        `ConsumerBusy`, `TooManyConsumers`, and as `tail`."""
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            return await Consumer.open(
+                ledgers,
+                name,
+                log,
+                start=start,
+                exclusive=exclusive,
+                wait_s=wait_s,
+                follow=follow,
+                on_trimmed=on_trimmed,
+                owns_client=client is None,
+            )
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+
+    @staticmethod
+    async def last(
+        name: str,
+        count: int = 1,
+        *,
+        uri: str | None = None,
+        bytes_max: int = LAST_BYTES_MAX,
+        client: Ledgers | None = None,
+    ) -> list[Record]:
+        """Return the last *count* records of a log, oldest first.
+
+        Fewer if the log has fewer, and only the newest *bytes_max* bytes of values and keys
+        (the last record in any case). Counts every record that was acknowledged before this
+        call, as `end_of`. Raises `InvalidPosition` if *count* is not positive, and as `tail`."""
+        check_name(name)
+        if count <= 0:
+            raise InvalidPosition(name, count, "ask for one record or more")
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            return await last_records(ledgers, node, count, bytes_max=bytes_max)
+        finally:
+            if client is None:
+                await ledgers.close()
+
+    @staticmethod
+    async def end_of(
+        name: str,
+        *,
+        uri: str | None = None,
+        timeout_s: float = BARRIER_S,
+        client: Ledgers | None = None,
+    ) -> int:
+        """Return the offset after every record of *name* acknowledged before this call.
+
+        The barrier of `Reader.barrier` without a reader; raises the same, and `InvalidName`."""
+        check_name(name)
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            return await acknowledged_end(ledgers, node, timeout_s=timeout_s)
+        finally:
+            if client is None:
+                await ledgers.close()
 
     @property
     def writer(self) -> LogWriter:
@@ -173,15 +315,69 @@ class Log:
     ) -> asyncio.Future[RecordId]:
         """Append one record; return a future, which resolves in any case.
 
-        Records keep the order of the calls. *txid* must not be below the one before;
+        Records keep the order of the calls. Cancelling the future does not take the record
+        back. *txid* must not be below the one before;
         *expected_offset* appends only if the record gets that offset. The future fails with
         `RecordTooLarge`, `TxidOutOfOrder`, `UnexpectedOffset`, `LogClosed`,
         `LostOwnership`, `AppendFailed` (all: certainly not appended), or
         `AppendOutcomeUnknown`. Raises `TooManyPending` at once, and `TypeError`."""
-        columns = checked(payload, key, txid, timestamp_ms)
-        ticket: asyncio.Future[RecordId] = self._new_future()
-        self._writer.submit(ticket, *columns, expected_offset)
-        return ticket
+        if (
+            type(payload) is not bytes
+            or key is not None
+            or txid is not None
+            or timestamp_ms is not None
+        ):
+            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
+        outcome, slot = self._writer.submit(payload, key, txid, timestamp_ms, expected_offset)
+        return AppendFuture(outcome, slot, self._loop)
+
+    async def append_many(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordIds:
+        """Append records behind each other and wait until none can be lost; return their ids.
+
+        Far cheaper than one append each. *keys*, *txids* and *timestamps_ms* have a value or
+        None for each record; *expected_offset* is for the first one. Up to 32 MiB. All are
+        refused or none; what is taken stays together. Up to 512 KiB (and 65,536 records) is
+        kept or lost as one; of more, a crash may keep the first ones. Waits for room first if
+        much is pending. Raises `BatchTooLarge`, ValueError if there is no record or a column
+        has another length, and what `append_async` resolves to or raises."""
+        await self._writer.room()
+        return await self.append_many_async(
+            payloads,
+            keys=keys,
+            txids=txids,
+            timestamps_ms=timestamps_ms,
+            expected_offset=expected_offset,
+        )
+
+    def append_many_async(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> asyncio.Future[RecordIds]:
+        """As `append_many`, but return one future for all. Raises `TooManyPending` at once."""
+        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        future: asyncio.Future[RecordIds] = self._loop.create_future()
+        try:
+            parts = self._writer.submit_many(*columns, expected_offset)
+        except TooManyPending:
+            raise
+        except LogError as error:
+            future.set_exception(error)
+        else:
+            resolve_many(future, parts)
+        return future
 
     async def flush(self) -> None:
         """Return once every append made before is confirmed; raise if one cannot be."""
@@ -191,14 +387,49 @@ class Log:
         """Begin a new segment, unless the present one is empty."""
         await self._writer.roll()
 
-    async def truncate(self, *, before: int) -> None:
-        """Remove the records below offset *before*. Raises `InvalidPosition` beyond the end."""
-        await self._writer.truncate(before)
+    async def truncate(
+        self,
+        *,
+        before: Before | None = None,
+        keep_bytes: int | None = None,
+        keep_age_s: float | None = None,
+    ) -> None:
+        """Remove the oldest records: those below *before*, or all that need not be kept.
 
-    async def close(self) -> None:
-        """Confirm what is pending, then let the log go. Raises what could not be appended."""
+        The three are told at `dlog.namespace.truncate_log`; give one. Raises `InvalidPosition`
+        beyond the end, `LostOwnership` and what else ended this writer, ValueError."""
+        keep = Keep.of(before, keep_bytes, keep_age_s)
+        if isinstance(before, int):
+            target = before
+        else:
+            node = ManifestNode(self._ledgers.store, self.name)
+            target = await trim_target(self._ledgers, node, keep, now_ms=now_ms)
+        await self._writer.truncate(target)
+
+    async def seal(self) -> None:
+        """Confirm what is pending, then end the log for good, and close it.
+
+        Nobody can append to it any more (`LogSealed`); readers that follow end after the last
+        record. Raises what could not be appended, and `LostOwnership`: then it is not sealed."""
         try:
+            own = self._writer.own_ledgers
             await self._writer.close()
+            node = ManifestNode(self._ledgers.store, self.name)
+            await seal(
+                self._ledgers, node, now_ms=now_ms, incarnation=self._writer.incarnation, own=own
+            )
+        finally:
+            await self.close()
+
+    async def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+        """Confirm what is pending, then let the log go. Raises what could not be appended.
+
+        Takes up to *timeout_s* (None: as long as it takes): appends that are not confirmed
+        then fail, and this raises `CloseTimedOut`. If only the last segment cannot be sealed in
+        time, because the metadata store is away, that is no failure: every record is kept, and
+        the next open seals it."""
+        try:
+            await self._writer.close(timeout_s)
         finally:
             if self._owns_ledgers:
                 self._owns_ledgers = False
@@ -227,29 +458,9 @@ class Log:
             await self.close()
 
 
-def checked(
-    payload: Payload, key: Payload | None, txid: int | None, timestamp_ms: int | None
-) -> tuple[bytes, bytes | None, int | None, int | None]:
-    """Return the columns of one record, of the types that formats need, copied if mutable.
-
-    Raises `TypeError`, `ValueError`."""
-    if type(payload) is not bytes:
-        payload = as_bytes(payload, "payload")
-    if key is not None and type(key) is not bytes:
-        key = as_bytes(key, "key")
-    if txid is not None and type(txid) is not int:
-        txid = operator.index(txid)
-    if timestamp_ms is not None:
-        timestamp_ms = operator.index(timestamp_ms)
-        if not -_TIMESTAMP_MS_MAX <= timestamp_ms <= _TIMESTAMP_MS_MAX:
-            raise ValueError(f"timestamp_ms={timestamp_ms} is no time in milliseconds")
-    return payload, key, txid, timestamp_ms
-
-
-def as_bytes(value: object, what: str) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
-    return bytes(value)
+def this_process() -> str:
+    """Return how people may find this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> None:
@@ -266,7 +477,7 @@ async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings
 
 async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> Manifest:
     """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
+    check_codec((settings or LogSettings()).codec)
     await finish_drop(ledgers, node)
     manifest = Manifest(incarnation=secrets.token_hex(8), settings=settings or LogSettings())
-    await node.create(manifest)
-    return manifest
+    return await node.create(manifest)

@@ -1,18 +1,36 @@
-"""The manifest of one log in the metadata store: read, edit by compare-and-swap, watch."""
+"""The manifest of one log in the metadata store: read, edit by compare-and-swap, watch.
 
+    /logs/<log>                            the manifest
+    /logs/<log>/incarnation-<incarnation>  empty; there as long as that incarnation is
+
+A node that is deleted and made again begins anew at version 0, so versions alone do not tell
+two logs of one name apart: a writer that slept meanwhile would overwrite the new log's manifest.
+Each write therefore checks, in one transaction, that its own incarnation is still there.
+
+A log that is renamed keeps its incarnation, and its versions begin anew as well. Who follows it
+gets versions that count the moves, too, so that none from before fits a node after one.
+"""
+
+import secrets
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from dlog.aio.port import Ledgers
+from dlog.aio.renames import newest_name
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
-from dlog.names import path_of
+from dlog.names import LOGS_PATH, path_of
 from dlog.protocol.edits import Edit, forget_deleted
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
 from ledger.metastore.port import MetadataStore, Watch
 
 CONFLICTS_MAX: Final = 32
 LOST_REPLIES_MAX: Final = 3
+
+_MOVE: Final = 1 << 32
+"""Larger than any version of the store."""
 
 
 class ManifestNode:
@@ -22,43 +40,89 @@ class ManifestNode:
         self.log = log
         self.path = path_of(log)
         self._store = store
+        self._followed: str | None = None
+        self._moves = 0
+
+    def follow(self, incarnation: str) -> None:
+        """Mean the log with *incarnation* from now on, whatever name it is given."""
+        self._followed = incarnation
 
     async def read(self, *, fresh: bool = True) -> tuple[Manifest, int]:
         """Return manifest and version. Raises `NoSuchLog`, `DamagedMetadata`.
 
         *fresh*: see all writes that were finished before the call, for one more round trip."""
-        if fresh:
-            await self._store.sync(self.path)
+        place = self.path, self._moves
         try:
-            found = await self._store.get(self.path)
+            found = await self._read(*place, fresh=fresh)
+        except NoSuchLog:
+            if not await self._moved_from(place[0]):
+                raise
+            return await self._read(self.path, self._moves, fresh=True)
+        other = self._followed not in {None, found[0].incarnation}
+        if other and await self._moved_from(place[0]):
+            return await self._read(self.path, self._moves, fresh=True)
+        return found
+
+    async def _moved_from(self, path: str) -> bool:
+        """Go where the log that is followed has gone from *path*; return False if it has not."""
+        if self._followed is None:
+            return False
+        name = await newest_name(self._store, self._followed)
+        if name is not None and name != self.log:
+            self.log, self.path = name, path_of(name)
+            self._moves += 1
+        return self.path != path
+
+    async def _read(self, path: str, moves: int, *, fresh: bool) -> tuple[Manifest, int]:
+        if fresh:
+            await self._store.sync(path)
+        try:
+            found = await self._store.get(path)
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
         if not found.value:  # made as the parent of something else
             raise NoSuchLog(self.log)
-        return Manifest.decode(found.value, path=self.path), found.version
+        return Manifest.decode(found.value, path=path), found.version + moves * _MOVE
 
-    async def create(self, manifest: Manifest) -> None:
-        """Create the log. Raises `LogExists`; a lost reply is recognised by the incarnation."""
-        value = manifest.encode(self.log)
-        for attempt in range(1, LOST_REPLIES_MAX + 1):
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create the log; return what is stored. Raises `LogExists`.
+
+        After a lost reply it is tried again as another incarnation, for the first one may have
+        been made, used and deleted meanwhile; whichever of them is found there is our own."""
+        tried: list[str] = []
+        while True:
+            tried.append(manifest.incarnation)
+            made = CreateOp(self.path, manifest.encode(self.log))
             try:
-                await self._store.create(self.path, value)
-                return
+                await self._make_parent()
+                await self._store.multi([made, CreateOp(self.mark_of(manifest.incarnation))])
             except NodeExists:
                 found, _ = await self.read()
-                if found.incarnation == manifest.incarnation:
-                    return
+                if found.incarnation in tried:
+                    return found
                 raise LogExists(self.log) from None
             except MetadataUnavailable:
-                if attempt == LOST_REPLIES_MAX:
+                if len(tried) == LOST_REPLIES_MAX:
                     raise
+                manifest = replace(manifest, incarnation=secrets.token_hex(8))
+            else:
+                return manifest
 
     async def write(self, manifest: Manifest, version: int) -> int:
-        """Compare and swap; return the new version. Raises `BadVersion`, `NoSuchLog`."""
+        """Compare and swap; return the new version.
+
+        Raises `BadVersion`, and `NoSuchLog` also if another log has the name by now."""
+        mark = CheckOp(self.mark_of(manifest.incarnation))
+        swap = SetOp(self.path, manifest.encode(self.log), self._stored_version(version))
         try:
-            return await self._store.set(self.path, manifest.encode(self.log), version)
+            await self._store.multi([mark, swap])
         except NoSuchNode:
-            raise NoSuchLog(self.log) from None
+            await self.mark(manifest.incarnation, version)
+            try:
+                await self._store.multi([mark, swap])
+            except NoSuchNode:
+                raise NoSuchLog(self.log) from None
+        return version + 1
 
     async def edit(self, edit: Edit) -> Manifest:
         """Apply *edit* until it is in the manifest; return that.
@@ -83,15 +147,83 @@ class ManifestNode:
                 if lost == LOST_REPLIES_MAX:
                     raise
 
-    async def delete(self, version: int) -> None:
-        """Delete the node. Raises `BadVersion`."""
-        try:
-            await self._store.delete(self.path, version)
-        except NoSuchNode:
+    async def delete(self, incarnation: str, version: int) -> None:
+        """Delete the log. No error if it is gone already. Raises `BadVersion`."""
+        mark = DeleteOp(self.mark_of(incarnation))
+        node = DeleteOp(self.path, self._stored_version(version))
+        with suppress(NoSuchNode):
+            await self._store.multi([mark, node])
             return
+        with suppress(NoSuchLog, NoSuchNode):
+            await self.mark(incarnation, version)
+            await self._store.multi([mark, node])
+
+    async def guard(self, incarnation: str, version: int) -> tuple[CheckOp, CheckOp]:
+        """Return what makes a transaction fail unless the log is this one, at this version.
+
+        Raises `BadVersion`, `NoSuchLog`."""
+        await self.mark(incarnation, version)
+        return CheckOp(self.mark_of(incarnation)), CheckOp(self.path, version)
 
     def watch(self) -> Watch:
-        return self._store.watch(self.path)
+        """Watch the manifest, where it is and where it goes."""
+        return _ManifestWatch(self, self._store)
+
+    def _stored_version(self, version: int) -> int:
+        """Return what the store calls *version*. Raises `BadVersion` if the log moved since."""
+        moves, stored = divmod(version, _MOVE)
+        if moves != self._moves:
+            raise BadVersion(self.path, version)
+        return stored
+
+    async def _make_parent(self) -> None:
+        if await self._store.exists(LOGS_PATH) is None:
+            with suppress(NodeExists):
+                await self._store.create(LOGS_PATH)
+
+    def mark_of(self, incarnation: str) -> str:
+        return f"{self.path}/incarnation-{incarnation}"
+
+    async def mark(self, incarnation: str, version: int) -> None:
+        """Mark a log that a program made which did not mark them; nothing if it is marked.
+
+        Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
+        if await self._store.exists(self.mark_of(incarnation)) is not None:
+            return
+        found, at = await self.read()
+        if found.incarnation != incarnation:
+            raise NoSuchLog(self.log, "it was deleted, and another one has its name")
+        if at != version:
+            raise BadVersion(self.path, version)
+        made = CreateOp(self.mark_of(incarnation))
+        try:
+            with suppress(NodeExists):
+                check = CheckOp(self.path, self._stored_version(version))
+                await self._store.multi([check, made])
+        except NoSuchNode:
+            raise NoSuchLog(self.log) from None
+
+
+class _ManifestWatch:
+    """A watch of the node that its `ManifestNode` stands for at the time."""
+
+    def __init__(self, node: ManifestNode, store: MetadataStore) -> None:
+        self._node = node
+        self._store = store
+        self._path = node.path
+        self._watch = store.watch(node.path)
+
+    async def changed(self) -> None:
+        if self._path == self._node.path:
+            await self._watch.changed()
+            return
+        # It moved, which the last change made known: what happened there since is not told.
+        self._watch.close()
+        self._path = self._node.path
+        self._watch = self._store.watch(self._path)
+
+    def close(self) -> None:
+        self._watch.close()
 
 
 async def delete_listed(ledgers: Ledgers, node: ManifestNode, manifest: Manifest) -> Manifest:

@@ -11,6 +11,7 @@ from dlog.aio.segments import seal_of, stamp
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol import takeover as protocol
+from dlog.recordbatch import check_codec
 from ledger.errors import BadVersion, LogError
 
 
@@ -31,7 +32,14 @@ class TakeoverDriver:
         *,
         term: Leadership | None,
         now_ms: Callable[[], int],
+        owner: str = "",
+        expected_epoch: int | None = None,
+        heals: str | None = None,
     ) -> None:
+        """See `protocol.Takeover`."""
+        self._machine = protocol.Takeover(
+            node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
+        )
         self._ledgers = ledgers
         self._node = node
         self._term = term
@@ -40,7 +48,7 @@ class TakeoverDriver:
 
     async def run(self) -> OpenedLog:
         """Take the log over. Raises what the machine gives up with."""
-        machine = protocol.Takeover(self._node.log)
+        machine = self._machine
         event: protocol.TakeoverEvent = protocol.OpenRequested()
         while True:
             effect = machine.step(event)
@@ -58,6 +66,10 @@ class TakeoverDriver:
                 event = await self._execute(effect)
             except LogError as error:
                 event = protocol.StepFailed(error)
+            except asyncio.CancelledError:
+                if self._ledger is not None:
+                    await self._ledger.abandon()
+                raise
 
     def _must_lead(self, effect: protocol.TakeoverEffect) -> bool:
         return (
@@ -73,6 +85,7 @@ class TakeoverDriver:
                     manifest, version = await self._node.read()
                 except NoSuchLog:
                     return protocol.ManifestRead(None, -1)
+                check_codec(manifest.settings.codec)  # before anybody is fenced
                 return protocol.ManifestRead(manifest, version)
             case protocol.RecoverSegment():
                 sealed = await seal_of(

@@ -1,29 +1,54 @@
 """From the ways to name a place (`dlog.position.Start`) to an offset."""
 
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from dlog.aio.barriers import end_now
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
-from dlog.aio.segments import find_place, opened
-from dlog.aio.tails import tail_of
+from dlog.aio.ranges import read_range
+from dlog.aio.segments import find_place, first_offset_of, opened, opened_whole
+from dlog.aio.tails import RACES_MAX, tail_of
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
-from dlog.manifest import Manifest, Segment
-from dlog.position import DLSN, Start, Stop, Txid
-from dlog.protocol.seek import Entry, ReachedTxid
+from dlog.manifest import Manifest, Sealed
+from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
+from dlog.protocol.seek import Entry, ReachedTime, ReachedTxid
 from dlog.recordbatch import RecordBatch, decode_batch
+from ledger.errors import NoSuchLedger
 
 
 async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
     """Return the offset that *start* names; it may be beyond the end.
 
     Raises `Trimmed`, `InvalidPosition`, `NoSuchLog`."""
+    return await _beside_truncation(lambda: _start_offset(ledgers, node, start))
+
+
+async def _beside_truncation(find: Callable[[], Awaitable[int]]) -> int:
+    """Return what *find* returns, which begins with reading the manifest.
+
+    A ledger that is gone was trimmed or deleted after that: then the manifest tells more."""
+    for race in range(1, RACES_MAX + 1):
+        try:
+            return await find()
+        except NoSuchLedger:
+            if race == RACES_MAX:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
     manifest, _ = await node.read()
     if manifest.dropped:
         raise NoSuchLog(node.log, "it is being deleted")
     if start == "end":
-        return (await tail_of(ledgers, node.log)).next_offset
+        return await end_now(ledgers, node)
     if start == "start":
         return manifest.trim_offset
     if isinstance(start, Txid):
-        return await _offset_of_txid(ledgers, node.log, manifest, start.value)
+        return await _offset_of(ledgers, node.log, manifest, ReachedTxid(start.value))
+    if isinstance(start, Timestamp):
+        return await _offset_of(ledgers, node.log, manifest, ReachedTime(start.value))
     offset = (
         await _offset_of_dlsn(ledgers, node.log, manifest, start)
         if isinstance(start, DLSN)
@@ -42,13 +67,48 @@ async def stop_offset(
     """Return the offset before which to stop, or None to follow for ever."""
     stops: list[int] = []
     if not follow or stop == "end":
-        stops.append((await tail_of(ledgers, node.log)).next_offset)
+        stops.append(await end_now(ledgers, node))
     if isinstance(stop, DLSN):
-        manifest, _ = await node.read()
-        stops.append(await _offset_of_dlsn(ledgers, node.log, manifest, stop))
+        dlsn = stop
+
+        async def offset() -> int:
+            manifest, _ = await node.read()
+            return await _offset_of_dlsn(ledgers, node.log, manifest, dlsn)
+
+        stops.append(await _beside_truncation(offset))
     elif isinstance(stop, int):
         stops.append(stop)
     return min(stops, default=None)
+
+
+async def last_records(
+    ledgers: Ledgers, node: ManifestNode, count: int, *, bytes_max: int
+) -> list[Record]:
+    """Return the last *count* records, oldest first; fewer if there are fewer, or of *bytes_max*.
+
+    At least the last one, however large. Raises `NoSuchLog` and what reading raises."""
+    for race in range(1, RACES_MAX + 1):
+        end = await end_now(ledgers, node)
+        manifest, _ = await node.read()
+        records: deque[Record] = deque()
+        size = 0
+        begin = max(manifest.trim_offset, end - count)
+        try:
+            async for chunk in read_range(
+                ledgers, node.log, begin, end, incarnation=manifest.incarnation
+            ):
+                for record in chunk.records():
+                    records.append(record)
+                    size += len(record.value) + len(record.key or b"")
+                    while size > bytes_max and len(records) > 1:
+                        gone = records.popleft()
+                        size -= len(gone.value) + len(gone.key or b"")
+        except Trimmed:  # meanwhile
+            if race == RACES_MAX:
+                raise
+            continue
+        return list(records)
+    raise AssertionError("unreachable")
 
 
 async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: DLSN) -> int:
@@ -58,40 +118,38 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
         if dlsn.segment < first:
             raise Trimmed(log, dlsn, manifest.trim_offset)
         raise InvalidPosition(log, str(dlsn), "there is no such segment")
-    first_offset = await _first_offset(ledgers, manifest, segment)
+    first_offset = await first_offset_of(ledgers, manifest, segment)
     async with opened(ledgers, segment.ledger_id) as reader:
         found = await find_place(reader, Entry(dlsn.entry))
     return first_offset + found.base_index + dlsn.slot
 
 
-async def _offset_of_txid(ledgers: Ledgers, log: str, manifest: Manifest, txid: int) -> int:
+async def _offset_of(
+    ledgers: Ledgers, log: str, manifest: Manifest, wanted: ReachedTxid | ReachedTime
+) -> int:
+    """Return the offset of the first record that reached *wanted*, or the end."""
     for segment in manifest.segments:
-        if segment.sealed is not None and segment.sealed.last_txid < txid:
+        if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
             continue
-        async with opened(ledgers, segment.ledger_id) as reader:
-            found = await find_place(reader, ReachedTxid(txid))
+        async with opened_whole(ledgers, manifest, segment) as reader:
+            found = await find_place(reader, wanted)
             if found.entry > reader.last_add_confirmed:
                 continue
             batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
-        first_offset = await _first_offset(ledgers, manifest, segment)
-        offset = first_offset + found.base_index + _slot_of_txid(batch, txid)
+        first_offset = await first_offset_of(ledgers, manifest, segment)
+        offset = first_offset + found.base_index + _slot_of(batch, wanted)
         return max(offset, manifest.trim_offset)
     return (await tail_of(ledgers, log)).next_offset
 
 
-def _slot_of_txid(batch: RecordBatch, txid: int) -> int:
-    for slot, each in enumerate(batch.txid_list() or ()):
-        if each is not None and each >= txid:
+def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:
+    last = sealed.last_txid if isinstance(wanted, ReachedTxid) else sealed.last_timestamp_ms
+    return sealed.records > 0 and last >= wanted.value
+
+
+def _slot_of(batch: RecordBatch, wanted: ReachedTxid | ReachedTime) -> int:
+    by_txid = isinstance(wanted, ReachedTxid)
+    for slot, each in enumerate((batch.txid_list() or ()) if by_txid else batch.timestamps_ms()):
+        if each is not None and each >= wanted.value:
             return slot
-    return 0  # reached before this batch, by records that were trimmed
-
-
-async def _first_offset(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
-    """Return where *segment* begins; if the manifest does not know, the one before tells."""
-    if segment.first_offset is not None:
-        return segment.first_offset
-    before = manifest.segments[manifest.segments.index(segment) - 1]
-    async with opened(ledgers, before.ledger_id) as reader:
-        end = await find_place(reader, Entry(1 << 62))
-    assert before.first_offset is not None, "only the last segment's first offset is unknown"
-    return before.first_offset + end.base_index
+    return 0  # a txid that was reached before this batch, by records that were trimmed

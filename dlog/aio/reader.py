@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Final, Self
 
+from dlog.aio.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.chunks import Chunk, ChunkReader
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
@@ -32,13 +33,31 @@ class Reader:
         start: int,
         *,
         stop: int | None = None,
+        incarnation: str | None = None,
         patience_s: float | None = None,
         owns_ledgers: bool = False,
+        read_ahead_bytes: int | None = None,
+        news: asyncio.Event | None = None,
     ) -> None:
+        """*incarnation*: the only one to be read; None: the one that is there.
+
+        *read_ahead_bytes*: how much to hold beyond what was read, besides one entry.
+
+        *news* is set whenever `is_ready` may have become true."""
         self.log = node.log
+        self._node = node
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
-        self._source = ChunkReader(ledgers, node, start, stop=stop, patience_s=patience_s)
+        self._ahead_bytes_max = READ_AHEAD_BYTES if read_ahead_bytes is None else read_ahead_bytes
+        self._source = ChunkReader(
+            ledgers,
+            node,
+            start,
+            stop=stop,
+            incarnation=incarnation,
+            patience_s=patience_s,
+            read_bytes_max=self._ahead_bytes_max,
+        )
         self._position = start
         self._chunks: deque[Chunk] = deque()
         self._ahead_bytes = 0
@@ -47,6 +66,7 @@ class Reader:
         """The chunk that `_records` iterates."""
         self._finished = False
         self._error: LogError | None = None
+        self._news = news or asyncio.Event()
         self._ready = asyncio.Event()
         """Set while there is a chunk, or no more will come."""
         self._room = asyncio.Event()
@@ -66,6 +86,17 @@ class Reader:
         """True iff the stop was reached and every record before it was read."""
         read = self._chunk is None or self._position == self._chunk.end
         return self._finished and not self._chunks and read
+
+    @property
+    def error(self) -> LogError | None:
+        """What ended the reading; raised once the records before it were read."""
+        return self._error
+
+    @property
+    def is_ready(self) -> bool:
+        """True iff a read returns at once: records, the end, or an error."""
+        chunk = self._chunk
+        return self._ready.is_set() or (chunk is not None and self._position < chunk.end)
 
     def __aiter__(self) -> Self:
         return self
@@ -112,13 +143,41 @@ class Reader:
             self._position = chunk.end
             yield chunk
 
+    async def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
+        """Return the offset after every record that was acknowledged before this call.
+
+        All records below it are committed: `read_until` it to have read everything that
+        anybody was told of by now. Reads nothing itself, and never disturbs the writer.
+        `dlog.aio.barriers` says how. Raises `BarrierNotReached` if the writer does not say within
+        *timeout_s* whether its last records are committed; it may be dead. Also raises
+        `LogClosed`, `NoSuchLog`, and what bookies and metadata store raise."""
+        if self._closing is not None:
+            raise LogClosed(self.log)
+        return await acknowledged_end(
+            self._ledgers,
+            self._node,
+            timeout_s=timeout_s,
+            incarnation=self._source.incarnation,
+        )
+
+    async def read_until(self, offset: int) -> AsyncIterator[Record]:
+        """Yield the records from here up to, not with, *offset*; wait for them if need be.
+
+        The reader then stands at *offset* and goes on as before. Ends earlier at the stop."""
+        while self._position < offset:
+            try:
+                record = await anext(self)
+            except StopAsyncIteration:
+                return
+            yield record
+
     async def close(self) -> None:
         """Stop reading ahead and free what was opened. Idempotent."""
         if self._closing is None:
             self._error = self._error or LogClosed(self.log)
             self._chunks.clear()
             self._records, self._chunk = iter(()), None
-            self._ready.set()
+            self._tell()
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
 
@@ -145,7 +204,7 @@ class Reader:
             return False
         chunk = self._chunks.popleft()
         self._ahead_bytes -= _size(chunk)
-        if self._ahead_bytes < READ_AHEAD_BYTES:
+        if self._ahead_bytes < self._ahead_bytes_max:
             self._room.set()
         if not self._chunks and not self._finished and self._error is None:
             self._ready.clear()
@@ -161,7 +220,7 @@ class Reader:
         except LogError as error:
             self._error = error
         finally:
-            self._ready.set()
+            self._tell()
         await self._release()  # so that who reads to the end need not close
 
     async def _fill(self) -> None:
@@ -169,10 +228,14 @@ class Reader:
             for chunk in chunks:
                 self._chunks.append(chunk)
                 self._ahead_bytes += _size(chunk)
-            self._ready.set()
-            if self._ahead_bytes >= READ_AHEAD_BYTES:
+            self._tell()
+            if self._ahead_bytes >= self._ahead_bytes_max:
                 self._room.clear()
                 await self._room.wait()
+
+    def _tell(self) -> None:
+        self._ready.set()
+        self._news.set()
 
     async def _close(self) -> None:
         self._reading.cancel()

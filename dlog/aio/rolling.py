@@ -7,6 +7,7 @@ from typing import Final, Protocol, assert_never
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.segments import seal_of, stamp
+from dlog.aio.trimming import apply_retention
 from dlog.errors import AppendFailed, RollPostponed
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
@@ -107,6 +108,12 @@ class Roller:
                 future.set_exception(error)
         self._waiting.clear()
 
+    def leave(self) -> list[asyncio.Future[None]]:
+        """Roll no more, without an error; return what waits for a roll."""
+        self._run.stop()
+        waiting, self._waiting = self._waiting, []
+        return [future for _, future in waiting]
+
     def _execute(self, effect: protocol.RollEffect) -> None:
         match effect:
             case protocol.HoldAdds():
@@ -164,6 +171,7 @@ class Roller:
         await self._node.edit(
             add_segment(
                 self._node.log,
+                incarnation=self._incarnation,
                 own_segment=effect.segment - 1,
                 number=effect.segment,
                 ledger_id=effect.ledger_id,
@@ -186,11 +194,21 @@ class Roller:
         return protocol.LedgerClosed(sealed)
 
     async def _seal(self, effect: protocol.SealSegment) -> protocol.RollEvent:
+        assert self._previous is not None
         manifest = await self._node.edit(
-            seal_segment(self._node.log, effect.segment, effect.sealed, now_ms=self._now_ms())
+            seal_segment(
+                self._node.log,
+                effect.segment,
+                self._previous.ledger_id,
+                effect.sealed,
+                now_ms=self._now_ms(),
+            )
         )
         self._previous = None
         try:
+            manifest = await apply_retention(
+                self._ledgers, self._node, manifest, now_ms=self._now_ms()
+            )
             await delete_listed(self._ledgers, self._node, manifest)
         except LogError as error:  # they stay listed: the next roll or the janitor deletes them
             _log.warning("deletion_postponed", log=self._node.log, error=str(error))

@@ -2,19 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
-from dlog.manifest import Sealed
+from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
-from dlog.protocol.seek import Found, Seek, Wanted
+from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
+from dlog.protocol.seek import Entry, Found, ReachedTime, Seek, Wanted
 from dlog.recordbatch import BatchHeader, decode_batch, parse_header
-from ledger.ids import NO_ENTRY, LedgerId
-
-STAMP_LOG: Final = "dlog.log"
-STAMP_INCARNATION: Final = "dlog.incarnation"
-STAMP_SEGMENT: Final = "dlog.segment"
+from ledger.errors import NoSuchLedger
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
 
 
 def stamp(log: str, incarnation: str, segment: int) -> dict[str, bytes]:
@@ -45,8 +42,53 @@ async def find_place(reader: LedgerTail, wanted: Wanted) -> Found:
     """Return the first entry at or past *wanted*, or the place after the last confirmed."""
     seek = Seek(wanted, await reader.read_last_add_confirmed())
     while (entry := seek.probe()) is not None:
-        seek.tell(entry, await header_of(reader, entry))
+        if isinstance(wanted, ReachedTime):
+            batch = decode_batch((await reader.read(entry, entry))[0].payload)
+            seek.tell(entry, batch.header, max(batch.timestamps_ms()))
+        else:
+            seek.tell(entry, await header_of(reader, entry))
     return seek.found
+
+
+async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> EntryId | None:
+    """Return the last entry of *reader*'s ledger if it is certain; let it be read up to there.
+
+    *later* is the ledger of the segment after. The end is certain if the ledger is CLOSED or
+    if bookies hold any entry of *later*; `protocol.cursor` tells why. Disturbs nobody."""
+    if reader.closed:
+        return reader.last_entry
+    try:
+        async with opened(ledgers, later) as after:
+            if await after.read_last_stored() == NO_ENTRY:
+                return None
+    except NoSuchLedger:  # deleted with its log: who reads on will see
+        return None
+    end = await reader.read_last_stored()
+    reader.learn_confirmed(end)
+    return end
+
+
+@asynccontextmanager
+async def opened_whole(
+    ledgers: Ledgers, manifest: Manifest, segment: Segment
+) -> AsyncIterator[LedgerTail]:
+    """As `opened`, for what is confirmed of *segment*: all of it, if its writer left it."""
+    async with opened(ledgers, segment.ledger_id) as reader:
+        later = manifest.after(segment.number)
+        if later is not None:
+            await learn_end(ledgers, reader, later.ledger_id)
+        yield reader
+
+
+async def first_offset_of(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
+    """Return where *segment* begins; if the manifest does not know, the one before tells."""
+    if segment.first_offset is not None:
+        return segment.first_offset
+    before = manifest.segments[manifest.segments.index(segment) - 1]
+    async with opened_whole(ledgers, manifest, before) as reader:
+        end = await find_place(reader, Entry(1 << 62))
+    assert before.first_offset is not None, "only the last segment's first offset is unknown"
+    return before.first_offset + end.base_index
 
 
 async def seal_of(
@@ -61,18 +103,23 @@ async def seal_of(
     if metadata.last_entry == NO_ENTRY:
         return Sealed.empty(last_txid, created_ms)
     async with opened(ledgers, ledger_id) as reader:
-        first = await header_of(reader, 0)
-        payload = (await reader.read(metadata.last_entry, metadata.last_entry))[0].payload
+        payloads = [
+            (await reader.read(entry, entry))[0].payload for entry in (0, metadata.last_entry)
+        ]
     try:
-        last = decode_batch(payload)
+        first, last = map(decode_batch, payloads)
     except DamagedBatch as error:
-        raise DamagedLog(log, f"last entry of ledger {ledger_id}: {error}") from error
+        raise DamagedLog(log, f"first or last entry of ledger {ledger_id}: {error}") from error
     return Sealed(
         last_entry=metadata.last_entry,
         records=last.header.end_index,
         bytes=metadata.length,
-        first_txid=first.first_txid if first.first_txid != NO_TXID else last.header.first_txid,
+        first_txid=(
+            first.header.first_txid
+            if first.header.first_txid != NO_TXID
+            else last.header.first_txid
+        ),
         last_txid=max(last.header.last_txid, last_txid),
-        first_timestamp_ms=first.base_timestamp_ms,
+        first_timestamp_ms=min(first.timestamps_ms()),
         last_timestamp_ms=max(last.timestamps_ms()),
     )

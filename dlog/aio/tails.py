@@ -2,8 +2,8 @@
 
 Everything up to the last sealed segment's end is committed. In an open segment everything up to
 the last add confirmed is, as bookies tell it, and the header of that batch says how many
-records that makes. A later open segment counts only if the one before is CLOSED: its
-writer sends nothing there before.
+records that makes. A later open segment counts only if the end of the one before is certain:
+it is CLOSED, or its writer went on in the later one (`protocol.cursor` tells why that is enough).
 """
 
 from contextlib import suppress
@@ -12,7 +12,7 @@ from typing import Final
 
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.segments import header_of
+from dlog.aio.segments import header_of, learn_end
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest, Segment
 from dlog.position import NO_TXID
@@ -100,12 +100,12 @@ class TailTracker:
         for segment in manifest.segments:
             if segment.sealed is not None:
                 continue
-            found = await self._look(segment.ledger_id)
+            found, is_whole = await self._look_at(segment, manifest)
             if found.header is not None:
                 end += found.header.end_index
                 last_txid = max(last_txid, found.header.last_txid)
                 newest_bytes = found.header.body_bytes / found.header.count
-            if not found.reader.closed:
+            if not is_whole:
                 break
         last = self._last
         if last is not None and last.incarnation == manifest.incarnation:
@@ -120,6 +120,16 @@ class TailTracker:
             newest_record_bytes=newest_bytes,
         )
         return self._last
+
+    async def _look_at(self, segment: Segment, manifest: Manifest) -> tuple[_Open, bool]:
+        """Return what *segment* holds, and whether that is all it ever will."""
+        found = await self._look(segment.ledger_id)
+        later = manifest.after(segment.number)
+        if found.reader.closed or later is None:
+            return found, found.reader.closed
+        if await learn_end(self._ledgers, found.reader, later.ledger_id) is None:
+            return found, False
+        return await self._look(segment.ledger_id), True
 
     async def _look(self, ledger_id: LedgerId) -> _Open:
         found = self._open.get(ledger_id)

@@ -4,6 +4,12 @@ An append costs no task and no wake-up of its own: it joins the open group (`pro
 and the loop's next turn sends what has gathered. Offsets are given at the append and are
 final: if an entry cannot be confirmed every later append fails too.
 
+Healing: trouble that may pass (too few bookies, no metadata store at an ensemble change) ends a
+ledger, not the writer. It takes its own log over, within its epoch (`aio.healing`): recovery tells
+for each entry that was in flight whether it is in the log, once and for all. Those that are get
+confirmed, the others are sent again to the new ledger, with the same offsets. If anybody else
+took the log meanwhile, or trouble lasts, the writer ends.
+
 How an append ends: confirmed with its `RecordId`; refused before it was sent (`AppendRejected`
 and other caller errors: the log goes on); `AppendOutcomeUnknown` if it was in flight when
 the writer ended; `LostOwnership` or `AppendFailed` if it was certainly not sent.
@@ -11,18 +17,23 @@ the writer ended; `LostOwnership` or `AppendFailed` if it was certainly not sent
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
+from dlog.aio.healing import HEAL_S, heal
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.opening import OpenedLog
-from dlog.aio.port import LedgerAppender, Ledgers
+from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.rolling import Roller
 from dlog.aio.segments import seal_of
 from dlog.errors import (
     AppendFailed,
     AppendOutcomeUnknown,
+    BatchTooLarge,
+    CloseTimedOut,
+    DamagedLog,
+    EpochChanged,
     InvalidPosition,
     LogClosed,
     LogSealed,
@@ -32,30 +43,29 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnexpectedOffset,
 )
-from dlog.position import NO_TXID, TXID_MAX, RecordId, entry_record_ids
+from dlog.outcome import Outcome
+from dlog.position import NO_TXID, TXID_MAX
 from dlog.protocol.edits import seal_segment, trim
-from dlog.protocol.packer import Group, Packer
+from dlog.protocol.packer import Group, Packer, Part
 from dlog.recordbatch import encode_batch
-from ledger.errors import LedgerFenced, LogError, NoSuchLedger, TooManyPending
-from ledger.ids import EntryId
+from ledger.errors import CallerError, LedgerFenced, LogError, NoSuchLedger, TooManyPending
+from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of unconfirmed records beyond which `append_async` refuses."""
+"""Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which
+`append_async` refuses."""
 PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
 """Bytes of unconfirmed records below which waiting appends go on."""
 
-_TAKEN_OVER = (LedgerFenced, LostOwnership, NoSuchLog, NoSuchLedger, LogSealed)
+APPEND_MANY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of records that one `append_many` may bring."""
+CLOSE_S: Final = 30.0
+"""How long `close` takes at most unless told otherwise."""
+
+_TAKEN_OVER = (LedgerFenced, LostOwnership, EpochChanged, NoSuchLog, NoSuchLedger)
 
 _log = get_logger(__name__)
-
-
-class Ticket(Protocol):
-    """What an append resolves: a future of asyncio or of concurrent.futures."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: RecordId, /) -> None: ...
-    def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 class LogWriter:
@@ -68,11 +78,17 @@ class LogWriter:
         opened: OpenedLog,
         *,
         now_ms: Callable[[], int],
+        term: Leadership | None = None,
+        heal_s: float = HEAL_S,
     ) -> None:
+        """*heal_s*: how long one healing may take; 0: trouble ends the writer at once."""
         manifest = opened.manifest
         self.log = node.log
         self.epoch = opened.segment
         self.settings = manifest.settings
+        self._record_bytes_max = manifest.settings.record_bytes_max
+        self._incarnation = manifest.incarnation
+        node.follow(manifest.incarnation)
         self.lost = asyncio.Event()
         """Set when this writer has ended without `close`; see `error`."""
         self.error: LogError | None = None
@@ -82,7 +98,14 @@ class LogWriter:
         self._loop = asyncio.get_running_loop()
         self._ledger = opened.ledger
         self._segment = opened.segment
-        self._packer: Packer[Ticket] = Packer()
+        self._term = term
+        self._heal_s = heal_s
+        self._healing: asyncio.Task[None] | None = None
+        self._healed_offset = -1
+        """What was confirmed when the last healing ended: one without progress is the last."""
+        self._packer = Packer()
+        self._confirmed_entry = -1
+        """The last one that is confirmed of the present segment."""
         self._segment_first = manifest.sealed_end
         self._segment_bytes = 0
         self._next_offset = manifest.sealed_end
@@ -110,6 +133,17 @@ class LogWriter:
         return None if self._confirmed_txid == NO_TXID else self._confirmed_txid
 
     @property
+    def incarnation(self) -> str:
+        """Of the log that is written, whatever its name is by now."""
+        return self._incarnation
+
+    @property
+    def own_ledgers(self) -> frozenset[LedgerId]:
+        """The ledger that is appended to, and the next one if a roll has made it."""
+        ledgers = (self._ledger, self._roller.unsealed[1])
+        return frozenset(ledger.ledger_id for ledger in ledgers if ledger is not None)
+
+    @property
     def pending_bytes(self) -> int:
         return self._packer.pending_bytes
 
@@ -120,30 +154,70 @@ class LogWriter:
 
     def submit(
         self,
-        ticket: Ticket,
         payload: bytes,
         key: bytes | None,
         txid: int | None,
         timestamp_ms: int | None,
         expected_offset: int | None,
-    ) -> None:
-        """Append one record; resolve *ticket* sooner or later, whatever happens.
+    ) -> tuple[Outcome, int]:
+        """Append one record; return the outcome it will have, sooner or later, and its slot.
 
-        Raises `TooManyPending` alone, and then leaves *ticket* as it is."""
+        Raises `TooManyPending` alone."""
         packer = self._packer
         if packer.pending_bytes >= PENDING_BYTES_MAX:
             raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
-        refusal = self._refusal(payload, key, txid, expected_offset)
-        if refusal is not None:
-            ticket.set_exception(refusal)
-            return
-        if txid is not None:
-            self._pushed_txid = txid
+        size = len(payload) if key is None else len(payload) + len(key)
+        if (
+            self.error is not None
+            or self._closing
+            or size > self._record_bytes_max
+            or txid is not None
+            or expected_offset is not None
+        ):
+            refusal = self._refusal(size, txid, expected_offset)
+            if refusal is not None:
+                return Outcome.refused(refusal), 0
+            if txid is not None:
+                self._pushed_txid = txid
         self._next_offset += 1
-        packer.add(ticket, payload, key, txid, timestamp_ms, self._now_ms())
+        group = packer.add(payload, key, txid, timestamp_ms, self._now_ms)
         if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._pump)
+            self._schedule()
+        return group.outcome, len(group.values) - 1
+
+    def submit_many(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        txids: Sequence[int | None] | None,
+        timestamps_ms: Sequence[int | None] | None,
+        expected_offset: int | None,
+    ) -> list[Part]:
+        """Append records behind each other, all or none; return where they went, in order.
+
+        Raises why they are refused, and `TooManyPending`."""
+        packer = self._packer
+        if packer.pending_bytes >= PENDING_BYTES_MAX:
+            raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
+        sizes = list(map(len, values))
+        if keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        last_txid = self._pushed_txid
+        refusal = self._refusal(max(sizes), None, expected_offset)
+        if refusal is None and sum(sizes) > APPEND_MANY_BYTES_MAX:
+            refusal = BatchTooLarge(self.log, sum(sizes), APPEND_MANY_BYTES_MAX)
+        for txid in txids or ():
+            if refusal is None and txid is not None:
+                refusal = self._txid_refusal(txid, last_txid)
+                last_txid = txid
+        if refusal is not None:
+            raise refusal
+        self._pushed_txid = last_txid
+        self._next_offset += len(values)
+        parts = packer.add_many(values, keys, txids, timestamps_ms, self._now_ms)
+        if not self._scheduled:
+            self._schedule()
+        return parts
 
     async def room(self) -> None:
         """Wait until appends are welcome."""
@@ -171,7 +245,11 @@ class LogWriter:
     async def roll(self) -> None:
         """Begin a new segment unless the present one is empty; return when the old is sealed."""
         await self.flush()
-        await self._roller.roll()
+        if self._healing is not None:
+            await asyncio.wait((self._healing,))  # and begins a new segment
+            await self.flush()
+        else:
+            await self._roller.roll()
 
     async def truncate(self, before: int) -> None:
         """Remove the records below offset *before*, which must not be beyond the end.
@@ -183,20 +261,31 @@ class LogWriter:
             raise InvalidPosition(
                 self.log, before, f"the log ends at offset {self._confirmed_offset}"
             )
-        manifest = await self._node.edit(trim(self.log, before))
+        manifest = await self._node.edit(trim(self.log, before, incarnation=self._incarnation))
         await delete_listed(self._ledgers, self._node, manifest)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float | None = CLOSE_S) -> None:
         """Confirm what is pending, then close the segment. Raises what failed."""
         if self._closing:
             return
         self._closing = True
+        deadline = None if timeout_s is None else self._loop.time() + timeout_s
         try:
-            await self.flush()
+            async with asyncio.timeout_at(deadline):
+                await self.flush()
+                if self._healing is not None:
+                    await asyncio.wait((self._healing,))
+        except TimeoutError:
+            assert timeout_s is not None
+            if self._confirmed_offset < self._next_offset:
+                pending = self._next_offset - self._confirmed_offset
+                error = CloseTimedOut(self.log, pending, timeout_s)
+                self.lose(error)
+                raise error from None
         finally:
             self._roller.stop(LogClosed(self.log))
-            if self.error is None:
-                await self._close_ledgers()
+            if self.error is None and self._healing is None:
+                await self._close_ledgers(deadline)
             else:
                 await self.abandon()
 
@@ -206,6 +295,8 @@ class LogWriter:
         self.lose(LogClosed(self.log))
         if self._leaving is not None:
             await self._leaving
+        if self._healing is not None:
+            await asyncio.wait((self._healing,))
 
     # What the roller needs.
 
@@ -216,19 +307,25 @@ class LogWriter:
 
     def switch(self, ledger: LedgerAppender, segment: int) -> LedgerAppender:
         assert not self._packer.in_flight, "adds of the ledger before are not confirmed"
-        before, self._ledger = self._ledger, ledger
-        self._segment = segment
-        self._segment_first = self._sent_offset
-        self._segment_bytes = 0
-        self._on_confirmed = None
-        self._pump()
+        before = self._ledger
+        self._begin_segment(ledger, segment)
         return before
 
     def lose(self, error: LogError) -> None:
-        """End this writer: resolve everything, let the ledger go."""
+        """Heal, or end this writer: resolve everything, let the ledger go."""
         if self.error is not None:
             return
-        if isinstance(error, _TAKEN_OVER):
+        if error.retryable and self._heal_s > 0 and not isinstance(error, CallerError):
+            if self._healing is not None:
+                return
+            if self._confirmed_offset > self._healed_offset:
+                self._healing = self._loop.create_task(self._heal(error))
+                return
+        if self._healing is not None:
+            self._healing.cancel()
+        if isinstance(error, LogSealed):
+            self.error = error
+        elif isinstance(error, _TAKEN_OVER):
             self.error = LostOwnership(self.log, str(error))
         else:
             self.error = (
@@ -238,14 +335,11 @@ class LogWriter:
         sent, unsent = self._packer.fail()
         offset = self._confirmed_offset
         for group in sent:
-            for ticket in group.tickets:
-                if not ticket.done():
-                    ticket.set_exception(AppendOutcomeUnknown(self.log, offset, str(error)))
-                offset += 1
+            group.outcome.fail(partial(self._unknown, offset, str(error)))
+            offset += group.count
+        ended = self.error
         for group in unsent:
-            for ticket in group.tickets:
-                if not ticket.done():
-                    ticket.set_exception(self.error)
+            group.outcome.fail(lambda _: ended)
         self._roller.stop(self.error)
         self._leaving = self._loop.create_task(self._ledger.abandon())
         self.lost.set()
@@ -253,29 +347,33 @@ class LogWriter:
 
     # The append path.
 
-    def _refusal(
-        self, payload: bytes, key: bytes | None, txid: int | None, expected_offset: int | None
-    ) -> LogError | None:
+    def _refusal(self, size: int, txid: int | None, expected_offset: int | None) -> LogError | None:
         if self.error is not None or self._closing:
             return LogClosed(self.log) if self._closing else self.error
-        size = len(payload) if key is None else len(payload) + len(key)
-        if size > self.settings.record_bytes_max:
-            return RecordTooLarge(self.log, size, self.settings.record_bytes_max)
-        if txid is not None and not max(self._pushed_txid, NO_TXID + 1) <= txid <= TXID_MAX:
-            return TxidOutOfOrder(self.log, txid, self._pushed_txid)
+        if size > self._record_bytes_max:
+            return RecordTooLarge(self.log, size, self._record_bytes_max)
         if expected_offset is not None and expected_offset != self._next_offset:
             return UnexpectedOffset(self.log, expected_offset, self._next_offset)
-        return None
+        return None if txid is None else self._txid_refusal(txid, self._pushed_txid)
+
+    def _txid_refusal(self, txid: int, last_txid: int) -> LogError | None:
+        if max(last_txid, NO_TXID + 1) <= txid <= TXID_MAX:
+            return None
+        return TxidOutOfOrder(self.log, txid, last_txid)
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._scheduled = False
-        while self.error is None and self._on_confirmed is None:
+        while self.error is None and self._on_confirmed is None and self._healing is None:
             group = self._packer.take()
             if group is None:
                 return
             self._send(group)
 
-    def _send(self, group: Group[Ticket]) -> None:
+    def _send(self, group: Group) -> None:
         payload = encode_batch(
             group.values,
             base_index=self._sent_offset - self._segment_first,
@@ -293,27 +391,27 @@ class LogWriter:
             self.lose(self._ledger.error or error)
             return
         if group.txids is not None:
-            self._sent_txid = next(t for t in reversed(group.txids) if t is not None)
+            present = (t for t in reversed(group.txids) if t is not None)
+            self._sent_txid = next(present, self._sent_txid)
         self._sent_offset += group.count
         self._segment_bytes += len(payload)
-        future.add_done_callback(partial(self._on_added, group, self._sent_txid))
+        future.add_done_callback(partial(self._on_added, self._ledger, group, self._sent_txid))
 
     def _on_added(
-        self, group: Group[Ticket], last_txid: int, future: asyncio.Future[EntryId]
+        self,
+        ledger: LedgerAppender,
+        group: Group,
+        last_txid: int,
+        future: asyncio.Future[EntryId],
     ) -> None:
-        if self.error is not None:
-            return
+        if self.error is not None or self._healing is not None or ledger is not self._ledger:
+            return  # how it ended was told, or healing finds out
         if future.cancelled() or future.exception() is not None:
             self.lose(self._ledger.error or _failure(future))
             return
         assert self._packer.confirmed() is group, "entries are confirmed in order"
-        offset, count = self._confirmed_offset, group.count
-        self._confirmed_offset = offset + count
+        self._confirm(group, future.result())
         self._confirmed_txid = last_txid
-        ids = entry_record_ids(offset, self._segment, future.result(), count)
-        for ticket, record_id in zip(group.tickets, ids, strict=True):
-            if not ticket.done():
-                ticket.set_result(record_id)
         self._pump()
         if self._on_confirmed is not None and not self._packer.in_flight:
             self._held()
@@ -332,29 +430,98 @@ class LogWriter:
         while self._room and self.has_room:
             _done(self._room.popleft())
 
-    async def _close_ledgers(self) -> None:
+    def _confirm(self, group: Group, entry: int) -> None:
+        offset = self._confirmed_offset
+        self._confirmed_entry = entry
+        self._confirmed_offset = offset + group.count
+        group.outcome.confirm(offset, self._segment, entry)
+
+    def _unknown(self, offset: int, reason: str, slot: int) -> LogError:
+        return AppendOutcomeUnknown(self.log, offset + slot, reason)
+
+    def _begin_segment(self, ledger: LedgerAppender, segment: int) -> None:
+        self._ledger = ledger
+        self._segment = segment
+        self._segment_first = self._sent_offset
+        self._segment_bytes = 0
+        self._confirmed_entry = -1
+        self._on_confirmed = None
+        self._pump()
+
+    async def _heal(self, error: LogError) -> None:
+        _log.warning("writer_heals", log=self.log, epoch=self.epoch, error=str(error))
+        rolls = self._roller.leave()
+        own = (self._ledger, *self._roller.unsealed)
+        await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
+        try:
+            opened = await heal(
+                self._ledgers,
+                self._node,
+                error,
+                epoch=self.epoch,
+                incarnation=self._incarnation,
+                term=self._term,
+                now_ms=self._now_ms,
+                patience_s=self._heal_s,
+            )
+            self._healed(opened)
+        except LogError as verdict:
+            self._healed_offset = self._next_offset
+            self._healing = None
+            self.lose(verdict)
+        for future in rolls:
+            if not future.done():
+                _done(future) if self.error is None else future.set_exception(self.error)
+
+    def _healed(self, opened: OpenedLog) -> None:
+        """Settle what was in flight by what the log holds; go on in the new segment."""
+        manifest = opened.manifest
+        end, packer = manifest.sealed_end, self._packer
+        while packer.in_flight and self._confirmed_offset < end:
+            self._confirm(packer.confirmed(), self._confirmed_entry + 1)
+        if self._confirmed_offset != end:
+            reason = f"it ends at {end} where its writer has {self._confirmed_offset}"
+            raise DamagedLog(self.log, reason)
+        packer.put_all_back()
+        self._sent_offset = end
+        self._sent_txid = self._confirmed_txid = manifest.sealed_last_txid
+        self._healed_offset = end
+        self._healing = None
+        self._roller = Roller(
+            self._ledgers, self._node, self, manifest, opened.segment, now_ms=self._now_ms
+        )
+        _log.info("writer_healed", log=self.log, epoch=self.epoch, segment=opened.segment)
+        self._begin_segment(opened.ledger, opened.segment)
+        self._wake()
+
+    async def _close_ledgers(self, deadline: float | None) -> None:
         """Close and seal; what fails here is done by the next open, so it only is told."""
         before, after = self._roller.unsealed
         segment = self._segment
         own = [(segment - 1, before), (segment, self._ledger), (segment + 1, after)]
         self.error = LogClosed(self.log)
         try:
-            for number, ledger in own:
-                if ledger is None:
-                    continue
-                if ledger is not before:
-                    await ledger.close()
-                sealed = await seal_of(
-                    self._ledgers,
-                    self.log,
-                    ledger.ledger_id,
-                    last_txid=self._confirmed_txid,
-                    created_ms=self._now_ms(),
-                )
-                await self._node.edit(seal_segment(self.log, number, sealed, now_ms=self._now_ms()))
-        except LogError as error:
+            async with asyncio.timeout_at(deadline):
+                for number, ledger in own:
+                    if ledger is not None:
+                        await self._close_ledger(number, ledger, closes=ledger is not before)
+        except (LogError, TimeoutError) as error:
             _log.warning("close_incomplete", log=self.log, error=str(error))
             await asyncio.gather(*(ledger.abandon() for _, ledger in own if ledger is not None))
+
+    async def _close_ledger(self, number: int, ledger: LedgerAppender, *, closes: bool) -> None:
+        if closes:
+            await ledger.close()
+        sealed = await seal_of(
+            self._ledgers,
+            self.log,
+            ledger.ledger_id,
+            last_txid=self._confirmed_txid,
+            created_ms=self._now_ms(),
+        )
+        await self._node.edit(
+            seal_segment(self.log, number, ledger.ledger_id, sealed, now_ms=self._now_ms())
+        )
 
 
 def _failure(future: asyncio.Future[EntryId]) -> LogError:

@@ -1,10 +1,18 @@
 """How a reader moves across the segments of a log.
 
 The cursor knows the offset it will deliver next and the segment it is in. A segment is left
-only when its ledger is CLOSED and read to its end; the next one begins at just the offset
+only when its end is certain and it was read to there; the next one begins at just the offset
 where that ended, which is also how the first offset of a segment is known before the
 manifest says it. Nothing is ever skipped in silence: what does not join is `DamagedLog`, a
 position below the trim point is `Trimmed`.
+
+The end is certain if the ledger is CLOSED, or if its writer went on in the next one. Story of
+the second: a writer died after it had switched to segment n + 1 and before it closed n, so
+nobody closes n before the next takeover. (A) A roll sends nothing to the new ledger before
+every add to n is confirmed, and nothing to n afterwards (`protocol.roll`, step 3). (B) So as
+soon as bookies hold any entry of n + 1, all entries of n that they hold are confirmed, and no
+more will come. (C) Bookies are asked first for an entry of n + 1, then for the last of n.
+Nothing is fenced or written. A takeover that comes between closes n at just that entry.
 
 After any trouble the cursor finds its place again from the manifest, at the record after
 the last one delivered.
@@ -59,6 +67,13 @@ class SegmentEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class EndFound:
+    """Answer to `FindEnd`. None: the writer may still add to the segment."""
+
+    last_entry: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMissing:
     """The segment's ledger does not exist (any more)."""
 
@@ -74,6 +89,7 @@ CursorEvent = (
     | BatchesRead
     | NothingNew
     | SegmentEnded
+    | EndFound
     | LedgerMissing
     | Interrupted
 )
@@ -124,6 +140,16 @@ class ReadEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class FindEnd:
+    """Find out whether the writer left *segment* for *later*, and where *segment* ends then.
+
+    Entries up to there can be read from then on. Answer: `EndFound`."""
+
+    segment: Segment
+    later: Segment
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The stop was reached, or the log was sealed for good."""
 
@@ -133,7 +159,9 @@ class Fail:
     error: LogError
 
 
-CursorEffect = Deliver | ReadManifest | AwaitManifest | FindPlace | ReadEntries | Finish | Fail
+CursorEffect = (
+    Deliver | ReadManifest | AwaitManifest | FindPlace | ReadEntries | FindEnd | Finish | Fail
+)
 
 
 class Phase(Enum):
@@ -165,12 +193,28 @@ class Cursor:
         self._position = start
         """Offset of the first record of `_entry`."""
         self._entry = 0
+        self._later: Segment | None = None
+        """The segment after `_segment`, if the manifest lists one."""
+        self._last_entry: int | None = None
+        """Where `_segment` ends for certain, if its writer left it without closing it."""
+        self._manifest: Manifest | None = None
+        """What was seen last."""
         self._missing: int | None = None
         """Segment whose ledger was not there; if it is still listed, the log is damaged."""
 
     @property
     def next_offset(self) -> int:
         return self._next
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the log is read; None before a manifest was seen."""
+        return self._incarnation
+
+    @property
+    def later(self) -> Segment | None:
+        """The segment that will be read after the present one, if there is one yet."""
+        return self._later
 
     def step(self, event: CursorEvent) -> tuple[CursorEffect, ...]:
         assert self._phase is not Phase.DONE, "the cursor is over"
@@ -193,9 +237,11 @@ class Cursor:
             case BatchesRead():
                 return self._batches_read(event.batches)
             case NothingNew():
-                return (self._read(),)
+                return (self._nothing_new(),)
             case SegmentEnded():
                 return (self._ended(),)
+            case EndFound():
+                return (self._end_found(event.last_entry),)
             case LedgerMissing():
                 self._missing = self._segment.number if self._segment else None
                 return (self._locate(),)
@@ -214,10 +260,13 @@ class Cursor:
         if self._incarnation not in {None, manifest.incarnation}:
             return Fail(NoSuchLog(self.log, "it was deleted, and another one has its name"))
         self._incarnation = manifest.incarnation
+        self._manifest = manifest
         if self._stop is not None and self._next >= self._stop:
             return Finish()
         if self._next < manifest.trim_offset:
             return Fail(Trimmed(self.log, self._next, manifest.trim_offset))
+        if self._segment is not None:
+            self._later = manifest.after(self._segment.number)
         match self._phase:
             case Phase.LOCATING:
                 return self._enter_by_offset(manifest)
@@ -243,7 +292,7 @@ class Cursor:
             self._segment, self._position = chosen, chosen.end_offset
             self._phase = Phase.BETWEEN
             return self._enter_after(chosen.number, manifest)
-        return self._enter(chosen, chosen.first_offset)
+        return self._enter(chosen, chosen.first_offset, manifest)
 
     def _enter_after(self, number: int, manifest: Manifest) -> CursorEffect:
         left = manifest.find(number)
@@ -266,9 +315,9 @@ class Cursor:
                     f"the one before ends at {self._position}",
                 )
             )
-        return self._enter(segment, self._position)
+        return self._enter(segment, self._position, manifest)
 
-    def _enter(self, segment: Segment, first_offset: int) -> CursorEffect:
+    def _enter(self, segment: Segment, first_offset: int, manifest: Manifest) -> CursorEffect:
         if segment.number == self._missing:
             return Fail(
                 DamagedLog(
@@ -278,6 +327,7 @@ class Cursor:
             )
         self._segment, self._first, self._position = segment, first_offset, first_offset
         self._entry = 0
+        self._later, self._last_entry = manifest.after(segment.number), None
         if self._next > first_offset:
             self._phase = Phase.SEEKING
             return self._seek()
@@ -322,9 +372,29 @@ class Cursor:
                 self._next = end
         if self._stop is not None and self._next >= self._stop:
             return (*effects, Finish())
+        if self._last_entry is not None and self._entry > self._last_entry:
+            return (*effects, self._ended())
         return (*effects, self._read())
+
+    def _nothing_new(self) -> CursorEffect:
+        assert self._segment is not None
+        if self._later is None:
+            return self._read()
+        return FindEnd(self._segment, self._later)
+
+    def _end_found(self, last_entry: int | None) -> CursorEffect:
+        assert self._phase is Phase.READING
+        self._last_entry = last_entry
+        if last_entry is not None and self._entry > last_entry:
+            return self._ended()
+        return self._read()
 
     def _ended(self) -> CursorEffect:
         assert self._phase is Phase.READING
+        assert self._segment is not None
+        assert self._manifest is not None
         self._phase = Phase.BETWEEN
+        left = self._manifest.find(self._segment.number)
+        if self._later is not None and left is not None and left.end_offset == self._position:
+            return self._enter_after(left.number, self._manifest)  # as it stays for ever
         return ReadManifest()

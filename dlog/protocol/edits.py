@@ -8,33 +8,57 @@ lost reply* begin again. An edit whose first attempt did arrive finds itself don
 Story of why a lost reply is safe: (A) the swap from version v to v+1 gets no answer; (B) the
 manifest is read again. If it is still at v, the swap may yet arrive, but only until
 somebody, this loop included, writes v+1; whichever is first wins and the other one fails.
+
+Story of why edits name an incarnation or a ledger: a log was deleted, and made again, while
+its writer slept. What the writer knows of segments and offsets fits the new log as well as the
+old one, and is about other records.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest, Sealed
+from dlog.settings import LogSettings
 from ledger.ids import LedgerId
 
 Edit = Callable[[Manifest], Manifest]
 
 
-def check_writable(manifest: Manifest, log: str) -> None:
-    """Raise `NoSuchLog` or `LogSealed` if nobody may write *log* any more."""
+def check_living(manifest: Manifest, log: str) -> None:
+    """Raise `NoSuchLog` if *log* is being deleted."""
     if manifest.dropped:
         raise NoSuchLog(log, "it is being deleted")
+
+
+def check_writable(manifest: Manifest, log: str) -> None:
+    """Raise `NoSuchLog` or `LogSealed` if nobody may write *log* any more."""
+    check_living(manifest, log)
     if manifest.sealed:
         raise LogSealed(log)
 
 
+def check_incarnation(manifest: Manifest, log: str, incarnation: str) -> None:
+    """Raise `NoSuchLog` if *manifest* is that of another log with the same name."""
+    if manifest.incarnation != incarnation:
+        raise NoSuchLog(log, "it was deleted, and another one has its name")
+
+
 def add_segment(
-    log: str, *, own_segment: int, number: int, ledger_id: LedgerId, now_ms: int
+    log: str,
+    *,
+    incarnation: str,
+    own_segment: int,
+    number: int,
+    ledger_id: LedgerId,
+    now_ms: int,
 ) -> Edit:
     """Append segment *number* after *own_segment*, the one its writer writes now.
 
-    Raises `LostOwnership` if another writer's segment is the last one."""
+    Raises `LostOwnership` if another writer's segment is the last one, `NoSuchLog`."""
 
     def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
         last = manifest.last
         if last is not None and last.number == number and last.ledger_id == ledger_id:
             return manifest
@@ -46,14 +70,17 @@ def add_segment(
     return edit
 
 
-def seal_segment(log: str, number: int, sealed: Sealed, *, now_ms: int) -> Edit:
+def seal_segment(
+    log: str, number: int, ledger_id: LedgerId, sealed: Sealed, *, now_ms: int
+) -> Edit:
     """Record the end of segment *number*, whose ledger is CLOSED, and apply the retention.
 
-    Nothing is left to do if it is sealed, or was trimmed away with its log."""
+    Nothing is left to do if it is sealed, was trimmed away with its log, or if *ledger_id*
+    never became this segment: another writer's did, and this is not where that ends."""
 
     def edit(manifest: Manifest) -> Manifest:
         segment = manifest.find(number)
-        if segment is None or segment.sealed is not None:
+        if segment is None or segment.ledger_id != ledger_id or segment.sealed is not None:
             return manifest
         if any(s.sealed is None and s.number < number for s in manifest.segments):
             raise LostOwnership(log, "segments before its own are not sealed")
@@ -63,13 +90,62 @@ def seal_segment(log: str, number: int, sealed: Sealed, *, now_ms: int) -> Edit:
     return edit
 
 
-def trim(log: str, before: int) -> Edit:
-    """Move the trim point to *before* at least. Requires that offset to be committed."""
+def trim(log: str, before: int, *, incarnation: str) -> Edit:
+    """Move the trim point to *before* at least. Requires that offset to be committed.
+
+    Raises `NoSuchLog`."""
 
     def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
         if manifest.dropped:
             raise NoSuchLog(log, "it is being deleted")
         return manifest.trimmed(before)
+
+    return edit
+
+
+def end_log(log: str, *, incarnation: str, ends: Mapping[int, Sealed]) -> Edit:
+    """End *log* for good. *ends*: what its open segments hold, whose ledgers are CLOSED.
+
+    Changes nothing if a segment is open that *ends* does not know: somebody took the log
+    over, and must be fenced first. A number is never used twice, so it names its ledger."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        unsealed = [segment.number for segment in manifest.segments if segment.sealed is None]
+        if manifest.sealed or any(number not in ends for number in unsealed):
+            return manifest
+        for number in unsealed:
+            manifest = manifest.with_sealed(number, ends[number])
+        return replace(manifest, sealed=True)
+
+    return edit
+
+
+def change_settings(
+    log: str, *, incarnation: str, change: Callable[[LogSettings], LogSettings]
+) -> Edit:
+    """Replace the settings by what *change* makes of them. Raises `NoSuchLog`, what it raises."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        check_living(manifest, log)
+        return replace(manifest, settings=change(manifest.settings))
+
+    return edit
+
+
+def retain(log: str, *, incarnation: str, now_ms: int, processed: int | None) -> Edit:
+    """Apply the retention that is set now; *processed* as in `Manifest.retained_from`.
+
+    Nothing is left to do if the log is being deleted. Raises `NoSuchLog`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        if manifest.dropped:
+            return manifest
+        return manifest.trimmed(manifest.retained_from(now_ms, processed=processed))
 
     return edit
 

@@ -5,17 +5,21 @@ group may be sent as soon as the window has room. The open one is sent when noth
 flight, or when a slot of the small window is free: so a lone append leaves at once, and
 under load entries grow by themselves, without a timer.
 
-The packer is opaque to what a ticket is; the driver resolves tickets when the group's entry
-is confirmed. Hot path: no object per record beyond what the caller gave.
+A group carries the outcome of its records, which the driver settles when the group's entry is
+confirmed. Hot path: no object per record beyond what the caller gave.
 
 Invariants (asserted by `check`):
-    pending_bytes is the sum over open, full and sent groups
+    pending_bytes is the sum over open, full and sent groups, a record's share included
     at most sent_max groups are in flight, at most partial_max if the last was not full
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from itertools import repeat
+from typing import Final
+
+from dlog.outcome import Outcome
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
 ENTRY_RECORDS_MAX: Final = 64 * 1024
@@ -26,15 +30,16 @@ SENT_MAX: Final = 32
 SENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes in flight beyond which any group waits."""
 
-Ticket = TypeVar("Ticket")
+RECORD_CHARGE: Final = 128
+"""Bytes that a pending record counts beside its own: so much it costs however small it is."""
 
 
 @dataclass(slots=True)
-class Group(Generic[Ticket]):
+class Group:
     """The records of one entry, as columns. A column that no record needs is None."""
 
     base_timestamp_ms: int
-    tickets: list[Ticket] = field(default_factory=list)
+    outcome: Outcome = field(default_factory=Outcome)
     values: list[bytes] = field(default_factory=list)
     timestamps_ms: list[int] | None = None
     txids: list[int | None] | None = None
@@ -45,8 +50,21 @@ class Group(Generic[Ticket]):
     def count(self) -> int:
         return len(self.values)
 
+    @property
+    def charge(self) -> int:
+        return self.size_bytes + RECORD_CHARGE * len(self.values)
 
-class Packer(Generic[Ticket]):
+
+@dataclass(slots=True)
+class Part:
+    """Records that went into one group."""
+
+    group: Group
+    slot: int
+    count: int
+
+
+class Packer:
     def __init__(
         self,
         *,
@@ -58,12 +76,12 @@ class Packer(Generic[Ticket]):
         self._entry_bytes_full = entry_bytes_full
         self._partial_max = partial_max
         self._sent_max = sent_max
-        self._open: Group[Ticket] | None = None
-        self._full: deque[Group[Ticket]] = deque()
-        self._sent: deque[Group[Ticket]] = deque()
+        self._open: Group | None = None
+        self._full: deque[Group] = deque()
+        self._sent: deque[Group] = deque()
         self._sent_bytes = 0
         self.pending_bytes = 0
-        """Bytes of all records that are not confirmed yet."""
+        """Bytes of all records that are not confirmed yet, with `RECORD_CHARGE` for each."""
 
     @property
     def in_flight(self) -> int:
@@ -77,21 +95,17 @@ class Packer(Generic[Ticket]):
 
     def add(
         self,
-        ticket: Ticket,
         value: bytes,
         key: bytes | None,
         txid: int | None,
         timestamp_ms: int | None,
-        now_ms: int,
-    ) -> None:
-        """Put one record behind those before."""
+        now_ms: Callable[[], int],
+    ) -> Group:
+        """Put one record behind those before, as the last of the group that is returned."""
         group = self._open
         size = len(value) if key is None else len(value) + len(key)
-        if group is None:
-            group = self._open = Group(now_ms)
-        elif group.size_bytes + size > self._entry_bytes_full:
-            self._full.append(group)
-            group = self._open = Group(now_ms)
+        if group is None or group.size_bytes + size > self._entry_bytes_full:
+            group = self._begin(now_ms())
         if key is not None or group.keys is not None:
             if group.keys is None:
                 group.keys = [None] * len(group.values)
@@ -103,16 +117,77 @@ class Packer(Generic[Ticket]):
         if timestamp_ms is not None or group.timestamps_ms is not None:
             if group.timestamps_ms is None:
                 group.timestamps_ms = [group.base_timestamp_ms] * len(group.values)
-            group.timestamps_ms.append(now_ms if timestamp_ms is None else timestamp_ms)
+            group.timestamps_ms.append(now_ms() if timestamp_ms is None else timestamp_ms)
         group.values.append(value)
-        group.tickets.append(ticket)
         group.size_bytes += size
-        self.pending_bytes += size
+        self.pending_bytes += size + RECORD_CHARGE
         if group.size_bytes >= self._entry_bytes_full or len(group.values) >= ENTRY_RECORDS_MAX:
             self._full.append(group)
             self._open = None
+        return group
 
-    def take(self) -> Group[Ticket] | None:
+    def add_many(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        txids: Sequence[int | None] | None,
+        timestamps_ms: Sequence[int | None] | None,
+        now_ms: Callable[[], int],
+    ) -> list[Part]:
+        """Put records behind those before; return where they went, in order.
+
+        They become one entry's, if all of them fit into one."""
+        size = sum(map(len, values))
+        if keys is not None:
+            size += sum(len(key) for key in keys if key is not None)
+        fits = size <= self._entry_bytes_full and len(values) <= ENTRY_RECORDS_MAX
+        if fits and not self._has_room(size, len(values)):
+            self._begin(now_ms())
+        if fits and keys is None and txids is None and timestamps_ms is None:
+            return [self._extend(values, size, now_ms)]
+        parts: list[Part] = []
+        columns = (column or repeat(None) for column in (keys, txids, timestamps_ms))
+        for value, key, txid, timestamp_ms in zip(values, *columns, strict=False):
+            group = self.add(value, key, txid, timestamp_ms, now_ms)
+            if parts and parts[-1].group is group:
+                parts[-1].count += 1
+            else:
+                parts.append(Part(group, group.count - 1, 1))
+        return parts
+
+    def _has_room(self, size: int, count: int) -> bool:
+        group = self._open
+        return group is None or (
+            group.size_bytes + size <= self._entry_bytes_full
+            and group.count + count <= ENTRY_RECORDS_MAX
+        )
+
+    def _extend(self, values: Sequence[bytes], size: int, now_ms: Callable[[], int]) -> Part:
+        """Add plain values to the open group, which has room for all of them."""
+        group = self._open or self._begin(now_ms())
+        slot, count = group.count, len(values)
+        group.values.extend(values)
+        if group.keys is not None:
+            group.keys.extend(repeat(None, count))
+        if group.txids is not None:
+            group.txids.extend(repeat(None, count))
+        if group.timestamps_ms is not None:
+            group.timestamps_ms.extend(repeat(now_ms(), count))
+        group.size_bytes += size
+        self.pending_bytes += size + RECORD_CHARGE * count
+        if group.size_bytes >= self._entry_bytes_full or group.count >= ENTRY_RECORDS_MAX:
+            self._full.append(group)
+            self._open = None
+        return Part(group, slot, count)
+
+    def _begin(self, now_ms: int) -> Group:
+        """Begin a group; the open one, if there is one, gets nothing more."""
+        if self._open is not None:
+            self._full.append(self._open)
+        self._open = Group(now_ms)
+        return self._open
+
+    def take(self) -> Group | None:
         """Return the group to send now, counted as in flight, or None to wait."""
         in_flight = len(self._sent)
         if in_flight and self._sent_bytes >= SENT_BYTES_MAX:
@@ -129,21 +204,27 @@ class Packer(Generic[Ticket]):
         self._sent_bytes += group.size_bytes
         return group
 
-    def put_back(self, group: Group[Ticket]) -> None:
+    def put_back(self, group: Group) -> None:
         """Undo the last `take`: *group* could not be sent."""
         assert self._sent[-1] is group, "only the last one taken can be put back"
         self._sent.pop()
         self._sent_bytes -= group.size_bytes
         self._full.appendleft(group)
 
-    def confirmed(self) -> Group[Ticket]:
+    def put_all_back(self) -> None:
+        """Undo every `take` that is not confirmed: none of these groups was kept."""
+        self._full.extendleft(reversed(self._sent))
+        self._sent.clear()
+        self._sent_bytes = 0
+
+    def confirmed(self) -> Group:
         """Return the oldest group in flight: its entry is confirmed. Requires one."""
         group = self._sent.popleft()
         self._sent_bytes -= group.size_bytes
-        self.pending_bytes -= group.size_bytes
+        self.pending_bytes -= group.charge
         return group
 
-    def fail(self) -> tuple[list[Group[Ticket]], list[Group[Ticket]]]:
+    def fail(self) -> tuple[list[Group], list[Group]]:
         """Give up everything; return the groups that were sent and those that were not."""
         sent, unsent = list(self._sent), list(self._full)
         if self._open is not None:
@@ -159,6 +240,6 @@ class Packer(Generic[Ticket]):
         if self._open is not None:
             assert self._open.values, "an open group holds a record"
             groups.append(self._open)
-        assert self.pending_bytes == sum(group.size_bytes for group in groups)
+        assert self.pending_bytes == sum(group.charge for group in groups)
         assert self._sent_bytes == sum(group.size_bytes for group in self._sent)
         assert len(self._sent) <= self._sent_max

@@ -167,7 +167,8 @@ class Roll:
     def __init__(self, settings: LogSettings, segment: int, *, now: float) -> None:
         self._settings = settings
         self._segment = segment
-        self._began = now
+        self._began = self._grown = now
+        """When the segment began, and when it last got a record."""
         self._records = 0
         self._bytes = 0
         self._phase = Phase.IDLE
@@ -190,9 +191,18 @@ class Roll:
         """Return when `TimePassed` is due, or None."""
         if self._retry_at is not None:
             return self._retry_at
-        if self._phase is Phase.IDLE and self._records and self._settings.roll_age_s:
-            return self._began + self._settings.roll_age_s
-        return None
+        if self._phase is not Phase.IDLE or not self._records:
+            return None
+        settings = self._settings
+        due = [
+            since + limit_s
+            for since, limit_s in (
+                (self._began, settings.roll_age_s),
+                (self._grown, settings.roll_idle_s),
+            )
+            if limit_s
+        ]
+        return min(due, default=None)
 
     def step(self, event: RollEvent, *, now: float) -> list[RollEffect]:
         effects = self._dispatch(event, now)
@@ -209,6 +219,8 @@ class Roll:
     def _dispatch(self, event: RollEvent, now: float) -> list[RollEffect]:
         match event:
             case Grown():
+                if event.records > self._records:
+                    self._grown = now
                 self._records, self._bytes = event.records, event.bytes
                 return self._maybe_begin(now)
             case RollRequested():
@@ -257,6 +269,7 @@ class Roll:
             (0 < settings.roll_bytes <= self._bytes)
             or (0 < settings.roll_records <= self._records)
             or (0 < settings.roll_age_s <= now - self._began)
+            or (0 < settings.roll_idle_s <= now - self._grown)
         )
 
     def _enter(self, phase: Phase) -> list[RollEffect]:
@@ -289,7 +302,7 @@ class Roll:
         assert self._phase is Phase.HOLDING
         self._next_ledger = None
         self._segment += 1
-        self._began = now
+        self._began = self._grown = now
         self._records = self._bytes = 0
         return [Switch(self._segment), *self._enter(Phase.CLOSING)]
 

@@ -1,9 +1,11 @@
 """Where in a ledger a place is: binary search over the headers of its batches.
 
-The place is the first entry whose header is *at or past* what is wanted: that ends after a
-record index, or whose last txid has reached a txid. Both grow from entry to entry.
+The place is the first entry that is *at or past* what is wanted: that ends after a record
+index, whose last txid has reached a txid, or whose newest record has reached a time. The first
+two grow from entry to entry. Times may not; then the place is one of several where an entry
+that has reached the time, or the end, follows one that has not.
 
-Invariant: every entry below `low` is before the place, every entry from `high` on is not.
+Invariant: entry `low` - 1 is before the place, or `low` is 0; entry `high` is not, or is the end.
 """
 
 from dataclasses import dataclass
@@ -33,7 +35,14 @@ class ReachedTxid:
     value: int
 
 
-Wanted = Index | Entry | ReachedTxid
+@dataclass(frozen=True, slots=True)
+class ReachedTime:
+    """The first entry with a record of this timestamp, in milliseconds, or later."""
+
+    value: int
+
+
+Wanted = Index | Entry | ReachedTxid | ReachedTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +71,12 @@ class Seek:
             return None
         return (self._low + self._high) // 2
 
-    def tell(self, entry: int, header: BatchHeader) -> None:
-        """Go on with the header of the entry that `probe` returned."""
+    def tell(self, entry: int, header: BatchHeader, newest_ms: int | None = None) -> None:
+        """Go on with the header of the entry that `probe` returned.
+
+        *newest_ms*: its latest timestamp, needed for `ReachedTime`."""
         assert entry == self.probe(), "not the entry that was asked for"
-        if self._reached(entry, header):
+        if self._reached(entry, header, newest_ms):
             self._high = entry
         else:
             self._low = entry + 1
@@ -76,7 +87,7 @@ class Seek:
         assert self._low == self._high, "the search is not over"
         return Found(self._low, self._low_index)
 
-    def _reached(self, entry: int, header: BatchHeader) -> bool:
+    def _reached(self, entry: int, header: BatchHeader, newest_ms: int | None) -> bool:
         match self._wanted:
             case Index(value):
                 return header.end_index > value
@@ -84,5 +95,8 @@ class Seek:
                 return entry >= value
             case ReachedTxid(value):
                 return header.last_txid >= value
+            case ReachedTime(value):
+                assert newest_ms is not None
+                return newest_ms >= value
             case _:
                 assert_never(self._wanted)

@@ -15,6 +15,11 @@ swap's outcome is unknown the own ledger is *not* deleted: the manifest may list
 Whoever loses leaves at most a ledger stamped with a number below the manifest's next one and
 not listed there; that one can never become part of the log.
 
+With an *expected epoch* the log is taken over only if nobody did so since: the epoch is
+looked at in each manifest that is read, before any ledger is fenced, and the swap proves that it
+still was so. A writer *heals* that way: it takes over its own log within its epoch, so its
+segments stay one tenure, and whoever took the log meanwhile is not disturbed.
+
 Invariants (asserted by `check`):
     there is an own ledger exactly while one is being listed or was
     after `Opened` or `GiveUp` nothing more happens
@@ -24,9 +29,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from dlog.errors import LostOwnership, NoSuchLog, TakeoverFailed
+from dlog.errors import EpochChanged, LostOwnership, NoSuchLog, TakeoverFailed
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol.edits import check_writable
+from dlog.protocol.edits import check_incarnation, check_writable
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 
@@ -225,8 +230,21 @@ _WITH_LEDGER: Final = frozenset({Phase.WRITING, Phase.RE_READING, Phase.DISCARDI
 class Takeover:
     """One attempt of one process to become the writer of *log*."""
 
-    def __init__(self, log: str, *, attempts_max: int = ATTEMPTS_MAX) -> None:
+    def __init__(
+        self,
+        log: str,
+        *,
+        owner: str = "",
+        expected_epoch: int | None = None,
+        heals: str | None = None,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> None:
+        """*heals*: the incarnation of the log whose writer, of *expected_epoch*, heals."""
+        assert heals is None or expected_epoch is not None, "who heals has an epoch"
         self.log = log
+        self._owner = owner
+        self._expected_epoch = expected_epoch
+        self._heals = heals
         self._attempts_max = attempts_max
         self._attempts = 1
         self._phase = Phase.NEW
@@ -297,6 +315,7 @@ class Takeover:
             return self._give_up(NoSuchLog(self.log))
         try:
             check_writable(event.manifest, self.log)
+            self._check_expected(event.manifest)
         except LogError as error:
             return self._give_up(error)
         self._manifest, self._version = event.manifest, event.version
@@ -304,6 +323,12 @@ class Takeover:
         self._recovering = tuple(segment.number for segment in last_two)
         self._phase = Phase.RECOVERING
         return self._recover_next()
+
+    def _check_expected(self, manifest: Manifest) -> None:
+        if self._heals is not None:
+            check_incarnation(manifest, self.log, self._heals)
+        if self._expected_epoch is not None and manifest.epoch != self._expected_epoch:
+            raise EpochChanged(self.log, self._expected_epoch, manifest.epoch, manifest.owner)
 
     def _recover_next(self) -> TakeoverEffect:
         assert self._manifest is not None
@@ -331,7 +356,12 @@ class Takeover:
         assert self._phase is Phase.CREATING
         assert self._manifest is not None
         self._ledger_id = event.ledger_id
-        self._wanted = self._manifest.with_segment(self._segment, event.ledger_id, event.created_ms)
+        made = (self._segment, event.ledger_id, event.created_ms)
+        self._wanted = (
+            self._manifest.taken_over(*made, self._owner)
+            if self._heals is None
+            else self._manifest.with_segment(*made)
+        )
         self._phase = Phase.WRITING
         return WriteManifest(self._wanted, self._version)
 
@@ -369,12 +399,13 @@ class Takeover:
         if self._phase is Phase.RE_READING:
             return self._read(Phase.RE_READING) if self._again() else self._leave(error)
         # A ledger that is gone was trimmed after the manifest was read: read it again.
-        verdict = None if error.retryable or isinstance(error, NoSuchLedger) else error
+        raced = isinstance(error, NoSuchLedger)
+        verdict = None if error.retryable or raced else error
         if self._phase is Phase.WRITING:
             return self._discard(verdict)
         if verdict is not None:
             return self._give_up(verdict)
-        self._troubles += 1
+        self._troubles += not raced
         if self._troubles == TROUBLES_MAX:
             return self._give_up(error)  # each may have taken the time-outs of several requests
         return self._begin_again()

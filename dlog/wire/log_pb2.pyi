@@ -36,6 +36,9 @@ class ManifestNode(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     DELETING_FIELD_NUMBER: _builtins.int
+    TRIMMED_TXID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     NUMBERS_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
@@ -56,6 +59,12 @@ class ManifestNode(_message.Message):
     sealed: _builtins.bool
     dropped: _builtins.bool
     """being deleted"""
+    trimmed_txid: _builtins.int
+    """last txid of the segments not listed below any more"""
+    epoch: _builtins.int
+    """first segment of the last takeover; absent in old manifests"""
+    owner: _builtins.str
+    """who took it over last, for people to read"""
     @_builtins.property
     def settings(self) -> Global___SettingsNode: ...
     @_builtins.property
@@ -104,6 +113,9 @@ class ManifestNode(_message.Message):
         dropped: _builtins.bool = ...,
         settings: Global___SettingsNode | None = ...,
         deleting: _abc.Iterable[_builtins.int] | None = ...,
+        trimmed_txid: _builtins.int | None = ...,
+        epoch: _builtins.int | None = ...,
+        owner: _builtins.str = ...,
         numbers: _abc.Iterable[_builtins.int] | None = ...,
         ledgers: _abc.Iterable[_builtins.int] | None = ...,
         created_ms: _abc.Iterable[_builtins.int] | None = ...,
@@ -115,13 +127,48 @@ class ManifestNode(_message.Message):
         first_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
         last_timestamp_ms: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "records", b"records", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "records", b"records", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__trimmed_txid: _TypeAlias = _typing.Literal["trimmed_txid"]  # noqa: Y015
+    _WhichOneofArgType__trimmed_txid: _TypeAlias = _typing.Literal["_trimmed_txid", b"_trimmed_txid"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trimmed_txid) -> _WhichOneofReturnType__trimmed_txid | None: ...
+
+Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
+
+@_typing.final
+class RenamedNode(_message.Message):
+    """/renamed/<incarnation>: the log that was made with it has another name since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    RENAMED_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    name: _builtins.str
+    """the newest one"""
+    renamed_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        name: _builtins.str = ...,
+        renamed_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "renamed_ms", b"renamed_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
+Global___RenamedNode: _TypeAlias = RenamedNode  # noqa: Y015
 
 @_typing.final
 class SettingsNode(_message.Message):
@@ -138,6 +185,8 @@ class SettingsNode(_message.Message):
     ROLL_RECORDS_FIELD_NUMBER: _builtins.int
     RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     RETENTION_AGE_MS_FIELD_NUMBER: _builtins.int
+    ROLL_IDLE_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_WAITS_FOR_CONSUMERS_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
     ack_quorum: _builtins.int
@@ -152,6 +201,8 @@ class SettingsNode(_message.Message):
     roll_records: _builtins.int
     retention_bytes: _builtins.int
     retention_age_ms: _builtins.int
+    roll_idle_ms: _builtins.int
+    retention_waits_for_consumers: _builtins.bool
     def __init__(
         self,
         *,
@@ -166,10 +217,12 @@ class SettingsNode(_message.Message):
         roll_records: _builtins.int = ...,
         retention_bytes: _builtins.int = ...,
         retention_age_ms: _builtins.int = ...,
+        roll_idle_ms: _builtins.int = ...,
+        retention_waits_for_consumers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "digest", b"digest", "ensemble", b"ensemble", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "digest", b"digest", "ensemble", b"ensemble", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

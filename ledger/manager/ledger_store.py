@@ -49,9 +49,13 @@ class LedgerStore:
                 return ledger_id
         raise AssertionError("the loop returns or raises")
 
-    async def read(self, ledger_id: LedgerId) -> tuple[LedgerMetadata, int]:
-        """Return metadata and version. Raises `NoSuchLedger`, `DamagedMetadata`."""
+    async def read(self, ledger_id: LedgerId, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
+        """Return metadata and version. Raises `NoSuchLedger`, `DamagedMetadata`.
+
+        *fresh*: see all writes that were finished before the call, for one more round trip."""
         path = self._path(ledger_id)
+        if fresh:
+            await self._store.sync(path)
         try:
             node = await self._store.get(path)
         except NoSuchNode as error:

@@ -2,12 +2,16 @@
 
 It does what the others do, and can be told to do what they do on a bad day: `expire` ends
 the session as a server would, `cut` makes the store unreachable until `heal`.
+
+A `MemoryHub` that is shared under a name is the tree behind it in every loop of the process.
 """
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ledger.errors import HandleClosed, MetadataUnavailable
 from ledger.metastore.paths import check_path
@@ -15,40 +19,90 @@ from ledger.metastore.port import ANY_VERSION, Op, Session, Versioned, Watch
 from ledger.metastore.tree import Tree
 from ledger.metastore.watches import WatchTable
 
-_hubs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "_Hub"]]] = WeakKeyDictionary()
+_hubs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "MemoryHub"]]] = (
+    WeakKeyDictionary()
+)
+_shared: Final[dict[str, "MemoryHub"]] = {}
 
 
-class _Hub:
-    """One tree and the stores that are open on it."""
+class MemoryHub:
+    """One tree and the stores that are open on it, each on the event loop that made it."""
 
     def __init__(self) -> None:
-        self.tree = Tree()
-        self.stores: list[MemoryStore] = []
-        self.sessions = 0
+        self._tree = Tree()
+        self._lock = threading.Lock()
+        self._stores: list[MemoryStore] = []
+        self._sessions = 0
+        self._is_cut = False
+
+    @contextmanager
+    def shared(self, name: str) -> Iterator[None]:
+        """Be what ``memory://name`` means in the whole process, while this lasts."""
+        assert name not in _shared, f"{name} is shared already"
+        _shared[name] = self
+        try:
+            yield
+        finally:
+            del _shared[name]
+
+    def cut(self) -> None:
+        """Make every store on this tree unreachable, those too that are opened meanwhile."""
+        with self._lock:
+            self._is_cut = True
+            stores = list(self._stores)
+        for store in stores:
+            store.post(store.cut)
+
+    def heal(self) -> None:
+        """End a `cut`. Every session was lost meanwhile."""
+        with self._lock:
+            self._is_cut = False
+            stores = list(self._stores)
+        for store in stores:
+            store.post(store.heal)
+
+    def join(self, store: "MemoryStore") -> bool:
+        """Add *store*; return whether it is to begin cut off."""
+        with self._lock:
+            self._stores.append(store)
+            return self._is_cut
+
+    def leave(self, store: "MemoryStore") -> None:
+        with self._lock:
+            self._stores.remove(store)
 
     def new_session(self) -> Session:
-        self.sessions += 1
-        return Session(f"memory-{self.sessions}")
+        with self._lock:
+            self._sessions += 1
+            return Session(f"memory-{self._sessions}")
 
-    def publish(self) -> None:
-        changed = self.tree.take_changed()
-        for store in self.stores:
-            store.wake(changed)
+    @contextmanager
+    def tree(self) -> Iterator[Tree]:
+        """Hold the tree for one step; then wake whoever watches what it changed."""
+        with self._lock:
+            yield self._tree
+            changed = self._tree.take_changed()
+            if changed:
+                for store in self._stores:
+                    store.post(store.wake, changed)
 
 
 class MemoryStore:
     """Implements `ledger.metastore.MetadataStore`. Needs a running event loop."""
 
     def __init__(self, uri: str, name: str, *, timeout_s: float = 10.0) -> None:
-        hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
-        self._hub = hubs.setdefault(name, _Hub())
-        self._hub.stores.append(self)
+        loop = asyncio.get_running_loop()
+        self._loop = ref(loop)  # a store that nobody closed keeps no loop alive
+        hubs = _hubs.setdefault(loop, {})
+        self._hub = _shared.get(name) or hubs.setdefault(name, MemoryHub())
         self._uri = uri
         self._timeout_s = timeout_s
         self._session = self._hub.new_session()
         self._watches = WatchTable()
-        self._cut = False
         self._closed = False
+        self._cut = self._hub.join(self)
+        if self._cut:
+            self._session.lost.set()
 
     @property
     def uri(self) -> str:
@@ -59,35 +113,42 @@ class MemoryStore:
         return self._session
 
     async def get(self, path: str) -> Versioned:
-        return (await self._turn("get")).get(path)
+        await self._turn("get")
+        with self._hub.tree() as tree:
+            return tree.get(path)
 
     async def exists(self, path: str) -> int | None:
-        return (await self._turn("exists")).exists(path)
+        await self._turn("exists")
+        with self._hub.tree() as tree:
+            return tree.exists(path)
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        tree = await self._turn("create")
+        await self._turn("create")
         owner = self._session.session_id if ephemeral else None
-        made = tree.create(path, value, owner=owner, sequential=sequential)
-        self._hub.publish()
-        return made
+        with self._hub.tree() as tree:
+            return tree.create(path, value, owner=owner, sequential=sequential)
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
-        now_at = (await self._turn("set")).set(path, value, version)
-        self._hub.publish()
-        return now_at
+        await self._turn("set")
+        with self._hub.tree() as tree:
+            return tree.set(path, value, version)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        (await self._turn("delete")).delete(path, version)
-        self._hub.publish()
+        await self._turn("delete")
+        with self._hub.tree() as tree:
+            tree.delete(path, version)
 
     async def children(self, path: str) -> list[str]:
-        return (await self._turn("children")).children(path)
+        await self._turn("children")
+        with self._hub.tree() as tree:
+            return tree.children(path)
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        (await self._turn("multi")).multi(ops, owner=self._session.session_id)
-        self._hub.publish()
+        await self._turn("multi")
+        with self._hub.tree() as tree:
+            tree.multi(ops, owner=self._session.session_id)
 
     async def sync(self, path: str = "/") -> None:
         check_path(path)
@@ -102,7 +163,7 @@ class MemoryStore:
             return
         self._closed = True
         self._watches.close()
-        self._hub.stores.remove(self)
+        self._hub.leave(self)
         self._end_session()
 
     def expire(self) -> None:
@@ -123,17 +184,27 @@ class MemoryStore:
     def wake(self, paths: Sequence[str]) -> None:
         self._watches.wake(paths)
 
+    def post(self, call: Callable[..., None], *arguments: object) -> None:
+        """Do *call* on this store's loop: now if that is the running one, else soon."""
+        loop = self._loop()
+        if loop is None or loop.is_closed():
+            return  # nobody waits there
+        if loop is asyncio._get_running_loop():  # noqa: SLF001 - None outside of any
+            call(*arguments)
+            return
+        with suppress(RuntimeError):  # closed since
+            loop.call_soon_threadsafe(call, *arguments)
+
     def _end_session(self) -> None:
         self._session.lost.set()
-        self._hub.tree.end_session(self._session.session_id)
-        self._hub.publish()
+        with self._hub.tree() as tree:
+            tree.end_session(self._session.session_id)
 
-    async def _turn(self, operation: str) -> Tree:
+    async def _turn(self, operation: str) -> None:
         await asyncio.sleep(0)  # let others in between, as a real store would
         self._check_open()
         if self._cut:
             raise MetadataUnavailable(self._uri, operation, self._timeout_s)
-        return self._hub.tree
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,7 +8,7 @@ Every call can be made to fail or to wait by `before`.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.entry import Digest
@@ -26,6 +26,7 @@ Hook = Callable[..., Awaitable[None]]
 class FakeEntry:
     entry_id: EntryId
     payload: bytes
+    length: int
 
 
 @dataclass(slots=True)
@@ -36,6 +37,10 @@ class FakeLedger:
     state: LedgerState = LedgerState.OPEN
     entries: list[bytes] = field(default_factory=list)
     last_add_confirmed: int = NO_ENTRY
+    silent: bool = False
+    """Whether readers are not told any more what is confirmed: the writer died before."""
+    told: int = NO_ENTRY
+    """What readers were told last, while `silent`."""
     pending: deque[asyncio.Future[EntryId]] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -49,6 +54,15 @@ class FakeLedger:
             length = sum(map(len, self.entries))
             return metadata.closed(EntryId(len(self.entries) - 1), length)
         return metadata
+
+    @property
+    def published(self) -> int:
+        """The last add confirmed as readers know it."""
+        return self.told if self.silent else self.last_add_confirmed
+
+    def silence(self) -> None:
+        """Tell readers nothing of what is confirmed from here on."""
+        self.told, self.silent = self.last_add_confirmed, True
 
     def tell(self) -> None:
         self.news.set()
@@ -82,6 +96,7 @@ class FakeCluster:
         self.keep_unconfirmed = True
         """Whether recovery keeps entries that were stored and not confirmed."""
         self.deleted: list[LedgerId] = []
+        self.open_readers = 0
         self.hooks: dict[str, Hook] = {}
         self._next_id = 1
 
@@ -182,6 +197,8 @@ class FakeReader:
         self.ledger_id = ledger.ledger_id
         self._cluster, self._ledger = cluster, ledger
         self._closed_handle = False
+        cluster.open_readers += 1
+        self._proven: int = NO_ENTRY
 
     @property
     def closed(self) -> bool:
@@ -197,16 +214,27 @@ class FakeReader:
 
     @property
     def _end(self) -> int:
-        return len(self._ledger.entries) - 1 if self.closed else self._ledger.last_add_confirmed
+        if self.closed:
+            return len(self._ledger.entries) - 1
+        return max(self._ledger.published, self._proven)
 
     async def read_last_add_confirmed(self) -> EntryId:
         await self._cluster.run_hook("lac", self.ledger_id)
         self._cluster.ledger(self.ledger_id)
         return EntryId(self._end)
 
+    async def read_last_stored(self) -> EntryId:
+        await self._cluster.run_hook("lac", self.ledger_id)
+        self._cluster.ledger(self.ledger_id)
+        return EntryId(len(self._ledger.entries) - 1)
+
+    def learn_confirmed(self, entry_id: int) -> None:
+        assert entry_id <= self._ledger.last_add_confirmed or self.closed, "it is not confirmed"
+        self._proven = max(self._proven, entry_id)
+
     async def read(self, first: int, last: int) -> list[FakeEntry]:
         assert last <= self._end, "read beyond the last add confirmed"
-        return [FakeEntry(EntryId(i), self._ledger.entries[i]) for i in range(first, last + 1)]
+        return [self._entry(i) for i in range(first, last + 1)]
 
     async def read_some(
         self, first: int, *, last: int | None = None, bytes_max: int = 1 << 20, wait_s: float = 0.0
@@ -229,10 +257,17 @@ class FakeReader:
             if some and size + len(payload) > bytes_max:
                 break
             size += len(payload)
-            some.append(FakeEntry(EntryId(entry_id), payload))
+            some.append(self._entry(entry_id))
         return some
 
+    def _entry(self, entry_id: int) -> FakeEntry:
+        entries = self._ledger.entries
+        length = sum(map(len, entries[: entry_id + 1]))
+        return FakeEntry(EntryId(entry_id), entries[entry_id], length)
+
     async def close(self) -> None:
+        if not self._closed_handle:
+            self._cluster.open_readers -= 1
         self._closed_handle = True
 
 
@@ -268,6 +303,15 @@ class FakeLedgers:
             ledger.state = LedgerState.CLOSED
             ledger.tell()
         return ledger.metadata
+
+    async def describe(self, ledger_id: LedgerId) -> LedgerMetadata:
+        await self.cluster.run_hook("describe", ledger_id)
+        return self.cluster.ledger(ledger_id).metadata
+
+    async def list(self) -> AsyncIterator[LedgerId]:
+        await self.cluster.run_hook("list")
+        for ledger_id in sorted(self.cluster.ledgers):
+            yield ledger_id
 
     async def delete(self, ledger_id: LedgerId) -> None:
         await self.cluster.run_hook("delete", ledger_id)

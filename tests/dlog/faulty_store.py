@@ -11,7 +11,7 @@ Fault = Literal["lost request", "lost reply"]
 
 
 class FaultyStore:
-    """Passes everything on; `set` and `create` fail as `faults` says, one fault per call."""
+    """Passes everything on; `set`, `create`, `multi` fail as `faults` says, one fault per call."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -61,8 +61,12 @@ class FaultyStore:
         return await self._store.children(path)
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        self._check()
-        await self._store.multi(ops)
+        fault = self._fault()
+        if fault != "lost request":
+            await self._store.multi(ops)
+            if fault is None:
+                return
+        raise MetadataUnavailable(self.uri, "multi", 0.1)
 
     async def sync(self, path: str = "/") -> None:
         self._check()

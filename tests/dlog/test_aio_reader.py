@@ -8,6 +8,7 @@ from dlog.aio import Chunk, Log, Reader, read_range
 from dlog.aio import reader as reader_module
 from dlog.aio.chunks import ChunkReader
 from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import LedgerTail
 from dlog.aio.tails import TailTracker
 from dlog.errors import (
     DamagedLog,
@@ -18,7 +19,7 @@ from dlog.errors import (
     Trimmed,
 )
 from dlog.namespace import delete_log, log_tail, truncate_log
-from dlog.position import DLSN, Record, RecordId, Start, Stop, Txid
+from dlog.position import DLSN, Record, RecordId, Start, Stop, Timestamp, Txid
 from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable, EntryLost, MetadataUnavailable
 from ledger.ids import LedgerId
@@ -95,6 +96,64 @@ async def test_reading_begins_where_it_was_told_to(start: Start, first: int, clo
         await log.abandon()
 
 
+async def timed(client: FakeLedgers, leaders: list[list[list[int]]]) -> None:
+    """Append, by one leader after another, entries of records with these timestamps."""
+    for entries in leaders:
+        log = await Log.open("log", client=client)
+        for entry in entries:
+            futures = [log.append_async(b"", timestamp_ms=each) for each in entry]
+            await asyncio.gather(*futures)
+        await log.close()
+
+
+@pytest.mark.parametrize("open_end", [False, True])
+@asynchronous
+async def test_a_timestamp_is_found_whatever_the_clocks_of_other_leaders_said(
+    open_end: bool,
+) -> None:
+    client = FakeCluster().client()
+    leaders = [
+        [[10, 10, 12], [13], [20, 25]],
+        [[5], [6, 7]],  # its clock was behind
+        [],
+        [[22, 23], [30, 30], [31]],
+    ]
+    await timed(client, leaders)
+    log = None
+    if open_end:
+        log = await Log.open("log", client=client)
+        await log.append(b"", timestamp_ms=40)
+    times = [time for entries in leaders for entry in entries for time in entry]
+    times += [40] if open_end else []
+    for wanted in range(42):
+        # Timestamps do not decrease inside a segment here, so the answer is exact.
+        first = next((i for i, time in enumerate(times) if time >= wanted), len(times))
+        reader = await Log.tail("log", client=client, start=Timestamp(wanted), follow=False)
+        assert [r.timestamp_ms for r in [r async for r in reader]] == times[first:]
+        await reader.close()
+    await truncate_log("log", before=4, client=client)
+    reader = await Log.tail("log", client=client, start=Timestamp(0))
+    assert reader.position == 4
+    await reader.close()
+    if log is not None:
+        await log.close()
+
+
+@asynchronous
+async def test_times_that_run_backwards_in_a_segment_still_give_a_place_that_reached_the_time() -> (
+    None
+):
+    client = FakeCluster().client()
+    times = [3, 9, 1, 8, 2, 9, 4, 7, 5, 6]
+    await timed(client, [[[each] for each in times]])
+    for wanted in range(1, 7):
+        reader = await Log.tail("log", client=client, start=Timestamp(wanted), follow=False)
+        place = reader.position
+        assert times[place] >= wanted
+        assert place == 0 or times[place - 1] < wanted
+        await reader.close()
+
+
 @pytest.mark.parametrize(("stop", "end"), [(0, 0), (5, 5), (DLSN(2, 2, 0), 6), ("end", 10)])
 @asynchronous
 async def test_reading_ends_before_the_stop(stop: Stop, end: int) -> None:
@@ -151,6 +210,52 @@ async def test_a_tail_follows_rolls_and_takeovers() -> None:
     assert await waiting == [5]
     await third.close()
     await log.abandon()
+    await reader.close()
+
+
+async def died_in_a_roll(cluster: FakeCluster) -> FakeLedgers:
+    """Return a client; a writer appended 0 to 4 and died after its switch to segment 2.
+
+    Nobody was told that record 2, the last one of segment 1, is confirmed."""
+    log = await written(cluster.client(), 2)
+    cluster.ledgers[LedgerId(1)].silence()
+    await log.append(b"2", txid=20)
+
+    switched = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        switched.set()
+        await asyncio.Event().wait()
+
+    cluster.before("close", never)
+    rolling = asyncio.create_task(log.roll())
+    await switched.wait()
+    await log.append(b"3", txid=30)
+    await log.append(b"4", txid=40)
+    await log.abandon()
+    rolling.cancel()
+    await asyncio.gather(rolling, return_exceptions=True)
+    cluster.hooks.clear()
+    return cluster.client()
+
+
+@asynchronous
+async def test_a_tail_goes_on_where_a_writer_died_between_switch_and_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.chunks.WAIT_S", 0.01)
+    cluster = FakeCluster()
+    client = await died_in_a_roll(cluster)
+    reader = await Log.tail("log", client=client)
+    assert await some(reader, 5) == [0, 1, 2, 3, 4]
+    assert [ledger.state.name for ledger in cluster.ledgers.values()] == ["OPEN", "OPEN"]
+    assert (await log_tail(client, "log")).next_offset == 5
+    for start, first in (("end", 5), (3, 3), (DLSN(2, 0, 0), 3), (Txid(20), 2), (Txid(25), 3)):
+        other = await Log.tail("log", client=client, start=start, follow=False)  # type: ignore[arg-type]
+        assert await values(other) == list(range(first, 5))
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"5")
+        assert await some(reader, 1) == [5]
     await reader.close()
 
 
@@ -313,7 +418,10 @@ async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
 
 
 @asynchronous
-async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log() -> None:
+async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.barriers.END_GRACE_S", 0.01)
     cluster = FakeCluster()
     client = cluster.client()
     log = await written(client, 2)
@@ -472,6 +580,30 @@ async def test_a_tracker_survives_a_ledger_that_is_trimmed_under_it() -> None:
     assert (await fresh.poll()).next_offset == 5
     await fresh.close()
     await tracker.close()
+    await log.close()
+
+
+@pytest.mark.parametrize("start", [DLSN(1, 2, 0), Txid(20)], ids=repr)
+@asynchronous
+async def test_a_start_whose_segment_is_trimmed_meanwhile_is_looked_up_again(start: Start) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client)
+    opening = client.open_no_recovery
+
+    async def trimmed_first(ledger_id: LedgerId) -> LedgerTail:
+        client.open_no_recovery = opening  # type: ignore[method-assign]
+        await log.truncate(before=4)
+        return await opening(ledger_id)
+
+    client.open_no_recovery = trimmed_first  # type: ignore[assignment, method-assign]
+    if isinstance(start, Txid):
+        reader = await Log.tail("log", start=start, client=client, follow=False)
+        assert reader.position == 4
+        await reader.close()
+    else:
+        with pytest.raises(Trimmed):
+            await Log.tail("log", start=start, client=client)
     await log.close()
 
 

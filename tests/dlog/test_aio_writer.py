@@ -10,7 +10,9 @@ from dlog.aio.manifests import ManifestNode
 from dlog.errors import (
     AppendFailed,
     AppendOutcomeUnknown,
+    EpochChanged,
     InvalidPosition,
+    InvalidSettings,
     LogClosed,
     LogSealed,
     LostOwnership,
@@ -23,6 +25,7 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.namespace import log_tail
 from dlog.position import DLSN, RecordId
+from dlog.protocol.packer import RECORD_CHARGE
 from dlog.recordbatch import Codec, decode_batch
 from dlog.settings import LogSettings
 from ledger.errors import LedgerFenced, MetadataUnavailable, NotEnoughBookies, TooManyPending
@@ -218,8 +221,9 @@ async def test_close_confirms_what_is_pending_and_seals_the_segment() -> None:
 
 @asynchronous
 async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "PENDING_BYTES_MAX", 100)
-    monkeypatch.setattr(writer_module, "PENDING_BYTES_ROOM", 50)
+    charge = 50 + RECORD_CHARGE
+    monkeypatch.setattr(writer_module, "PENDING_BYTES_MAX", 2 * charge)
+    monkeypatch.setattr(writer_module, "PENDING_BYTES_ROOM", charge)
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()
@@ -311,7 +315,7 @@ async def test_records_that_were_not_sent_when_the_log_was_lost_are_certainly_no
 @asynchronous
 async def test_trouble_that_is_no_takeover_says_so() -> None:
     cluster = FakeCluster()
-    log = await Log.open("log", client=cluster.client())
+    log = await Log.open("log", client=cluster.client(), heal_s=0)
     cluster.hold()
     future = log.append_async(b"a")
     await asyncio.sleep(0)
@@ -613,7 +617,7 @@ async def test_a_takeover_during_a_roll_fences_both_ledgers() -> None:
     rolling = asyncio.create_task(old.roll())
     await closing.wait()  # segment 2 is listed and written, segment 1 is not closed yet
     assert (await old.append(b"b")).dlsn == DLSN(2, 0, 0)
-    assert (await log_tail(cluster.client(), "log")).next_offset == 1  # what can be read
+    assert (await log_tail(cluster.client(), "log")).next_offset == 2  # both can be read
     new = await Log.open("log", client=cluster.client())
     assert (new.last_offset, new.epoch) == (1, 3)
     go.set()
@@ -720,3 +724,38 @@ async def test_retention_is_applied_when_a_segment_is_sealed() -> None:
     manifest = await manifest_of(client)
     assert manifest.trim_offset >= 2
     assert set(cluster.ledgers) == {s.ledger_id for s in manifest.segments}
+
+
+# Opening under conditions.
+
+
+@asynchronous
+async def test_an_open_that_expects_an_epoch_disturbs_nobody_if_it_has_changed() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    first = await Log.open("log", client=client, expected_epoch=0, owner="first")
+    assert first.epoch == 1
+    await first.append(b"a")
+    await first.roll()  # no new epoch
+    await first.append(b"b")
+    with pytest.raises(EpochChanged, match="taken over by first: its epoch is 1, not 0"):
+        await Log.open("log", client=client, expected_epoch=0)
+    assert (await first.append(b"c")).offset == 2
+    second = await Log.open("log", client=client, expected_epoch=first.epoch)
+    assert (second.epoch, second.last_offset) == (3, 2)
+    manifest = await manifest_of(client)
+    assert manifest.epoch == 3
+    assert manifest.owner  # this process
+    await second.close()
+    await first.abandon()
+
+
+@asynchronous
+async def test_settings_may_be_given_by_name_and_stay_with_the_log() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client, settings={"codec": "lz4", "roll_records": 5}):
+        pass
+    async with await Log.open("log", client=client, settings={"roll_records": 6}) as log:
+        assert (log.settings.codec, log.settings.roll_records) == (Codec.LZ4, 5)
+    with pytest.raises(InvalidSettings, match="no such setting; there are ensemble,"):
+        await Log.open("log", client=client, settings={"compression": "lz4"})

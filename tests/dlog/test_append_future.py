@@ -8,21 +8,39 @@ import pytest
 
 from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed
+from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
 
 ID = RecordId(7, DLSN(1, 2, 3))
 
 
+def pending() -> tuple[AppendFuture, Outcome]:
+    future, outcome = AppendFuture(), Outcome()
+    future.attach(outcome, 3)
+    return future, outcome
+
+
+def resolve(outcome: Outcome) -> None:
+    outcome.confirm(4, 1, 2)
+
+
 def resolved_from_another_thread(future: AppendFuture) -> threading.Thread:
-    thread = threading.Thread(target=future.set_result, args=(ID,))
+    """Attach and settle, in any order with what the caller does meanwhile."""
+
+    def work() -> None:
+        outcome = Outcome()
+        future.attach(outcome, 3)
+        resolve(outcome)
+
+    thread = threading.Thread(target=work)
     thread.start()
     return thread
 
 
 def test_a_result_set_before_is_returned_at_once() -> None:
-    future = AppendFuture()
+    future, outcome = pending()
     assert not future.done()
-    future.set_result(ID)
+    resolve(outcome)
     assert future.done()
     assert future.result(timeout=0) == ID
     assert future.exception(timeout=0) is None
@@ -37,18 +55,19 @@ def test_a_thread_that_waits_is_woken() -> None:
 
 def test_an_error_is_raised_and_told() -> None:
     future = AppendFuture()
-    future.set_exception(LogClosed("x"))
+    future.attach(Outcome.refused(LogClosed("x")), 0)
     with pytest.raises(LogClosed):
         future.result()
     assert isinstance(future.exception(), LogClosed)
 
 
-def test_it_cannot_be_cancelled_nor_resolved_twice() -> None:
-    future = AppendFuture()
+def test_it_cannot_be_cancelled_and_what_was_told_first_stays() -> None:
+    future, outcome = pending()
     assert not future.cancel()
-    future.set_result(ID)
-    with pytest.raises(concurrent.futures.InvalidStateError):
-        future.set_result(ID)
+    resolve(outcome)
+    outcome.fail(lambda _: LogClosed("x"))
+    outcome.confirm(9, 9, 9)
+    assert future.result() == ID
 
 
 def test_an_unresolved_one_times_out() -> None:
@@ -58,9 +77,9 @@ def test_an_unresolved_one_times_out() -> None:
 
 def test_callbacks_added_before_and_after_are_called_once() -> None:
     called: list[str] = []
-    future = AppendFuture()
+    future, outcome = pending()
     future.add_done_callback(lambda _: called.append("before"))
-    future.set_result(ID)
+    resolve(outcome)
     future.add_done_callback(lambda _: called.append("after"))
     assert called == ["before", "after"]
 

@@ -9,6 +9,7 @@ from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
+from dlog.wire import log_pb2 as pb
 from ledger.errors import DamagedMetadata
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.port import VALUE_BYTES_MAX
@@ -58,6 +59,7 @@ def test_settings_come_back() -> None:
         roll_bytes=1,
         roll_age_s=0.5,
         roll_records=3,
+        roll_idle_s=7.0,
         retention_bytes=4,
         retention_age_s=5.25,
     )
@@ -142,6 +144,13 @@ def test_the_last_segment_stays_although_it_is_trimmed_whole() -> None:
     assert manifest.sealed_last_txid == 77
 
 
+def test_the_last_txid_outlives_the_segment_that_told_it() -> None:
+    manifest = grow(Manifest(incarnation="i"), sealed(3, txid=1005), None).trimmed(3)
+    assert [segment.sealed for segment in manifest.segments] == [None]
+    assert manifest.sealed_last_txid == 1005
+    assert roundtrip(manifest).sealed_last_txid == 1005
+
+
 def test_an_open_segment_is_never_dropped() -> None:
     manifest = grow(EMPTY, sealed(10), None, None).trimmed(50)
     assert [s.number for s in manifest.segments] == [2, 3]
@@ -197,3 +206,17 @@ def test_find_and_after() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(InvalidSettings):
         LogSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_epoch_and_owner_come_back() -> None:
+    manifest = EMPTY.taken_over(1, LedgerId(9), 5, "host:17")
+    assert (manifest.epoch, manifest.owner) == (1, "host:17")
+    assert roundtrip(manifest) == manifest
+
+
+def test_the_epoch_of_an_old_manifest_is_its_last_segment() -> None:
+    manifest = grow(EMPTY, sealed(3), None)
+    node = pb.ManifestNode.FromString(manifest.encode("log"))
+    node.ClearField("epoch")
+    found = Manifest.decode(node.SerializeToString(), path="/logs/log")
+    assert (found.epoch, found.owner) == (2, "")

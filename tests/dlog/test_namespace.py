@@ -1,3 +1,6 @@
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from dlog.aio import Log
@@ -6,14 +9,25 @@ from dlog.errors import (
     AppendOutcomeUnknown,
     InvalidName,
     InvalidPosition,
+    InvalidSettings,
     LogExists,
     LostOwnership,
     NoSuchLog,
 )
-from dlog.namespace import create_log, delete_log, list_logs, log_info, truncate_log
+from dlog.namespace import (
+    create_log,
+    delete_log,
+    list_logs,
+    log_exists,
+    log_info,
+    log_settings,
+    truncate_log,
+    update_settings,
+)
 from dlog.protocol.edits import drop_log
+from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
-from ledger.errors import MetadataUnavailable
+from ledger.errors import InvalidQuorum, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from tests.dlog.asynchronous import asynchronous
@@ -47,8 +61,10 @@ async def test_a_log_is_created_once() -> None:
 @asynchronous
 async def test_a_creation_that_got_no_answer_recognises_its_own_log(fault: Fault) -> None:
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    await create_log("another", client=client)
     store.faults.append(fault)
-    await create_log("a", client=FakeCluster().client(store))
+    await create_log("a", client=client)
 
 
 @asynchronous
@@ -140,3 +156,84 @@ async def test_opening_a_log_that_is_half_deleted_begins_a_new_one() -> None:
     async with await Log.open("a", client=client) as log:
         assert log.last_offset == -1
     assert (await log_info("a", client=client)).manifest.incarnation != before
+
+
+@asynchronous
+async def test_a_list_can_be_of_one_level() -> None:
+    client = FakeCluster().client()
+    for name in ("top", "eu/a", "eu/west/b", "eu/west/c", "eu-x"):
+        await create_log(name, client=client)
+    assert await list_logs(recursive=False, client=client) == ["eu-x", "eu/", "top"]
+    one = await list_logs(prefix="eu/", recursive=False, client=client)
+    assert one == ["eu/a", "eu/west/"]
+    assert await list_logs(prefix="eu", client=client) == ["eu-x", "eu/a", "eu/west/b", "eu/west/c"]
+
+
+@asynchronous
+async def test_a_log_exists_from_its_creation_until_its_deletion_begins() -> None:
+    client = FakeCluster().client()
+    assert not await log_exists("a", client=client)
+    await create_log("a", client=client)
+    assert await log_exists("a", client=client)
+    await ManifestNode(client.store, "a").edit(drop_log())
+    assert not await log_exists("a", client=client)
+
+
+@asynchronous
+async def test_settings_are_changed_one_by_one_and_checked() -> None:
+    client = FakeCluster().client()
+    await create_log("a", client=client, settings=LogSettings(roll_bytes=7))
+    changed = await update_settings("a", {"retention_bytes": 99, "codec": "zstd"}, client=client)
+    expected = LogSettings(roll_bytes=7, retention_bytes=99, codec=Codec.ZSTD)
+    assert changed == expected == await log_settings("a", client=client)
+    more = await update_settings("a", lambda s: replace(s, roll_records=5), client=client)
+    assert more == replace(expected, roll_records=5)
+    for wrong in ({"retention_bytes": -1}, {"no_such": 1}, {"roll_bytes": "many"}):
+        with pytest.raises(InvalidSettings):
+            await update_settings("a", wrong, client=client)
+    with pytest.raises(InvalidQuorum):
+        await update_settings("a", {"ensemble": 1}, client=client)
+    assert await log_settings("a", client=client) == more
+    with pytest.raises(NoSuchLog):
+        await update_settings("b", {"roll_bytes": 1}, client=client)
+
+
+@asynchronous
+async def test_settings_that_two_change_at_once_are_both_changed() -> None:
+    client = FakeCluster().client()
+    await create_log("a", client=client)
+    await asyncio.gather(
+        *(
+            update_settings("a", {name: 17}, client=client)
+            for name in ("roll_bytes", "roll_records")
+        )
+    )
+    settings = await log_settings("a", client=client)
+    assert (settings.roll_bytes, settings.roll_records) == (17, 17)
+
+
+@asynchronous
+async def test_settings_count_for_the_retention_of_a_writer_that_has_the_log_open() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    for _ in range(3):
+        await log.append(b"x" * 100)
+        await log.roll()
+    assert (await log_info("a", client=client)).records == 3
+    await update_settings("a", {"retention_bytes": 1}, client=client)
+    await log.append(b"y")
+    await log.roll()
+    assert (await log_info("a", client=client)).records == 1
+    await log.close()
+
+
+@asynchronous
+async def test_namespaces_on_one_machine_do_not_see_each_other() -> None:
+    cluster = FakeCluster()
+    one = cluster.client(MemoryStore("memory://one", "one"))
+    two = cluster.client(MemoryStore("memory://two", "two"))
+    await create_log("a", client=one)
+    assert await list_logs(client=two) == []
+    await create_log("a", client=two)
+    await delete_log("a", client=one)
+    assert await list_logs(client=two) == ["a"]

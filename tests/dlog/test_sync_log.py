@@ -11,9 +11,10 @@ import dlog
 from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
 from dlog import log as log_module
 from dlog.aio.port import Ledgers
-from dlog.errors import UsedAfterFork
+from dlog.errors import InvalidPosition, LogSealed, UsedAfterFork
 from dlog.loop_thread import LoopThread
 from dlog.position import DLSN
+from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
@@ -45,6 +46,18 @@ def test_a_log_is_written_and_read_without_asyncio(cluster: FakeCluster) -> None
         assert reader.position == 1
         assert [record.value for record in reader] == [b"b"]
         assert reader.at_end
+
+
+def test_a_log_is_sealed_and_truncated_without_asyncio(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    for value in (b"a", b"b", b"c"):
+        log.append_async(value)
+    log.truncate(before=1)
+    log.seal()
+    log.close()
+    assert [record.value for record in Log.tail("log")] == [b"b", b"c"]
+    with pytest.raises(LogSealed):
+        Log.open("log")
 
 
 def test_futures_resolve_in_order(cluster: FakeCluster) -> None:
@@ -90,8 +103,9 @@ def test_refusals_come_through_the_future_and_type_errors_at_once(cluster: FakeC
 def test_a_calling_thread_waits_while_too_much_is_queued(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", 100)
-    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", 100)
+    bound = 2 * (50 + RECORD_CHARGE)
+    monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", bound)
+    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", bound)
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []
@@ -207,3 +221,54 @@ def test_calling_it_on_its_own_loop_is_an_error_not_a_deadlock(cluster: FakeClus
     with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
         LoopThread.get().run(inside())
     log.close()
+
+
+def test_all_that_was_acknowledged_is_read_up_to_a_barrier(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(3):
+            log.append(b"%d" % i)
+        assert Log.end_of("log") == 3
+        with Log.tail("log") as reader:
+            assert [int(r.value) for r in reader.read_until(reader.barrier())] == [0, 1, 2]
+            log.append(b"3")
+            assert next(reader).value == b"3"
+
+
+def test_several_logs_are_read_as_one_stream(cluster: FakeCluster) -> None:
+    with Log.open("a") as a, Log.open("b") as b:
+        for log in (a, b):
+            for i in range(3):
+                log.append(b"%d" % i)
+        with Log.tail_many(["a", "b"], follow=False) as many:
+            assert sorted((log, record.offset) for log, record in many) == [
+                (log, offset) for log in "ab" for offset in range(3)
+            ]
+            assert many.at_end
+            assert many.positions == {"a": 3, "b": 3}
+        with Log.tail_many(["a"], start=2) as many:
+            many.add("b", start="end")
+            assert many.logs == ("a", "b")
+            assert many.remove("a") == 2
+            b.append(b"3")
+            batch = many.read_batch()
+            assert batch is not None
+            assert (batch[0], [record.offset for record in batch[1]]) == ("b", [3])
+            assert many.read_batch(timeout_s=0.001) is None
+            assert not many.at_end
+        assert [record.value for record in Log.last("b", 2)] == [b"2", b"3"]
+
+
+def test_a_named_consumer_goes_on_where_it_committed(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(5):
+            log.append(b"%d" % i)
+        with Log.consumer("view", "log", exclusive=True) as consumer:
+            assert (consumer.name, consumer.committed, consumer.skipped) == ("view", 0, 0)
+            assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+            with pytest.raises(InvalidPosition):
+                consumer.commit(4)  # the facade holds it, the application has not seen it
+            assert consumer.commit() == 3
+            assert consumer.lag() == 2
+        with Log.consumer("view", "log", follow=False) as consumer:
+            assert consumer.epoch == 3
+            assert [record.offset for record in consumer] == [3, 4]

@@ -129,6 +129,51 @@ def test_with_too_few_bookies_the_last_add_confirmed_is_an_error() -> None:
     asyncio.run(scenario())
 
 
+def test_nothing_acknowledged_is_above_what_bookies_are_said_to_hold() -> None:
+    async def scenario() -> None:
+        async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client()
+            writer = await client.create()
+            reader = await client.open_no_recovery(writer.ledger_id)
+            assert await reader.read_last_stored() == -1
+            late = cluster.of(writer.metadata.last_fragment.bookies[0])
+            late.storage.gate.clear()
+            await writer.add(b"zero")
+            assert await reader.read_last_stored() == 0
+            late.storage.gate.set()
+            await late.kill()
+            while writer.metadata.last_fragment.first_entry == 0:  # an ensemble change
+                await writer.add(b"one")
+            await cluster.of(writer.metadata.last_fragment.bookies[1]).kill()
+            assert await reader.read_last_stored() == writer.last_add_confirmed
+            await writer.abandon()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_stored_is_told_before_it_is_confirmed_and_can_be_read_once_it_is() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client()
+            writer = await client.create()
+            for bookie in cluster.bookies:
+                bookie.storage.gate.clear()
+            pending = [writer.add(b"%d" % i) for i in range(3)]
+            reader = await client.open_no_recovery(writer.ledger_id)
+            while await reader.read_last_stored() < 2:
+                pass  # the adds are on their way
+            assert reader.last_add_confirmed == -1
+            reader.learn_confirmed(1)  # somebody can prove it
+            assert [bytes(each.payload) for each in await reader.read_some(0)] == [b"0", b"1"]
+            for bookie in cluster.bookies:
+                bookie.storage.gate.set()
+            await asyncio.gather(*pending)
+            await writer.close()
+            assert await reader.read_last_stored() == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_tail_ends_when_the_ledger_is_closed() -> None:
     async def scenario() -> None:
         async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):

@@ -1,4 +1,4 @@
-"""Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`.
+"""Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`; `--logs`: those of logs.
 
 Prints what was covered; over 1,000 seeds or more it fails if something of `coverage` never
 happened. For a seed that breaks something its step, the broken invariant, its
@@ -9,13 +9,15 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from os import cpu_count
 from typing import Final
 
 from tests.simulation.coverage import SEEDS_MIN, missing
+from tests.simulation.logs.coverage import missing_of_logs
+from tests.simulation.logs.workload import LogSimulation, run_log_seed
 from tests.simulation.workload import Outcome, Simulation, SimulationError, run_seed
 
 TERMINAL_S: Final = 0.2
@@ -26,7 +28,7 @@ LINES_S: Final = 10.0
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if options.trace:
-        return _show(options.seeds[0])
+        return _show(options.seeds[0], logs=options.logs)
     began = time.monotonic()
     marks: Counter[str] = Counter()
     worlds: Counter[str] = Counter()
@@ -34,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     steps = 0
     seeds = options.seeds
     progress = _Progress(len(seeds))
-    for count, outcome in enumerate(_outcomes(seeds, options.jobs), 1):
+    run = run_log_seed if options.logs else run_seed
+    for count, outcome in enumerate(_outcomes(seeds, options.jobs, run), 1):
         if isinstance(outcome, SimulationError):
             failures.append(outcome)
             progress.clear()
@@ -57,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(seeds)} seeds, {len(failures)} broken, {steps} steps, {took_s:.1f} s, "
         f"{len(seeds) / took_s:.0f} seeds/s"
     )
-    never = missing(marks) if len(seeds) >= SEEDS_MIN and not failures else []
+    lacking = missing_of_logs if options.logs else missing
+    never = lacking(marks) if len(seeds) >= SEEDS_MIN and not failures else []
     for thing in never:
         print(f"never happened in {len(seeds)} seeds: {thing}")
     return 1 if failures or never else 0
@@ -86,20 +90,23 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome | SimulationError]:
+def _outcomes(
+    seeds: range, jobs: int, run: Callable[[int], Outcome | SimulationError]
+) -> Iterator[Outcome | SimulationError]:
     if jobs == 1 or len(seeds) == 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         try:
-            yield from pool.map(run_seed, seeds, chunksize=8)
+            yield from pool.map(run, seeds, chunksize=8)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _show(seed: int) -> int:
+def _show(seed: int, *, logs: bool) -> int:
     """Print every event of one seed."""
-    simulation = Simulation(seed, keep_trace=True)
+    scenario: type[Simulation | LogSimulation] = LogSimulation if logs else Simulation
+    simulation = scenario(seed, keep_trace=True)
     try:
         simulation.run()
     except SimulationError as error:
@@ -115,6 +122,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=_one, dest="seeds", metavar="N")
     which.add_argument("--seeds", type=_many, metavar="A:B", help="A included, B not")
+    parser.add_argument("--logs", action="store_true", help="logs on ledgers, not ledgers alone")
     parser.add_argument("--trace", action="store_true", help="print every event of the first seed")
     parser.add_argument("--jobs", type=int, default=cpu_count() or 1)
     parser.add_argument("--failures-max", type=int, default=5, help="stop after so many")

@@ -52,6 +52,8 @@ class Outcome:
 class SimulationError(AssertionError):
     """A seed that broke something, with all that is needed to see it again."""
 
+    command = "make sim"
+
     def __init__(self, seed: int, step: int, broken: str, tail: list[str]) -> None:
         super().__init__(seed, step, broken, tail)
         self.seed, self.step, self.broken, self.tail = seed, step, broken, tail
@@ -61,7 +63,7 @@ class SimulationError(AssertionError):
         return (
             f"seed {self.seed} broke at step {self.step}: {self.broken}\n"
             f"  the last events:\n{events}\n"
-            f"  reproduce: make sim SEED={self.seed}"
+            f"  reproduce: {self.command} SEED={self.seed}"
         )
 
 

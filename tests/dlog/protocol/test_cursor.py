@@ -11,7 +11,9 @@ from dlog.protocol.cursor import (
     Cursor,
     CursorEffect,
     Deliver,
+    EndFound,
     Fail,
+    FindEnd,
     FindPlace,
     Finish,
     Interrupted,
@@ -92,9 +94,18 @@ def test_a_start_at_the_stop_delivers_nothing() -> None:
 def test_after_the_end_of_a_segment_the_next_one_is_read_from_its_first_entry() -> None:
     cursor, _ = entered(TWO, 0)
     cursor.step(BatchesRead([(0, 0, 10)]))
-    assert cursor.step(SegmentEnded()) == (ReadManifest(),)
-    assert cursor.step(ManifestSeen(TWO)) == (ReadEntries(TWO.segments[1], 0),)
+    assert cursor.later == TWO.segments[1]
+    assert cursor.step(SegmentEnded()) == (ReadEntries(TWO.segments[1], 0),)
+    assert cursor.later is None
     assert cursor.step(BatchesRead([(0, 0, 1)]))[0] == Deliver(2, 0, 10, skip=0, take=1)
+
+
+def test_what_the_manifest_did_not_say_of_an_end_is_read_again() -> None:
+    for seen in (ONE, TWO_OPEN):
+        cursor, _ = entered(seen, 0)
+        cursor.step(BatchesRead([(0, 0, 10)]))
+        assert cursor.step(SegmentEnded()) == (ReadManifest(),)
+        assert cursor.step(ManifestSeen(TWO)) == (ReadEntries(TWO.segments[1], 0),)
 
 
 def test_a_first_offset_that_is_missing_is_the_end_of_the_segment_before() -> None:
@@ -229,3 +240,42 @@ def test_a_missing_ledger_of_a_listed_segment_is_damage() -> None:
     cursor, _ = entered(TWO, 0)
     cursor.step(LedgerMissing())
     assert isinstance(error_of(cursor.step(ManifestSeen(TWO))), DamagedLog)
+
+
+def test_a_segment_whose_writer_may_still_be_in_it_is_not_left() -> None:
+    cursor, effect = entered(TWO_OPEN, 0)
+    assert effect == ReadEntries(TWO_OPEN.segments[0], 0)
+    assert cursor.step(NothingNew()) == (FindEnd(*TWO_OPEN.segments),)
+    assert cursor.step(EndFound(None)) == (ReadEntries(TWO_OPEN.segments[0], 0),)
+
+
+def test_a_segment_is_left_at_its_end_if_its_writer_went_on_without_closing_it() -> None:
+    cursor, _ = entered(TWO_OPEN, 0)
+    cursor.step(BatchesRead([(0, 0, 3)]))
+    assert cursor.step(NothingNew()) == (FindEnd(*TWO_OPEN.segments),)
+    assert cursor.step(EndFound(1)) == (ReadEntries(TWO_OPEN.segments[0], 1),)
+    assert cursor.step(BatchesRead([(1, 3, 2)])) == (
+        Deliver(1, 1, 3, skip=0, take=2),
+        ReadManifest(),
+    )
+    assert cursor.step(ManifestSeen(TWO_OPEN)) == (ReadEntries(TWO_OPEN.segments[1], 0),)
+    assert cursor.step(BatchesRead([(0, 0, 1)]))[0] == Deliver(2, 0, 5, skip=0, take=1)
+
+
+def test_a_segment_that_was_read_to_the_end_it_turns_out_to_have_is_left_at_once() -> None:
+    cursor, _ = entered(TWO_OPEN, 0)
+    cursor.step(BatchesRead([(0, 0, 3)]))
+    cursor.step(NothingNew())
+    assert cursor.step(EndFound(0)) == (ReadManifest(),)
+    (effect,) = cursor.step(
+        ManifestSeen(ONE.with_sealed(1, sealed(4)).with_segment(2, LedgerId(12), 0))
+    )
+    assert isinstance(effect, Fail)  # a manifest that says otherwise is not believed in silence
+    assert isinstance(effect.error, DamagedLog)
+
+
+def test_a_segment_that_is_listed_while_the_one_before_is_read_is_noticed() -> None:
+    cursor, _ = entered(ONE, 0)
+    assert cursor.step(NothingNew()) == (ReadEntries(ONE.segments[0], 0),)
+    assert cursor.step(ManifestSeen(TWO_OPEN)) == (ReadEntries(ONE.segments[0], 0),)
+    assert cursor.step(NothingNew()) == (FindEnd(*TWO_OPEN.segments),)

@@ -12,7 +12,7 @@ from ledger.ids import EntryId, LedgerId
 TEN = Sealed(EntryId(9), 10, 100, NO_TXID, NO_TXID, 0, 0)
 ONE = Manifest(incarnation="i").with_segment(1, LedgerId(11), 0)
 TWO = ONE.with_segment(2, LedgerId(12), 5)
-ADD = add_segment("log", own_segment=1, number=2, ledger_id=LedgerId(12), now_ms=5)
+ADD = add_segment("log", incarnation="i", own_segment=1, number=2, ledger_id=LedgerId(12), now_ms=5)
 
 
 def test_a_segment_is_added_after_the_writers_own() -> None:
@@ -50,7 +50,7 @@ def test_a_log_that_was_dropped_or_sealed_gets_no_segment() -> None:
 
 
 def test_a_seal_is_recorded_once() -> None:
-    edit = seal_segment("log", 1, TEN, now_ms=0)
+    edit = seal_segment("log", 1, LedgerId(11), TEN, now_ms=0)
     sealed = edit(TWO)
     assert sealed.segments[1].first_offset == 10
     assert edit(sealed) is sealed
@@ -58,27 +58,40 @@ def test_a_seal_is_recorded_once() -> None:
 
 def test_a_seal_applies_the_retention() -> None:
     manifest = replace(TWO, settings=LogSettings(retention_age_s=1))
-    kept = seal_segment("log", 1, TEN, now_ms=1000)(manifest)
-    gone = seal_segment("log", 1, TEN, now_ms=1001)(manifest)
+    kept = seal_segment("log", 1, LedgerId(11), TEN, now_ms=1000)(manifest)
+    gone = seal_segment("log", 1, LedgerId(11), TEN, now_ms=1001)(manifest)
     assert kept.deleting == ()
     assert gone.deleting == (11,)
     assert gone.trim_offset == 10
 
 
 def test_the_seal_of_a_segment_that_is_gone_is_done() -> None:
-    assert seal_segment("log", 7, TEN, now_ms=0)(ONE) is ONE
+    assert seal_segment("log", 7, LedgerId(17), TEN, now_ms=0)(ONE) is ONE
+
+
+def test_a_ledger_that_never_became_the_segment_does_not_seal_it() -> None:
+    """A writer that is closed in the middle of a roll may have lost the number to another."""
+    assert seal_segment("log", 1, LedgerId(99), TEN, now_ms=0)(ONE) is ONE
+
+
+def test_who_slept_while_the_log_was_made_anew_changes_nothing_of_it() -> None:
+    another = Manifest(incarnation="another").with_segment(1, LedgerId(21), 0)
+    with pytest.raises(NoSuchLog):
+        ADD(another)
+    with pytest.raises(NoSuchLog):
+        trim("log", 4, incarnation="i")(another)
 
 
 def test_segments_are_sealed_in_order() -> None:
     with pytest.raises(LostOwnership):
-        seal_segment("log", 2, TEN, now_ms=0)(TWO)
+        seal_segment("log", 2, LedgerId(12), TEN, now_ms=0)(TWO)
 
 
 def test_trimming_twice_is_trimming_once() -> None:
-    once = trim("log", 4)(ONE)
-    assert trim("log", 4)(once) == once
+    once = trim("log", 4, incarnation="i")(ONE)
+    assert trim("log", 4, incarnation="i")(once) == once
     with pytest.raises(NoSuchLog):
-        trim("log", 4)(ONE.dropping())
+        trim("log", 4, incarnation="i")(ONE.dropping())
 
 
 def test_dropping_and_forgetting_are_safe_to_repeat() -> None:

@@ -145,3 +145,22 @@ def test_a_seal_that_failed_is_repeated() -> None:
     machine.step(LedgerClosed(SEALED), now=0)
     machine.step(StepFailed(), now=0)
     assert machine.step(TimePassed(), now=1) == [SealSegment(4, SEALED)]
+
+
+def test_idleness_rolls_a_segment_that_is_not_empty_by_timer() -> None:
+    machine = roll(roll_idle_s=5.0, roll_age_s=0.0)
+    assert machine.deadline() is None
+    machine.step(Grown(1, 1), now=10)
+    assert machine.deadline() == 15
+    machine.step(Grown(2, 2), now=12)
+    assert machine.deadline() == 17
+    assert machine.step(TimePassed(), now=16) == []
+    assert machine.step(TimePassed(), now=17) == [CreateLedger(5)]
+
+
+def test_whichever_limit_comes_first_rolls() -> None:
+    machine = roll(roll_idle_s=5.0, roll_age_s=12.0)
+    machine.step(Grown(1, 1), now=2)
+    assert machine.deadline() == 7
+    machine.step(Grown(2, 2), now=9)
+    assert machine.deadline() == 12

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlog.errors import LogSealed, LostOwnership, NoSuchLog, TakeoverFailed
+from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog, TakeoverFailed
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
 from dlog.protocol.takeover import (
@@ -78,7 +78,7 @@ def test_the_first_open_of_a_log_has_nothing_to_recover() -> None:
     takeover = Takeover("log")
     assert takeover.step(OpenRequested()) == ReadManifest()
     assert takeover.step(ManifestRead(NEW, 0)) == CreateLedger(1, NEW)
-    wanted = NEW.with_segment(1, OWN, 44)
+    wanted = NEW.taken_over(1, OWN, 44, "")
     assert takeover.step(LedgerCreated(OWN, 44)) == WriteManifest(wanted, 0)
     assert takeover.step(ManifestWritten(1)) == Opened(wanted, 1)
 
@@ -291,6 +291,18 @@ def test_a_ledger_that_is_gone_was_trimmed_so_the_manifest_is_read_again() -> No
     assert takeover.step(StepFailed(NoSuchLedger(12))) == CheckLeadership()
 
 
+def test_a_ledger_that_is_gone_is_a_race_and_no_trouble_however_often_there_was_some() -> None:
+    """A takeover that slept while its log was deleted and made again found a ledger gone."""
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    silent = RecoveryFailed(12, "bookies")
+    for error in (*[silent] * (TROUBLES_MAX - 1), NoSuchLedger(12)):
+        takeover.step(ManifestRead(ROLLING, 7))
+        assert takeover.step(StepFailed(error)) == CheckLeadership()
+        takeover.step(LeadershipChecked(held=True))
+        takeover.step(WaitEnded())
+
+
 def test_trouble_that_does_not_pass_is_told_at_once() -> None:
     takeover = Takeover("log")
     takeover.step(OpenRequested())
@@ -330,3 +342,48 @@ def test_a_takeover_that_is_over_takes_no_more_events() -> None:
     takeover.step(ManifestWritten(8))
     with pytest.raises(AssertionError, match="over"):
         takeover.step(OpenRequested())
+
+
+def test_an_epoch_that_is_not_the_expected_one_is_told_before_anybody_is_fenced() -> None:
+    taken = ROLLING.with_sealed(2, FIVE).taken_over(4, LedgerId(14), 0, "host:1")
+    takeover = Takeover("log", expected_epoch=1)
+    takeover.step(OpenRequested())
+    error = give_up(takeover.step(ManifestRead(taken, 7)))
+    assert isinstance(error, EpochChanged)
+    assert (error.expected_epoch, error.epoch, error.owner) == (1, 4, "host:1")
+
+
+def test_an_expected_epoch_is_looked_at_again_after_a_conflict() -> None:
+    first = NEW.taken_over(1, LedgerId(11), 0, "")
+    takeover = Takeover("log", expected_epoch=1)
+    takeover.step(OpenRequested())
+    assert isinstance(takeover.step(ManifestRead(first, 7)), RecoverSegment)
+    takeover.step(SegmentRecovered(1, FIVE))
+    takeover.step(LedgerCreated(OWN, 0))
+    takeover.step(ManifestConflicted())
+    taken = first.with_sealed(1, FIVE).taken_over(2, LedgerId(12), 0, "other")
+    assert takeover.step(ManifestRead(taken, 8)) == DeleteLedger(OWN)
+    takeover.step(LedgerDeleted())
+    takeover.step(LeadershipChecked(held=True))
+    takeover.step(WaitEnded())
+    assert isinstance(give_up(takeover.step(ManifestRead(taken, 8))), EpochChanged)
+
+
+def test_a_takeover_begins_an_epoch_and_a_writer_that_heals_stays_in_its_own() -> None:
+    mine = NEW.taken_over(1, LedgerId(11), 0, "me")
+    takeover = Takeover("log", expected_epoch=1, heals="i")
+    takeover.step(OpenRequested())
+    takeover.step(ManifestRead(mine, 7))
+    takeover.step(SegmentRecovered(1, FIVE))
+    effect = takeover.step(LedgerCreated(OWN, 0))
+    assert isinstance(effect, WriteManifest)
+    assert (effect.manifest.epoch, effect.manifest.owner) == (1, "me")
+    assert effect.manifest.last is not None
+    assert effect.manifest.last.number == 2
+
+
+def test_a_writer_does_not_heal_into_a_log_that_was_made_anew() -> None:
+    takeover = Takeover("log", expected_epoch=1, heals="another incarnation")
+    takeover.step(OpenRequested())
+    anew = NEW.taken_over(1, LedgerId(11), 0, "me")
+    assert isinstance(give_up(takeover.step(ManifestRead(anew, 7))), NoSuchLog)

@@ -1,11 +1,12 @@
 """The store in memory on the bad days that tests ask it for."""
 
 import asyncio
+import threading
 
 import pytest
 
 from ledger.errors import MetadataUnavailable
-from ledger.metastore.memory import MemoryStore
+from ledger.metastore.memory import MemoryHub, MemoryStore
 
 
 def test_an_expired_session_takes_its_nodes_and_a_new_one_begins() -> None:
@@ -48,4 +49,58 @@ def test_names_are_shared_in_a_loop_and_not_beyond_it() -> None:
         assert await MemoryStore("memory://n", "n").exists("/a") is None
 
     asyncio.run(scenario())
+    asyncio.run(scenario())
+
+
+def test_a_shared_hub_is_one_tree_in_every_loop_and_tells_each_of_changes() -> None:
+    hub = MemoryHub()
+    looking, changed = threading.Event(), threading.Event()
+
+    async def look() -> None:
+        store = MemoryStore("memory://m", "m")
+        watch = store.watch("/a")
+        looking.set()
+        async with asyncio.timeout(20):
+            while await store.exists("/a") is None:
+                await watch.changed()
+        changed.set()
+        await store.close()
+
+    async def change() -> None:
+        assert await asyncio.to_thread(looking.wait, 20)
+        store = MemoryStore("memory://m", "m")
+        await store.create("/a")
+        await store.close()
+
+    with hub.shared("m"):
+        other = threading.Thread(target=lambda: asyncio.run(look()))
+        other.start()
+        try:
+            asyncio.run(change())
+            assert changed.wait(20)
+        finally:
+            other.join()
+
+    async def afterwards() -> None:
+        assert await MemoryStore("memory://m", "m").exists("/a") is None
+
+    asyncio.run(afterwards())
+
+
+def test_a_hub_cuts_off_all_its_stores_those_too_that_are_opened_meanwhile() -> None:
+    async def scenario() -> None:
+        hub = MemoryHub()
+        with hub.shared("m"):
+            before = MemoryStore("memory://m", "m")
+            hub.cut()
+            stores = [before, MemoryStore("memory://m", "m")]
+            for store in stores:
+                assert store.session.lost.is_set()
+                with pytest.raises(MetadataUnavailable):
+                    await store.exists("/a")
+            hub.heal()
+            for store in stores:
+                assert not store.session.lost.is_set()
+                assert await store.exists("/a") is None
+
     asyncio.run(scenario())

@@ -7,6 +7,7 @@ BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md)
 was in this project until the simulator found it.
 """
 
+from tests.simulation.logs import mutations as logs
 from tests.simulation.mutations import (
     bookies,
     choosing,
@@ -26,6 +27,7 @@ __all__ = [
     "clients",
     "disks",
     "journals",
+    "logs",
     "put_back",
     "recovering",
     "writing",

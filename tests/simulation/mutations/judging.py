@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.simulation.check import INVARIANTS
-from tests.simulation.mutations import put_back
+from tests.simulation.logs.check import INVARIANTS as INVARIANTS_OF_LOGS
+from tests.simulation.logs.workload import run_log_seed
+from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.workload import SimulationError, run_seed
 
 SEEDS_MAX: Final = 2000
@@ -29,9 +31,10 @@ class Verdict:
 def judge(name: str, seeds_max: int = SEEDS_MAX) -> Verdict:
     """Run seeds with the bug *name* until one fails."""
     began = time.monotonic()
+    run = run_log_seed if MUTATIONS[name].logs else run_seed
     with put_back(name):
         for seed in range(seeds_max):
-            outcome = run_seed(seed)
+            outcome = run(seed)
             if isinstance(outcome, SimulationError):
                 took_s = time.monotonic() - began
                 return Verdict(name, seed + 1, caught_by(outcome), outcome.broken, took_s)
@@ -41,7 +44,7 @@ def judge(name: str, seeds_max: int = SEEDS_MAX) -> Verdict:
 def caught_by(error: SimulationError) -> str:
     """Return the invariant that *error* is about, or what else found it."""
     first = error.broken.partition(":")[0]
-    if first in INVARIANTS:
+    if first in INVARIANTS or first in INVARIANTS_OF_LOGS or first == "no_ledger_leaks_for_ever":
         return first
     if first == "AssertionError":
         return "an assertion of production code"

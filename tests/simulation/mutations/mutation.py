@@ -34,19 +34,23 @@ class Mutation:
     name: str
     reference: str
     apply: Callable[[Patch], None]
+    logs: bool
+    """Whether the scenario of logs has to find it, not that of ledgers."""
 
 
 MUTATIONS: Final[dict[str, Mutation]] = {}
 """All of them, in the order in which they are written down."""
 
 
-def mutation(reference: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+def mutation(
+    reference: str, *, logs: bool = False
+) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     """Enter the decorated function into the table, under its own name."""
 
     def enter(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
         name = apply.__name__
         assert name not in MUTATIONS, f"two mutations are called {name}"
-        MUTATIONS[name] = Mutation(name, reference, apply)
+        MUTATIONS[name] = Mutation(name, reference, apply, logs)
         return apply
 
     return enter

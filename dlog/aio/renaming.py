@@ -1,0 +1,117 @@
+"""Renaming a log, in one transaction: manifest, consumers and the note that it moved.
+
+So there is no half renamed log: before the transaction it has the old name, after it the new
+one, with the same incarnation, segments, offsets and consumers. Ledgers are not touched;
+their stamps keep the name they were made under, and the incarnation tells whose they are.
+
+Who has the log open goes on under the new name: a writer and the readers look it up by the
+incarnation (`ManifestNode.follow`), without losing or repeating a record. Open consumers get
+`NoSuchConsumer` at their next commit and are opened again under the new name.
+"""
+
+from collections.abc import Callable
+
+from dlog.aio.consumer_nodes import consumer_names, consumers_path
+from dlog.aio.dropping import finish_drop
+from dlog.aio.manifests import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestNode
+from dlog.aio.port import Ledgers
+from dlog.aio.renames import newest_name, remembering
+from dlog.errors import LogExists, NoSuchLog
+from dlog.manifest import Manifest
+from dlog.names import node_of
+from dlog.protocol.edits import check_living
+from ledger.errors import (
+    BadVersion,
+    MetadataUnavailable,
+    NodeExists,
+    NodeNotEmpty,
+    NoSuchNode,
+)
+from ledger.metastore.ops import CreateOp, DeleteOp, Op
+from ledger.metastore.port import MetadataStore
+
+
+async def rename(
+    ledgers: Ledgers, node: ManifestNode, new: ManifestNode, *, now_ms: Callable[[], int]
+) -> None:
+    """Give the log of *node* the name of *new*.
+
+    Raises `NoSuchLog`, `LogExists`, `ValueTooLarge` if the transaction would be (manifest and
+    consumers together), `MetadataUnavailable` (outcome unknown), and `BadVersion` if the
+    log or its consumers change all the time."""
+    if node.path == new.path:
+        raise LogExists(new.log)
+    store = ledgers.store
+    await finish_drop(ledgers, new)
+    incarnation: str | None = None
+    conflicts = lost = 0
+    while True:
+        found = await _found(node, incarnation)
+        if found is None:
+            if incarnation is None or await newest_name(store, incarnation) is None:
+                raise NoSuchLog(node.log)
+            return  # by an attempt whose reply was lost
+        manifest, version = found
+        check_living(manifest, node.log)
+        incarnation = manifest.incarnation
+        try:
+            await node.mark(incarnation, version)
+            await store.multi(await _ops(store, node, new, found, now_ms()))
+            return
+        except (BadVersion, NoSuchNode, NodeNotEmpty, NodeExists) as error:
+            if isinstance(error, NodeExists) and await _is_taken(new, incarnation):
+                raise LogExists(new.log) from None
+            conflicts += 1
+            if conflicts == CONFLICTS_MAX:
+                raise
+        except MetadataUnavailable:
+            lost += 1
+            if lost == LOST_REPLIES_MAX:
+                raise
+
+
+async def _found(node: ManifestNode, incarnation: str | None) -> tuple[Manifest, int] | None:
+    """Return the log that has the old name, unless it is not *incarnation* any more."""
+    try:
+        manifest, version = await node.read()
+    except NoSuchLog:
+        return None
+    return (manifest, version) if incarnation in {None, manifest.incarnation} else None
+
+
+async def _is_taken(new: ManifestNode, incarnation: str) -> bool:
+    try:
+        manifest, _ = await new.read()
+    except NoSuchLog:
+        return False
+    return manifest.incarnation != incarnation
+
+
+async def _ops(
+    store: MetadataStore,
+    node: ManifestNode,
+    new: ManifestNode,
+    found: tuple[Manifest, int],
+    now_ms: int,
+) -> list[Op]:
+    """Return the whole transaction; parents are made before, and deleted after, what they hold."""
+    manifest, version = found
+    incarnation = manifest.incarnation
+    made: list[Op] = [
+        CreateOp(new.path, manifest.encode(new.log)),
+        CreateOp(new.mark_of(incarnation)),
+    ]
+    gone: list[Op] = []
+    old_parent, new_parent = consumers_path(node.log), consumers_path(new.log)
+    if await store.exists(old_parent) is not None:
+        made.append(CreateOp(new_parent))
+        for name in await consumer_names(store, node.log):
+            old = f"{old_parent}/{node_of(name)}"
+            consumer = await store.get(old)
+            made.append(CreateOp(f"{new_parent}/{node_of(name)}", consumer.value))
+            gone += [DeleteOp(f"{old}/{child}") for child in await store.children(old)]
+            gone.append(DeleteOp(old, consumer.version))
+        gone.append(DeleteOp(old_parent))
+    gone += [DeleteOp(node.mark_of(incarnation)), DeleteOp(node.path, version)]
+    remembered = await remembering(store, incarnation, new.log, now_ms=now_ms)
+    return [*made, *gone, *remembered]

@@ -1,0 +1,375 @@
+"""A warm standby: keeps an application's state up to date, and takes the log over on demand.
+
+    async with await Standby.open("orders", apply, uri=uri) as standby:
+        log = await standby.promote()        # returns once elected, and up to date
+        while standby.is_leader:
+            ...                              # serve; append to log
+
+A standby tails the log without disturbing its writer and hands every batch to *apply*, so the
+application's state is warm. `promote` stands for election, opens the log (which fences
+whoever wrote it), applies what was appended until then, and only then returns the log. So
+whoever serves has read every record that anybody was told was appended.
+
+Invariants:
+    each record from the start on is applied once, in order; none that the leader appends itself
+    the log is handed over only when everything below its end was applied
+    when the term may be over the log takes no more appends here: by a local timer, asking nobody
+    however a promotion ends other than by its log, the term is resigned
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from dlog.aio.connecting import connect
+from dlog.aio.log import Log, ensure_log
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import Ledgers
+from dlog.aio.reader import Reader
+from dlog.config import load
+from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted
+from dlog.names import check_name
+from dlog.position import Record, Start
+from dlog.settings import LogSettings
+from leader import NotElected, Term, campaign
+from leader.term import LEASE_S
+from ledger.errors import LogError
+from ledger.log_events import get_logger
+
+Apply = Callable[[list[Record]], Awaitable[None] | None]
+"""Takes the next records into the state; a function or a coroutine function."""
+
+_log = get_logger(__name__)
+
+
+class Standby:
+    """Made by `Standby.open`; an async context manager."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        reader: Reader,
+        apply: Apply,
+        *,
+        candidate: str,
+        lease_s: float,
+        lifeline_host: str | None,
+        owns_ledgers: bool,
+    ) -> None:
+        self.name = reader.log
+        self.lost = asyncio.Event()
+        """Set when leadership was won and then lost: stop serving at once, close, begin anew."""
+        self.lost_reason = ""
+        self._ledgers, self._owns_ledgers = ledgers, owns_ledgers
+        self._apply = apply
+        self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
+        self._position = reader.position
+        self._end: int | None = None
+        """Where following ends: the end of the log that was opened for writing."""
+        self._following = self._follow_from(reader)
+        self._promoting: asyncio.Task[Log] | None = None
+        self._term: Term | None = None
+        self._log: Log | None = None
+        self._guarding: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(  # noqa: PLR0913 - those of a log, of a campaign, and our own two
+        cls,
+        name: str,
+        apply: Apply,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        create: bool = True,
+        settings: LogSettings | None = None,
+        candidate: str = "",
+        lease_s: float | None = None,
+        lifeline_host: str | None = "127.0.0.1",
+        client: Ledgers | None = None,
+    ) -> Self:
+        """Begin to follow the log from *start* on, applying each batch of records.
+
+        *apply* is called with some hundreds or thousands of records at a time, one call after
+        the other; what it raises ends the standby and is raised by `promote`. It must not
+        call the standby. *start* is where a snapshot of the state ends, if there is one.
+        *create* and *settings* are those of `Log.open`; *candidate*, *lease_s* and
+        *lifeline_host* those of `leader.campaign` (give an address that other machines reach).
+        *lease_s* is half the configured session time-out, 5 s at most, unless given.
+
+        Raises `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting
+        raises."""
+        check_name(name)
+        if lease_s is None:
+            lease_s = LEASE_S if client is not None else min(LEASE_S, load().session_timeout_s / 2)
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            if create:
+                await ensure_log(ledgers, ManifestNode(ledgers.store, name), settings)
+            reader = await Log.tail(name, start=start, client=ledgers)
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+        return cls(
+            ledgers,
+            reader,
+            apply,
+            candidate=candidate,
+            lease_s=lease_s,
+            lifeline_host=lifeline_host,
+            owns_ledgers=client is None,
+        )
+
+    @property
+    def position(self) -> int:
+        """Offset after the last record that was applied here; not counting own appends."""
+        return self._position
+
+    @property
+    def is_leader(self) -> bool:
+        """The local view, without asking anybody: False means do not serve.
+
+        Looks at the clock, so it is right also in a process that was stopped for hours."""
+        return (
+            self._term is not None
+            and self._term.is_current()
+            and self._log is not None
+            and not self._log.lost.is_set()
+        )
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the log while this leads: usable as a fencing token."""
+        return self._log.epoch if self._log is not None else None
+
+    async def promote(self, *, timeout_s: float | None = None) -> Log:
+        """Wait for leadership, take the log over, apply what is missing, return the log.
+
+        The log belongs to the standby: `resign` or `close` closes it. What is appended to it is
+        not applied by the standby: do that yourself, once it is acknowledged. If leadership
+        goes half way, another election follows. *timeout_s* bounds the wait to be elected;
+        None waits for ever. A promotion that failed or was cancelled can be tried again.
+
+        Raises `NotElected` in time; `AlreadyPromoted`, `LogClosed`; what ended the following
+        (`Trimmed`: begin anew from a newer snapshot; what *apply* raised); and as `Log.open`."""
+        if self._closing is not None:
+            raise LogClosed(self.name)
+        if self._log is not None or self._promoting is not None:
+            raise AlreadyPromoted(self.name)
+        self._promoting = asyncio.create_task(self._promote(timeout_s), name="promotion")
+        try:
+            return await self._promoting
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closing is not None and task is not None and not task.cancelling():
+                raise LogClosed(self.name) from None
+            raise
+        finally:
+            self._promoting = None
+
+    async def resign(self) -> None:
+        """Hand leadership over: confirm what is pending, close the log, let the next one lead.
+
+        Then this is a standby again, from the end of its log on: the application has applied
+        all it appended. Raises `NotPromoted`, and what could not be appended; leadership is
+        given up in any case."""
+        log, term = self._log, self._term
+        if log is None or term is None:
+            raise NotPromoted(self.name)
+        try:
+            await self._step_down(log, term)
+        except LogError as error:
+            self._lose(str(error))
+            raise
+        self._position, self._end = log.last_offset + 1, None
+        await self._follow_again()
+
+    async def close(self) -> None:
+        """End following, or leading as `resign` does, and free everything. Idempotent.
+
+        Raises what could not be appended, unless `lost` told it already. *apply* does not run
+        any more when this returns."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="closing a standby")
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            await self.close()
+            return
+        with suppress(LogError):  # the error on its way says more
+            await self.close()
+
+    # Following.
+
+    def _follow_from(self, reader: Reader) -> asyncio.Task[None]:
+        return asyncio.create_task(self._follow(reader), name=f"standby of {self.name}")
+
+    async def _follow(self, reader: Reader) -> None:
+        async with reader:
+            while self._end is None or self._position < self._end:
+                batch = await reader.read_batch()
+                if not batch:
+                    return  # the log was sealed for good
+                applied = self._apply(batch)
+                if inspect.isawaitable(applied):
+                    await applied
+                self._position = reader.position
+
+    async def _follow_again(self) -> None:
+        """Go on with following, unless it goes on or has failed."""
+        following = self._following
+        if following.done() and (following.cancelled() or following.exception() is None):
+            reader = await Log.tail(self.name, start=self._position, client=self._ledgers)
+            self._following = self._follow_from(reader)
+
+    async def _stop_following(self) -> None:
+        self._following.cancel()
+        await asyncio.wait({self._following})
+
+    # Leading.
+
+    async def _promote(self, timeout_s: float | None) -> Log:
+        clock = asyncio.get_running_loop().time
+        deadline = None if timeout_s is None else clock() + timeout_s
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - clock())
+            term = await self._elected(timeout_s, left_s)
+            try:
+                return await self._take_over(term)
+            except LostOwnership as error:
+                if error.reason != _term_over(term):
+                    raise
+                _log.warning("promotion_lost", log=self.name, reason=error.reason)
+
+    async def _elected(self, timeout_s: float | None, left_s: float | None) -> Term:
+        """Stand for election for as long as following goes on."""
+        standing = asyncio.create_task(
+            campaign(
+                self._ledgers.store,
+                self.name,
+                candidate=self._candidate,
+                timeout_s=left_s,
+                lease_s=self._lease_s,
+                lifeline_host=self._lifeline_host,
+            )
+        )
+        try:
+            await asyncio.wait({standing, self._following}, return_when=asyncio.FIRST_COMPLETED)
+            if self._following.done():
+                self._following.result()
+            return await asyncio.shield(standing)
+        except BaseException as error:
+            standing.cancel()
+            await asyncio.wait({standing})
+            if not standing.cancelled() and standing.exception() is None:
+                await standing.result().resign()
+            if isinstance(error, NotElected) and timeout_s is not None:
+                raise NotElected(self.name, timeout_s, error.trouble) from None
+            raise
+
+    async def _take_over(self, term: Term) -> Log:
+        log: Log | None = None
+        try:
+            log = await Log.open(self.name, term=term, create=False, client=self._ledgers)
+            await self._catch_up(term, log)
+            await self._stop_following()
+        except BaseException as error:
+            self._end = None
+            lost = _term_over(term)
+            if log is not None:
+                await log.abandon()
+            await term.resign()
+            await self._follow_again()
+            if isinstance(error, LostOwnership) and lost:
+                raise LostOwnership(self.name, lost) from error
+            raise
+        self._term, self._log = term, log
+        self._guarding = asyncio.create_task(self._guard(term, log), name="guard of a leader")
+        return log
+
+    async def _catch_up(self, term: Term, log: Log) -> None:
+        """Apply everything below the end of *log*, for as long as we lead."""
+        self._end = log.last_offset + 1
+        if self._position >= self._end and not self._following.done():
+            return
+        await _first({self._following}, term.lost, log.lost)
+        if self._following.done():
+            self._following.result()
+        elif term.lost.is_set():
+            raise LostOwnership(self.name, _term_over(term))
+        else:
+            assert log.writer.error is not None
+            raise log.writer.error
+
+    async def _guard(self, term: Term, log: Log) -> None:
+        """Fence ourselves as soon as the term may be over; let others lead if the log is lost."""
+        await _first(set(), term.lost, log.lost)
+        if term.lost.is_set():
+            log.writer.lose(LostOwnership(self.name, _term_over(term)))
+            self._lose(_term_over(term))
+        else:
+            self._lose(str(log.writer.error))
+            await term.resign()
+
+    def _lose(self, reason: str) -> None:
+        if not self.lost.is_set():
+            self.lost_reason = reason
+            self.lost.set()
+            _log.warning("leadership_lost", log=self.name, reason=reason)
+
+    async def _step_down(self, log: Log, term: Term) -> None:
+        if self._guarding is not None:
+            self._guarding.cancel()
+            await asyncio.wait({self._guarding})
+        self._log = self._term = self._guarding = None
+        try:
+            await log.close()
+        finally:
+            await term.resign()
+
+    async def _close(self) -> None:
+        if self._promoting is not None:
+            self._promoting.cancel()
+            await asyncio.wait({self._promoting})
+        await self._stop_following()
+        try:
+            if self._log is not None and self._term is not None:
+                await self._step_down(self._log, self._term)
+        except LogError:
+            if not self.lost.is_set():
+                raise
+        finally:
+            if self._owns_ledgers:
+                await self._ledgers.close()
+
+
+def _term_over(term: Term) -> str:
+    """Return why *term* is over; empty if it is not."""
+    return "" if term.is_current() else f"its term is over ({term.lost_reason or 'lease'})"
+
+
+async def _first(tasks: set[asyncio.Task[None]], *events: asyncio.Event) -> None:
+    """Return when one of *tasks* is done or one of *events* is set."""
+    waiting = {asyncio.create_task(_set(event)) for event in events}
+    try:
+        await asyncio.wait(tasks | waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,84 @@
+"""How the records of one entry ended: told once per entry, not once per record.
+
+An append's future holds the outcome of its entry and its own slot in it; what it resolves to
+is made when somebody asks. So an entry of thousands of records costs one assignment when it is
+confirmed, and nothing per record, as long as nobody waits for a single one.
+
+An outcome is settled once, by the loop. Other threads may watch it at any time: who watches
+adds itself first and looks then, who settles does it in the other order, so none is missed; one
+may be called twice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from dlog.position import DLSN, RecordId
+from ledger.errors import LogError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry's records are."""
+
+    offset: int
+    """Of the first one."""
+    segment: int
+    entry: int
+
+
+class Outcome:
+    __slots__ = ("_error_of", "_watchers", "place")
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        """Set once the entry is confirmed."""
+        self._error_of: Callable[[int], LogError] | None = None
+        self._watchers: list[Callable[[], None]] = []
+
+    @classmethod
+    def refused(cls, error: LogError) -> Self:
+        """Return the outcome of a record that was never taken."""
+        outcome = cls()
+        outcome.fail(lambda _: error)
+        return outcome
+
+    @property
+    def done(self) -> bool:
+        return self.place is not None or self._error_of is not None
+
+    def confirm(self, offset: int, segment: int, entry: int) -> None:
+        """Tell that the entry is confirmed, with *offset* for its first record."""
+        if not self.done:
+            self.place = Place(offset, segment, entry)
+            self._tell()
+
+    def fail(self, error_of: Callable[[int], LogError]) -> None:
+        """Tell why it is not; *error_of* returns the error of the record in a slot."""
+        if not self.done:
+            self._error_of = error_of
+            self._tell()
+
+    def record_id(self, slot: int) -> RecordId:
+        """Return the id of the record in *slot*, or raise its error. Requires `done`."""
+        place = self.place
+        if place is None:
+            error = self.error(slot)
+            assert error is not None, "the outcome is not known yet"
+            raise error
+        return RecordId(place.offset + slot, DLSN(place.segment, place.entry, slot))
+
+    def error(self, slot: int) -> LogError | None:
+        """Return why the record in *slot* failed; None if it did not."""
+        return None if self._error_of is None else self._error_of(slot)
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Call *call* when the outcome is known: on the loop, or here if it is already."""
+        self._watchers.append(call)
+        if self.done:
+            call()
+
+    def _tell(self) -> None:
+        for call in tuple(self._watchers):
+            call()
+        self._watchers.clear()

@@ -1,0 +1,77 @@
+"""Which ledgers can never become part of a log (again), told from their stamps for certain.
+
+A ledger is stamped when it is made: with the log, the log's incarnation and the segment number
+it is meant for. It becomes part of the log by one compare-and-swap of the manifest, which
+raises the next segment number above its own. Story of why nothing else is ever needed:
+
+    (A) next number above the stamp's, and the ledger not listed: either another ledger got that
+        number, or this one was listed once and was trimmed. A number is never used twice.
+    (B) the log is sealed or being deleted: no segment is added any more.
+    (C) no log has the incarnation: it was deleted. An incarnation is random and never made twice.
+
+(A) and (B) hold for any reading of the manifest, however old: they never become false again.
+(C) needs a reading of all manifests in which no log can have hidden (`dlog.aio.renames`), begun
+after the ledger was there: the log is there before its first ledger is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Self
+
+from dlog.manifest import Manifest
+from ledger.ids import LedgerId
+
+STAMP_LOG: Final = "dlog.log"
+STAMP_INCARNATION: Final = "dlog.incarnation"
+STAMP_SEGMENT: Final = "dlog.segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Whose ledger it is, and what for. *log* is the name when it was made."""
+
+    log: str
+    incarnation: str
+    segment: int
+
+    @classmethod
+    def of(cls, custom: Mapping[str, bytes]) -> Self | None:
+        """Return the stamp in a ledger's custom metadata; None: it is no ledger of a log."""
+        try:
+            log = custom[STAMP_LOG].decode()
+            incarnation = custom[STAMP_INCARNATION].decode()
+            segment = int(custom[STAMP_SEGMENT])
+        except (KeyError, ValueError):
+            return None
+        return cls(log, incarnation, segment) if incarnation and segment > 0 else None
+
+
+class Standing(Enum):
+    """What a stamped ledger is to the log whose incarnation it carries."""
+
+    SEGMENT = "part of the log"
+    WAITING = "listed for deletion"
+    PENDING = "not listed yet; it may become a segment"
+    UNLISTED = "its segment number was given to another ledger, or it was trimmed"
+    ENDED = "never listed, and the log is sealed or being deleted"
+    LOG_GONE = "its log was deleted"
+
+    @property
+    def is_orphan(self) -> bool:
+        """True iff it can never become part of a log again, and nobody will delete it."""
+        return self in {Standing.UNLISTED, Standing.ENDED, Standing.LOG_GONE}
+
+
+def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+    """Return what the ledger is. *manifest* has the stamp's incarnation; None: no log has it."""
+    if manifest is None:
+        return Standing.LOG_GONE
+    assert manifest.incarnation == stamp.incarnation, "the manifest of another log"
+    if any(segment.ledger_id == ledger_id for segment in manifest.segments):
+        return Standing.SEGMENT
+    if ledger_id in manifest.deleting:
+        return Standing.WAITING
+    if stamp.segment < manifest.next_segment:
+        return Standing.UNLISTED
+    return Standing.ENDED if manifest.sealed or manifest.dropped else Standing.PENDING

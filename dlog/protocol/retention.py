@@ -1,0 +1,81 @@
+"""What a truncation takes away, as a plan that can be shown before it is done.
+
+A trim point is an offset: records below it cannot be read from then on, whatever segment they
+are in. Space is freed by whole ledgers: a segment goes once all of it lies below the trim
+point, except the last one, which always stays.
+
+The plan is made by the same function that the edit of the manifest uses, so what it names is
+what goes, unless the log changes in between.
+"""
+
+from dataclasses import dataclass
+
+from dlog.manifest import Manifest, Segment
+from ledger.ids import LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class TrimPlan:
+    """What a truncation to *trim_offset* does to a log."""
+
+    log: str
+    incarnation: str
+    first_offset: int
+    """The first offset that can be read before it."""
+    trim_offset: int
+    """The first one that can be read after it."""
+    segments: tuple[Segment, ...]
+    """They go whole; so do their ledgers."""
+    waiting: tuple[LedgerId, ...]
+    """Ledgers that an earlier truncation left to be deleted; they go too."""
+    inside: Segment | None
+    """The segment that the trim point then lies in; its ledger stays, all of it."""
+
+    @property
+    def records(self) -> int:
+        """How many records cannot be read any more."""
+        return self.trim_offset - self.first_offset
+
+    @property
+    def ledgers(self) -> tuple[LedgerId, ...]:
+        """What is deleted, in this order."""
+        return (*self.waiting, *(segment.ledger_id for segment in self.segments))
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes of the segments that go; each is stored as often as its write quorum."""
+        return sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
+
+
+def plan_trim(log: str, manifest: Manifest, before: int) -> TrimPlan:
+    """Return what trimming to *before* does. A trim point never moves back."""
+    after = manifest.trimmed(before)
+    kept = {segment.number for segment in after.segments}
+    first = after.segments[0] if after.segments else None
+    begins = first is not None and (first.first_offset or 0) < after.trim_offset
+    return TrimPlan(
+        log=log,
+        incarnation=manifest.incarnation,
+        first_offset=manifest.trim_offset,
+        trim_offset=after.trim_offset,
+        segments=tuple(s for s in manifest.segments if s.number not in kept),
+        waiting=manifest.deleting,
+        inside=first if begins else None,
+    )
+
+
+def offset_keeping_bytes(manifest: Manifest, bytes_min: int, *, open_bytes: int = 0) -> int:
+    """Return where to trim so that at least *bytes_min* payload bytes stay, if there are as many.
+
+    Whole segments go or stay. *open_bytes*: what is known to be in segments not sealed yet."""
+    held = open_bytes + sum(s.sealed.bytes for s in manifest.segments if s.sealed)
+    trim = manifest.trim_offset
+    for segment in manifest.segments:
+        end = segment.end_offset
+        if segment.sealed is None or end is None:
+            break
+        held -= segment.sealed.bytes
+        if held < bytes_min:
+            break
+        trim = max(trim, end)
+    return trim

@@ -1,0 +1,11 @@
+"""For the tests of applications: a real cluster in the process, up in a fraction of a second.
+
+`cluster()` is a context manager, sync and async; `dlog.testing.plugin` is the pytest plugin
+with the fixture `dlog_cluster`, which an installed dlog brings along.
+"""
+
+from dlog.testing.blocking import Cluster, cluster
+from dlog.testing.bookie import InProcessBookie
+from dlog.testing.cluster import AsyncCluster, InvalidTestCluster
+
+__all__ = ["AsyncCluster", "Cluster", "InProcessBookie", "InvalidTestCluster", "cluster"]

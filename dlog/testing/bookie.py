@@ -1,0 +1,119 @@
+"""One real bookie in the process of a test: storage, service, gRPC server, registration.
+
+Only its disk is not real (`memory_disk`). A kill leaves what a killed process leaves: clients
+see connections end, nothing more is written, and the next start replays the journal.
+"""
+
+import asyncio
+import uuid
+from typing import Final
+
+from bookie.errors import PortInUse
+from bookie.registering import Registrar
+from bookie.server import BookieServer
+from bookie.service import BookieService, ServiceConfig
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
+from dlog.testing.memory_disk import MemoryDisk
+from ledger.metastore.port import MetadataStore
+from ledger.registry import BookieRegistration
+from ledger.requests import InfoAnswer
+
+HOST: Final = "127.0.0.1"
+_STORAGE: Final = StorageConfig(
+    memtable_bytes_max=32 * 1024 * 1024,
+    recovery_reserve_bytes=8 * 1024 * 1024,
+    journal_file_bytes_max=16 * 1024 * 1024,
+    journal_preallocate_bytes=64 * 1024,
+    entry_log_bytes_max=64 * 1024 * 1024,
+)
+_SERVICE: Final = ServiceConfig(checkpoint_bytes=8 * 1024 * 1024, read_threads=1)
+
+
+class _Killed(Exception):
+    """Why a killed bookie's storage goes on no more."""
+
+
+class InProcessBookie:
+    """Made and owned by `dlog.testing.AsyncCluster`."""
+
+    def __init__(self, name: str, instance: str, store: MetadataStore, bytes_max: int) -> None:
+        self.name = name
+        self._instance = instance
+        self._store = store
+        self._disk = MemoryDisk(name, bytes_max)
+        self._port = 0
+        self._read_only = False
+        self._running: tuple[BookieServer, BookieService, BookieStorage] | None = None
+        self._registrar: Registrar | None = None
+        self._incarnation = ""
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def address(self) -> str:
+        """Where it listens, or did last, as host:port."""
+        return f"{HOST}:{self._port}"
+
+    async def start(self) -> None:
+        """Start it on what it had stored; it serves and is registered when this returns."""
+        assert self._running is None, f"{self.name} runs"
+        self._incarnation = uuid.uuid4().hex
+        storage = await asyncio.to_thread(BookieStorage.open, self._disk, _STORAGE)
+        storage.set_read_only(read_only=self._read_only)
+        info = InfoAnswer(self.name, self._incarnation, self._instance, self._read_only)
+        service = BookieService(storage, info, _SERVICE)
+        server = BookieServer()
+        self._running = server, service, storage
+        try:
+            try:
+                self._port = server.bind(HOST, self._port)
+            except PortInUse:  # somebody took it meanwhile; clients find the new one
+                self._port = server.bind(HOST, 0)
+            await server.start(service)
+            await self._register()
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def kill(self) -> None:
+        """End it as SIGKILL would; its registration goes at once. Idempotent."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        server, service, _ = running
+        service.fail(_Killed(f"{self.name} was killed"))  # from here on nothing is written
+        await server.kill()
+        await self._unregister()
+        await service.close()
+
+    async def set_read_only(self, *, read_only: bool) -> None:
+        """Refuse ordinary adds from now on, or take them again; reads go on either way."""
+        self._read_only = read_only
+        if self._running is not None:
+            self._running[2].set_read_only(read_only=read_only)
+            await self.register_again()
+
+    async def register_again(self) -> None:
+        """Register now, instead of when it notices that its registration is gone or stale."""
+        if self._running is not None:
+            await self._unregister()
+            await self._register()
+
+    async def _register(self) -> None:
+        registration = BookieRegistration(
+            self.name, self.address, self._incarnation, read_only=self._read_only
+        )
+        self._registrar = Registrar(self._store, registration)
+        await self._registrar.start()
+
+    async def _unregister(self) -> None:
+        registrar, self._registrar = self._registrar, None
+        if registrar is not None:
+            await registrar.close()

@@ -1,0 +1,116 @@
+"""A whole cluster in the process and event loop of a test.
+
+Three real bookies speak real gRPC over 127.0.0.1; only their disks and the metadata store are
+in memory. So an application meets in its tests the code it meets in production, and the
+cluster can be given bad days: dead bookies, read-only ones, no metadata store.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+from dlog.testing.bookie import InProcessBookie
+from ledger.cluster import open_namespace
+from ledger.errors import CallerError
+from ledger.metastore import open_store
+from ledger.metastore.memory import MemoryHub
+
+BOOKIES: Final = 3
+BOOKIES_MAX: Final = 16
+BYTES_MAX: Final = 256 * 1024 * 1024
+"""What each bookie stores at most, in memory."""
+
+
+class InvalidTestCluster(CallerError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no cluster for tests: {reason}")
+        self.reason = reason
+
+
+class AsyncCluster:
+    """Made by ``async with dlog.testing.cluster() as cluster``.
+
+    Give `uri` to whatever opens logs, or set ``DLOG_URI`` to it. It means this cluster
+    everywhere in this process, on any thread and event loop; not in other processes, for which
+    there is `dlog.local.cluster.LocalCluster`."""
+
+    def __init__(self, bookies: int = BOOKIES, *, bytes_max: int = BYTES_MAX) -> None:
+        if not 1 <= bookies <= BOOKIES_MAX:
+            raise InvalidTestCluster(f"{bookies} bookies asked for, use 1 to {BOOKIES_MAX}")
+        if bytes_max <= 0:
+            raise InvalidTestCluster(f"bytes_max={bytes_max} leaves no room for any record")
+        name = f"dlog-testing-{uuid.uuid4().hex}"
+        self.uri = f"memory://{name}"
+        self._name = name
+        self._count = bookies
+        self._bytes_max = bytes_max
+        self._hub = MemoryHub()
+        self._bookies: list[InProcessBookie] = []
+        self._stack = AsyncExitStack()
+
+    @property
+    def bookies(self) -> tuple[InProcessBookie, ...]:
+        return tuple(self._bookies)
+
+    async def kill_bookie(self, index: int) -> None:
+        """End bookie *index* as SIGKILL would: its connections break, it is not registered."""
+        await self._bookies[index].kill()
+
+    async def restart_bookie(self, index: int) -> None:
+        """Start bookie *index* on what it had stored, killing it first if it runs."""
+        await self._bookies[index].kill()
+        await self._bookies[index].start()
+
+    async def set_read_only(self, index: int, *, read_only: bool = True) -> None:
+        """Let bookie *index* refuse new records, as one with a full disk, or take them again."""
+        await self._bookies[index].set_read_only(read_only=read_only)
+
+    @asynccontextmanager
+    async def metadata_cut(self) -> AsyncIterator[None]:
+        """Make the metadata store unreachable for everybody while this lasts.
+
+        Every session counts as lost at once, so terms of leadership end; a real store takes up
+        to two thirds of the session's timeout for that. At the end all bookies are registered
+        again."""
+        self._hub.cut()
+        try:
+            yield
+        finally:
+            self._hub.heal()
+            for bookie in self._bookies:
+                await bookie.register_again()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        self._stack.enter_context(self._hub.shared(self._name))
+        store = await open_store(self.uri)
+        self._stack.push_async_callback(store.close)
+        namespace = await open_namespace(store)
+        for index in range(self._count):
+            bookie = InProcessBookie(f"bookie-{index}", namespace.instance, store, self._bytes_max)
+            self._bookies.append(bookie)
+        self._stack.push_async_callback(self._kill_all)
+        async with asyncio.TaskGroup() as starting:
+            for bookie in self._bookies:
+                starting.create_task(bookie.start())
+
+    async def _kill_all(self) -> None:
+        await asyncio.gather(*(bookie.kill() for bookie in self._bookies))

@@ -1,0 +1,247 @@
+"""Renaming: one step, nothing lost, and who has the log open goes on."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from dlog.aio import Log
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.renames import count_of_renames, newest_name
+from dlog.consumers import consumer_info, list_consumers
+from dlog.errors import InvalidName, LogExists, LostOwnership, NoSuchConsumer, NoSuchLog
+from dlog.namespace import (
+    create_log,
+    delete_log,
+    list_logs,
+    log_exists,
+    log_info,
+    rename_log,
+    truncate_log,
+)
+from ledger.errors import BadVersion, MetadataUnavailable
+from ledger.metastore.memory import MemoryStore
+from ledger.metastore.port import Op
+from tests.dlog.asynchronous import asynchronous
+from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.dlog.faulty_store import FaultyStore
+
+
+@asynchronous
+async def test_a_renamed_log_is_the_same_log_under_another_name() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"x")
+    before = (await log_info("a", client=client)).manifest
+    await rename_log("a", "b/c", client=client)
+    assert await list_logs(client=client) == ["b/c"]
+    assert not await log_exists("a", client=client)
+    assert (await log_info("b/c", client=client)).manifest == before
+    assert await _values(client, "b/c") == [b"x"]
+    async with await Log.open("b/c", client=client) as log:
+        assert (await log.append(b"y")).offset == 1
+    async with await Log.open("a", client=client) as log:  # another one
+        assert log.last_offset == -1
+
+
+@asynchronous
+async def test_a_living_writer_goes_on_rolls_and_truncates_under_the_new_name() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    await log.append(b"x")
+    await rename_log("a", "b", client=client)
+    assert (await log.append(b"y")).offset == 1
+    await log.roll()
+    await rename_log("b", "c", client=client)
+    assert (await log.append(b"z")).offset == 2
+    await log.truncate(before=1)
+    await log.roll()
+    await log.close()
+    assert await _values(client, "c") == [b"y", b"z"]
+    assert await list_logs(client=client) == ["c"]
+
+
+@asynchronous
+async def test_a_tailing_reader_reads_on_across_a_rename() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    async with await Log.tail("a", client=client) as reader:
+        await log.append(b"x")
+        assert (await anext(reader)).value == b"x"
+        await rename_log("a", "b", client=client)
+        await log.roll()
+        await log.append(b"y")
+        await log.roll()
+        await log.append(b"z")
+        assert [(await anext(reader)).value for _ in range(2)] == [b"y", b"z"]
+        assert await reader.barrier() == 3
+    await log.close()
+
+
+@asynchronous
+async def test_a_writer_follows_its_log_and_not_the_one_that_took_its_old_name() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    old = await Log.open("a", client=client)
+    await old.append(b"x")
+    await rename_log("a", "b", client=client)
+    new = await Log.open("a", client=client)
+    await new.append(b"other")
+    await old.roll()
+    await old.append(b"y")
+    await old.close()
+    await new.close()
+    assert await _values(client, "b") == [b"x", b"y"]
+    assert await _values(client, "a") == [b"other"]
+
+
+@asynchronous
+async def test_consumers_move_with_their_log() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    for value in (b"x", b"y"):
+        await log.append(value)
+    async with (
+        await Log.consumer("shared", "a", client=client) as shared,
+        await Log.consumer("alone", "a", client=client, exclusive=True) as alone,
+    ):
+        for consumer in (shared, alone):
+            await anext(consumer)
+            await consumer.commit()
+        await rename_log("a", "b", client=client)
+        for consumer in (shared, alone):
+            assert (await anext(consumer)).value == b"y"
+            with pytest.raises(NoSuchConsumer):
+                await consumer.commit()
+    assert [each.name for each in await list_consumers("b", client=client)] == ["alone", "shared"]
+    for name in ("alone", "shared"):
+        assert (await consumer_info(name, "b", client=client)).position == 1
+        async with await Log.consumer(name, "b", client=client) as consumer:
+            assert (await anext(consumer)).value == b"y"
+            await consumer.commit()
+    await log.close()
+
+
+@asynchronous
+async def test_a_name_that_is_taken_or_missing_is_refused_and_nothing_changes() -> None:
+    client = FakeCluster().client()
+    await create_log("a", client=client)
+    await create_log("b", client=client)
+    with pytest.raises(LogExists):
+        await rename_log("a", "b", client=client)
+    with pytest.raises(LogExists):
+        await rename_log("a", "a", client=client)
+    with pytest.raises(NoSuchLog):
+        await rename_log("c", "d", client=client)
+    for name, new_name in (("a", ".x"), ("a", ""), ("/a", "c")):
+        with pytest.raises(InvalidName):
+            await rename_log(name, new_name, client=client)
+    assert await list_logs(client=client) == ["a", "b"]
+
+
+@asynchronous
+async def test_a_rename_onto_a_log_that_is_half_deleted_finishes_the_deletion() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    async with await Log.open("b", client=client) as log:
+        await log.append(b"old")
+    cluster.fail_next("delete", MetadataUnavailable("x", "delete", 1))
+    with pytest.raises(MetadataUnavailable):
+        await delete_log("b", client=client)
+    await create_log("a", client=client)
+    await rename_log("a", "b", client=client)
+    assert cluster.ledgers == {}
+    assert await list_logs(client=client) == ["b"]
+
+
+class _LostReplies(FaultyStore):
+    """Does the next transaction and does not tell."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.lose_next = False
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        await super().multi(ops)
+        if self.lose_next and len(ops) > 3:
+            self.lose_next = False
+            raise MetadataUnavailable(self.uri, "multi", 0.1)
+
+
+@asynchronous
+async def test_a_rename_that_got_no_answer_recognises_its_own_work() -> None:
+    store = _LostReplies(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    await create_log("a", client=client)
+    store.lose_next = True
+    await rename_log("a", "b", client=client)
+    assert not store.lose_next
+    assert await list_logs(client=client) == ["b"]
+
+
+@pytest.mark.parametrize("looked", [False, True])
+@asynchronous
+async def test_a_version_from_before_a_rename_never_fits_the_node_after_it(looked: bool) -> None:
+    """The new node's versions begin anew, at the one that a sleeper knows of the old node."""
+    client = FakeCluster().client()
+    await create_log("a", client=client)
+    node = ManifestNode(client.store, "a")
+    manifest, version = await node.read()
+    node.follow(manifest.incarnation)
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"x")
+    await rename_log("a", "b", client=client)
+    if looked:
+        await node.read()
+    with pytest.raises(BadVersion):
+        await node.write(manifest, version)
+    assert await _values(client, "b") == [b"x"]
+    assert (await node.edit(lambda manifest: manifest.trimmed(1))).trim_offset == 1
+    assert await truncate_log("b", before=0, client=client) == 1
+
+
+@asynchronous
+async def test_a_deleted_log_leaves_no_note_of_its_renames() -> None:
+    client = FakeCluster().client()
+    await create_log("a", client=client)
+    incarnation = (await log_info("a", client=client)).manifest.incarnation
+    counts = [await count_of_renames(client.store)]
+    for old, new in (("a", "b"), ("b", "c"), ("c", "a")):
+        await rename_log(old, new, client=client)
+        assert await newest_name(client.store, incarnation) == new
+        counts.append(await count_of_renames(client.store))
+    assert len(set(counts)) == 4
+    await delete_log("a", client=client)
+    assert await newest_name(client.store, incarnation) is None
+
+
+@asynchronous
+async def test_a_writer_of_a_renamed_and_deleted_log_has_lost_it() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    await log.append(b"x")
+    await rename_log("a", "b", client=client)
+    await delete_log("b", client=client)
+    with pytest.raises(LostOwnership):
+        await log.roll()
+    with pytest.raises(LostOwnership):
+        await log.append(b"y")
+    await log.abandon()
+
+
+@asynchronous
+async def test_of_two_renames_at_once_one_wins() -> None:
+    client = FakeCluster().client()
+    await create_log("a", client=client)
+    outcomes = await asyncio.gather(
+        rename_log("a", "b", client=client),
+        rename_log("a", "c", client=client),
+        return_exceptions=True,
+    )
+    assert len(await list_logs(client=client)) == 1
+    assert sum(outcome is None for outcome in outcomes) >= 1
+
+
+async def _values(client: FakeLedgers, log: str) -> list[bytes]:
+    reader = await Log.tail(log, client=client, follow=False)
+    return [record.value async for record in reader]

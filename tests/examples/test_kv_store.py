@@ -1,0 +1,88 @@
+"""The replicated key-value store loses and doubles nothing when its leader dies."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from dlog.aio import Log
+from dlog.local.cluster import LocalCluster
+from tests.examples.programs import Program, program
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 90
+CHANGES = 400
+
+
+class Client:
+    """Asks whoever leads; asks again until it is told."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self._ports = ports
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.asked_again = 0
+
+    async def ask(self, request: str) -> str:
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = await asyncio.open_connection("127.0.0.1", self._ports[0])
+                reader, writer = self._connection
+                writer.write(f"{request}\n".encode())
+                answer = (await reader.readline()).decode().strip()
+            except ConnectionError:
+                answer = ""
+            if answer and answer not in ("elsewhere", "retry"):
+                return answer
+            self.close()
+            self.asked_again += 1
+            self._ports.append(self._ports.pop(0))
+            await asyncio.sleep(0.01)  # the next leader may not be there yet
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
+
+
+async def port(store: Program) -> int:
+    return int((await store.hear("follows")).split()[-1])
+
+
+def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+            cluster = await stack.enter_async_context(LocalCluster(tmp_path))
+            leader = await stack.enter_async_context(
+                program("kv_store", "--name", "a", uri=cluster.uri)
+            )
+            ports = [await port(leader)]
+            await leader.hear("leads")
+            follower = await stack.enter_async_context(
+                program("kv_store", "--name", "b", uri=cluster.uri)
+            )
+            ports.append(await port(follower))
+            client = Client(ports)
+            stack.callback(client.close)
+            assert await client.ask("set colour blue 0") == "ok blue"
+            for change_id in range(1, CHANGES + 1):
+                if change_id == CHANGES // 2:
+                    asyncio.get_running_loop().call_later(0.005, leader.kill)
+                answer = await client.ask(f"add counter 1 {change_id}")
+                assert answer == f"ok {change_id}"
+            await follower.hear("leads")
+            assert client.asked_again > 0
+            assert await client.ask("get colour") == "ok blue"
+            assert await client.ask(f"add counter 1 {CHANGES}") == f"ok {CHANGES}", "done before"
+            assert await client.ask("get nothing") == "none"
+            assert await client.ask("sing") == "bad"
+            client.close()
+            status, errors = await follower.interrupt()
+            assert (status, errors) == (130, "")
+            async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as reader:
+                assert [record.txid async for record in reader] == list(range(CHANGES + 1))
+
+    asyncio.run(scenario())

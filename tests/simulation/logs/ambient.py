@@ -1,0 +1,59 @@
+"""What production code takes from its surroundings, simulated: clocks and random tokens."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Final
+
+import ledger.clock
+from leader.campaign import _Campaign
+from tests.simulation.scheduler import Scheduler
+
+EPOCH_S: Final = 1_700_000_000
+
+
+class _Time:
+    """Stands for the module `time` where `ledger.clock` uses it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def time_ns(self) -> int:
+        return EPOCH_S * 1_000_000_000 + round(self._scheduler.now * 1e9)
+
+
+@contextmanager
+def surroundings(scheduler: Scheduler) -> Iterator[None]:
+    """Let production code of this process find simulated time and tokens within the block."""
+    random: Random = scheduler.random
+    undo: list[tuple[object, str, object]] = []
+
+    def put(owner: object, name: str, value: object) -> None:
+        undo.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    put(ledger.clock, "time", _Time(scheduler))
+    put(socket, "gethostname", lambda: "simulated")
+    put(os, "getpid", lambda: 1)
+    put(secrets, "token_bytes", lambda count=16: random.randbytes(count))
+    put(secrets, "token_hex", lambda count=16: random.randbytes(count).hex())
+    put(secrets, "randbits", random.getrandbits)
+    defaults = _Campaign.__init__.__kwdefaults__
+    assert defaults is not None, "a campaign takes a clock"
+    monotonic = defaults["clock"]
+    defaults["clock"] = lambda: asyncio.get_running_loop().time()
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        defaults["clock"] = monotonic
+        while undo:
+            owner, name, value = undo.pop()
+            setattr(owner, name, value)

@@ -1,0 +1,62 @@
+"""Checks all invariants of the logs about which anything was reported in a step."""
+
+from collections.abc import Callable
+
+from tests.simulation.logs.invariants import (
+    acknowledged_records_are_kept,
+    consumers_move_forward,
+    dropped_logs_stay_dropped,
+    ledgers_are_not_deleted_early,
+    manifests_only_move_forward,
+    offsets_are_dense,
+    one_history_for_all_readers,
+    one_writer_acknowledges,
+    readers_go_forward,
+    refused_records_never_appear,
+    seals_tell_the_truth,
+    segment_numbers_are_used_once,
+    standbys_are_up_to_date,
+    trimmed_records_are_not_needed,
+)
+from tests.simulation.logs.oracle import LogHistory, LogOracle
+
+INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
+    module.__name__.rpartition(".")[2]: module.broken
+    for module in (
+        manifests_only_move_forward,
+        segment_numbers_are_used_once,
+        seals_tell_the_truth,
+        acknowledged_records_are_kept,
+        offsets_are_dense,
+        one_history_for_all_readers,
+        one_writer_acknowledges,
+        readers_go_forward,
+        refused_records_never_appear,
+        trimmed_records_are_not_needed,
+        ledgers_are_not_deleted_early,
+        dropped_logs_stay_dropped,
+        consumers_move_forward,
+        standbys_are_up_to_date,
+    )
+}
+
+
+class LogInvariantError(AssertionError):
+    """An invariant does not hold; the simulation stops here."""
+
+    def __init__(self, invariant: str, log: str, story: str) -> None:
+        super().__init__(f"{invariant}: {log}: {story}")
+        self.invariant, self.log, self.story = invariant, log, story
+
+
+def check(oracle: LogOracle) -> None:
+    """Check all invariants of the logs that changed. Raises `LogInvariantError`."""
+    if not oracle.changed:
+        return
+    for incarnation in oracle.changed:
+        history = oracle.histories[incarnation]
+        for name, broken in INVARIANTS.items():
+            story = broken(history)
+            if story is not None:
+                raise LogInvariantError(name, history.name, story)
+    oracle.changed.clear()

@@ -1,0 +1,80 @@
+"""What goes wrong below and in the processes of logs: death and sleep between any two steps."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tests.simulation.faults import Faults
+from tests.simulation.logs.process import Process
+from tests.simulation.logs.world import World
+from tests.simulation.profile import Profile
+
+PAUSE_S_MAX: Final = 8.0
+
+
+class LogFaults(Faults):
+    def __init__(self, world: World, profile: Profile) -> None:
+        super().__init__(world, profile)
+        self._world = world
+
+    def _reset_connection(self) -> None:
+        streams = [s for process in self._world.processes for s in process.busy_streams()]
+        if streams:
+            self._random.choice(streams).reset()
+            self._scheduler.mark("connection_reset")
+
+
+class Doom:
+    """What happens to one process, at one of its calls to the metadata store."""
+
+    def __init__(
+        self,
+        process: Process,
+        fate: str,
+        at_call: int,
+        *,
+        opening: Callable[[], bool],
+        on_crash: Callable[[Process], None],
+    ) -> None:
+        self._process = process
+        self._fate = fate
+        self._at_call = at_call
+        self._opening = opening
+        self._on_crash = on_crash
+
+    def __call__(self, what: str) -> None:
+        process = self._process
+        if process.calls != self._at_call or self._fate == "lives":
+            return
+        scheduler = process.world.scheduler
+        strike = partial(self._strike, process.host.life)
+        before = scheduler.chance(0.5)
+        process.note(f"{self._fate} {'before' if before else 'after'} its call to {what}")
+        during = "opening" if self._opening() else "at_work"
+        scheduler.mark(f"leader_{self._fate}_{during}")
+        if before:
+            strike()
+        else:
+            scheduler.after(0.0, strike)
+
+    def _strike(self, life: int) -> None:
+        process = self._process
+        host = process.host
+        if not host.up or host.life != life or host.paused:
+            return
+        match self._fate:
+            case "crashes":
+                process.crash()
+                self._on_crash(process)
+            case "sleeps":
+                host.pause()
+                host.asleep = True
+            case _:
+                host.pause()
+                scheduler = process.world.scheduler
+                scheduler.after(scheduler.random.uniform(0.1, PAUSE_S_MAX), self._wake)
+
+    def _wake(self) -> None:
+        host = self._process.host
+        if host.up and host.paused and not host.asleep:
+            host.resume()

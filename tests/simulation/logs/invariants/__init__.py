@@ -1,0 +1,23 @@
+"""Invariants of logs, one per file; each holds after every step.
+
+| file | says |
+|---|---|
+| acknowledged_records_are_kept | the manifest lists the place of every acknowledged record |
+| offsets_are_dense | acknowledged in order, without a gap, never two records at one offset |
+| one_history_for_all_readers | what one was given at an offset everybody is, once |
+| readers_go_forward | a reader never moves back or skips, and never fails for good |
+| refused_records_never_appear | "certainly not appended" is certain |
+| one_writer_acknowledges | after an open nothing is acknowledged that an earlier writer got later |
+| segment_numbers_are_used_once | one ledger per number; epochs grow |
+| seals_tell_the_truth | a sealed segment is a CLOSED ledger, and what the manifest says of it |
+| manifests_only_move_forward | segments, trim point and seals never go back |
+| trimmed_records_are_not_needed | nothing is trimmed that nobody gave up |
+| ledgers_are_not_deleted_early | only what no manifest lists, or ever will |
+| dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
+| consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
+| standbys_are_up_to_date | who is promoted has applied all that is in the log |
+| no_ledger_leaks_for_ever | at the end each ledger is a segment of a log |
+
+Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.
+`tests.simulation.logs.check` calls them after every step, all but the last.
+"""

@@ -1,0 +1,324 @@
+"""What really happened to the logs, seen from outside: what the invariants are checked against.
+
+Writers report what they submitted and how it was resolved, readers what they were given, the
+metadata store each manifest it holds. Every record that any writer ever submits is different,
+so a record is named by its bytes. A history is that of one *incarnation*: a log that is
+deleted and made again is another log with the same name.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from dlog.manifest import Manifest
+from dlog.position import DLSN
+from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
+from ledger.ids import LedgerId
+from ledger.metadata import LedgerState
+from tests.simulation.oracle import LedgerHistory, Oracle
+
+Item = TypeVar("Item")
+
+NOWHERE = DLSN(-1, -1, -1)
+
+
+class Fate(Enum):
+    PENDING = "pending"
+    ACKNOWLEDGED = "acknowledged"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    """Certainly not in the log."""
+
+
+@dataclass(slots=True, eq=False)
+class Append:
+    payload: bytes
+    who: str
+    epoch: int
+    submitted: int
+    """Step of the simulation."""
+    txid: int | None
+    fate: Fate = Fate.PENDING
+    resolved: int = -1
+    offset: int = -1
+    dlsn: DLSN = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as somebody was given it: an acknowledgement or a read."""
+
+    who: str
+    offset: int
+    dlsn: DLSN
+    txid: int | None
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A takeover that succeeded: its writer may append from this step on."""
+
+    who: str
+    epoch: int
+    step: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A standby that was handed the log."""
+
+    who: str
+    epoch: int
+    applied: int
+    """Offset after the last record that its application had been given."""
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """One reader, from its start on."""
+
+    who: str
+    start: int
+    next_offset: int
+    reads: list[Seen] = field(default_factory=list)
+    failure: str = ""
+    """Why it stopped, if that is what must never happen."""
+    trimmed_at: int | None = None
+    """It was told that its position is trimmed, with this as the first offset."""
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerHistory:
+    """One incarnation of a named consumer."""
+
+    name: str
+    states: list[ConsumerState] = field(default_factory=list)
+    """All that the metadata store ever held, in order."""
+    delivered: dict[int, None] = field(default_factory=dict)
+    """Offsets of records that one of its processes was given."""
+    committed: list[tuple[str, int, int]] = field(default_factory=list)
+    """(process, its epoch, epoch when it began to commit) of each that moved the position."""
+
+
+@dataclass(slots=True, eq=False)
+class LogHistory:
+    """All promises about one incarnation of a log."""
+
+    name: str
+    incarnation: str
+    ledgers: Oracle
+    """What happened to the ledgers."""
+    manifests: list[tuple[int, Manifest]] = field(default_factory=list)
+    opens: list[Open] = field(default_factory=list)
+    promotions: list[Promotion] = field(default_factory=list)
+    appends: dict[bytes, Append] = field(default_factory=dict)
+    acknowledged: list[Append] = field(default_factory=list)
+    refused: list[Append] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    records: dict[int, Seen] = field(default_factory=dict)
+    """By offset, as first seen."""
+    readings: list[Reading] = field(default_factory=list)
+    truncated: int = 0
+    """Highest offset that anybody asked to truncate before."""
+    sealed: int | None = None
+    """Step at which it was confirmed that the log is sealed for good."""
+    dropped: int | None = None
+    """Step at which a deletion of the log was confirmed to its caller."""
+    gone: bool = False
+    """The manifest was deleted."""
+    strangers: list[str] = field(default_factory=list)
+    """Changes of the manifest that no edit of this incarnation may make."""
+    deleted_ledgers: list[LedgerId] = field(default_factory=list)
+    consumers: dict[str, ConsumerHistory] = field(default_factory=dict)
+    """By the consumer's incarnation."""
+    checked: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.manifests[-1][1]
+
+    @property
+    def end(self) -> int:
+        """Offset after the last record that anybody knows to be committed."""
+        return max(self.records, default=self.manifest.trim_offset - 1) + 1
+
+    @property
+    def was_fenced(self) -> bool:
+        """Whether the last two ledgers were CLOSED when they were deleted.
+
+        Who deletes a log need not wait for bookies that are gone."""
+        last_two = self.deleted_ledgers[-2:]
+        states = [self.ledgers.ledgers[each].recorded.state for each in last_two]
+        return all(state is LedgerState.CLOSED for state in states)
+
+    def new(self, invariant: str, items: Sequence[Item]) -> Sequence[Item]:
+        """Return those of *items*, which only grow, that *invariant* has not looked at."""
+        first = self.checked.get(invariant, 0)
+        self.checked[invariant] = len(items)
+        return items[first:]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Whose ledger it is, by its custom metadata."""
+
+    log: str
+    incarnation: str
+    segment: int
+
+    @classmethod
+    def of(cls, ledger: LedgerHistory) -> "Stamp":
+        custom = ledger.metadata[0][1].custom
+        return cls(
+            custom[STAMP_LOG].decode(),
+            custom[STAMP_INCARNATION].decode(),
+            int(custom[STAMP_SEGMENT]),
+        )
+
+
+class LogOracle:
+    def __init__(self, ledgers: Oracle, steps: Callable[[], int]) -> None:
+        self.ledgers = ledgers
+        self.histories: dict[str, LogHistory] = {}
+        """By incarnation."""
+        self.current: dict[str, LogHistory] = {}
+        """By name: what the metadata store holds now."""
+        self.changed: dict[str, None] = {}
+        self._steps = steps
+        self._consumers: dict[str, str] = {}
+        """Incarnation of the log, by that of the consumer."""
+        self._truncating: list[tuple[str, int]] = []
+
+    def history(self, incarnation: str) -> LogHistory:
+        """Return a history, to add a report to it."""
+        self.changed[incarnation] = None
+        return self.histories[incarnation]
+
+    def manifest_written(self, name: str, version: int, manifest: Manifest) -> None:
+        before = self.current.get(name)
+        history = self.histories.get(manifest.incarnation)
+        if history is None:
+            history = LogHistory(name, manifest.incarnation, self.ledgers)
+            history.truncated = max((b for n, b in self._truncating if n == name), default=0)
+            self.histories[manifest.incarnation] = history
+        elif history.gone:
+            history.strangers.append(f"version {version} brings back what was deleted")
+        if before is not None and before is not history:
+            history.strangers.append(f"version {version} replaces incarnation {before.incarnation}")
+        history.manifests.append((version, manifest))
+        self.current[name] = history
+        self.changed[history.incarnation] = None
+
+    def manifest_deleted(self, name: str) -> None:
+        history = self.current.pop(name)
+        history.gone = True
+        if not history.manifest.dropped:
+            history.strangers.append("deleted although it was not marked as dropped")
+        self.changed[history.incarnation] = None
+
+    def ledger_deleted(self, ledger_id: LedgerId) -> None:
+        stamp = Stamp.of(self.ledgers.ledgers[ledger_id])
+        history = self.histories.get(stamp.incarnation)
+        if history is not None:
+            history.deleted_ledgers.append(ledger_id)
+            self.changed[stamp.incarnation] = None
+
+    def opened(self, incarnation: str, who: str, epoch: int, next_offset: int) -> None:
+        self.history(incarnation).opens.append(Open(who, epoch, self._steps(), next_offset))
+
+    def promoted(self, incarnation: str, who: str, epoch: int, applied: int) -> None:
+        self.history(incarnation).promotions.append(Promotion(who, epoch, applied))
+
+    def incarnation_with(self, name: str, payload: bytes) -> str:
+        """Return the incarnation of the log *name* that a record was appended to."""
+        return next(
+            history.incarnation
+            for history in self.histories.values()
+            if history.name == name and payload in history.appends
+        )
+
+    def submitted(
+        self, incarnation: str, who: str, epoch: int, payload: bytes, txid: int | None
+    ) -> Append:
+        append = Append(payload, who, epoch, self._steps(), txid)
+        self.history(incarnation).appends[payload] = append
+        return append
+
+    def acknowledged(self, incarnation: str, append: Append, offset: int, dlsn: DLSN) -> None:
+        history = self.history(incarnation)
+        append.fate, append.resolved = Fate.ACKNOWLEDGED, self._steps()
+        append.offset, append.dlsn = offset, dlsn
+        history.acknowledged.append(append)
+        self._see(history, Seen(append.who, offset, dlsn, append.txid, append.payload))
+
+    def failed(self, incarnation: str, append: Append, *, unknown: bool) -> None:
+        append.fate = Fate.UNKNOWN if unknown else Fate.REFUSED
+        append.resolved = self._steps()
+        history = self.history(incarnation)
+        if not unknown:
+            history.refused.append(append)
+
+    def reads(self, incarnation: str, who: str, start: int) -> Reading:
+        reading = Reading(who, start, start)
+        self.history(incarnation).readings.append(reading)
+        return reading
+
+    def read(self, incarnation: str, reading: Reading, seen: Seen) -> None:
+        reading.reads.append(seen)
+        self._see(self.history(incarnation), seen)
+
+    def stopped(self, incarnation: str, reading: Reading, *, failure: str) -> None:
+        reading.failure = failure
+        self.history(incarnation)
+
+    def consumer_written(self, name: str, state: ConsumerState) -> None:
+        history = self.history(state.log_incarnation)
+        consumer = history.consumers.setdefault(state.incarnation, ConsumerHistory(name))
+        consumer.states.append(state)
+        self._consumers[state.incarnation] = state.log_incarnation
+
+    def consumed(self, consumer: str, offset: int) -> None:
+        """One of the processes of *consumer*, an incarnation, was given a record."""
+        self.history(self._consumers[consumer]).consumers[consumer].delivered[offset] = None
+
+    def consumer_epoch(self, consumer: str) -> int:
+        """Return the epoch that the metadata store holds now."""
+        return self.histories[self._consumers[consumer]].consumers[consumer].states[-1].epoch
+
+    def committed(self, consumer: str, who: str, epoch: int, began_in: int) -> None:
+        history = self.history(self._consumers[consumer])
+        history.consumers[consumer].committed.append((who, epoch, began_in))
+
+    def truncates(self, incarnation: str, before: int) -> None:
+        history = self.history(incarnation)
+        history.truncated = max(history.truncated, before)
+
+    def sealed(self, incarnation: str) -> None:
+        history = self.history(incarnation)
+        if history.sealed is None:
+            history.sealed = self._steps()
+
+    @contextmanager
+    def truncating(self, name: str, before: int) -> Iterator[None]:
+        """Somebody truncates a log by its name: the one that is there by then."""
+        if name in self.current:
+            self.truncates(self.current[name].incarnation, before)
+        self._truncating.append((name, before))
+        try:
+            yield
+        finally:
+            self._truncating.remove((name, before))
+
+    def dropped(self, incarnation: str) -> None:
+        history = self.history(incarnation)
+        if history.dropped is None:
+            history.dropped = self._steps()
+
+    def _see(self, history: LogHistory, seen: Seen) -> None:
+        history.seen.append(seen)
+        history.records.setdefault(seen.offset, seen)

@@ -1,0 +1,138 @@
+"""One simulated process: a host, an event loop, and the production client of all floors."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ledger.client import LedgerClient
+from ledger.entry import Digest
+from ledger.environment import Environment
+from ledger.ids import LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import LedgerMetadata
+from ledger.protocol.quarantine import Quarantine
+from ledger.quorum import Quorum
+from ledger.reader import LedgerReader
+from ledger.registry import BookieDirectory, BookieRegistration
+from ledger.writer import LedgerWriter
+from tests.simulation.host import Host
+from tests.simulation.logs.loop import SimLoop
+from tests.simulation.logs.store import LoopStore
+from tests.simulation.logs.transport import SimTransport
+from tests.simulation.network import Stream
+from tests.simulation.writing import PASSWORD
+
+if TYPE_CHECKING:
+    from tests.simulation.logs.world import World
+
+PENDING_BYTES_MAX = 1 << 20
+
+
+class SimDirectory(BookieDirectory):
+    """What a fresh watch tells of the registered bookies."""
+
+    def __init__(self, process: "Process", store: LoopStore) -> None:
+        super().__init__(store)
+        self._world = process.world
+
+    def available(self) -> tuple[BookieRegistration, ...]:
+        return tuple(
+            BookieRegistration(name, f"{name}:3181", "", self._world.racks[name])
+            for name in self._world.metadata.available()
+        )
+
+    def racks(self) -> Mapping[str, str]:
+        return {str(name): rack for name, rack in self._world.racks.items()}
+
+
+class SimLedgers(LedgerClient):
+    """The production client, with the password that simulated bookies are inspected with."""
+
+    async def create(
+        self,
+        quorum: Quorum | None = None,
+        *,
+        password: bytes = PASSWORD,
+        digest: Digest = Digest.CRC32C,
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        return await super().create(quorum, password=password, digest=digest, custom=custom)
+
+    async def open_no_recovery(
+        self, ledger_id: LedgerId, *, password: bytes = PASSWORD
+    ) -> LedgerReader:
+        return await super().open_no_recovery(ledger_id, password=password)
+
+    async def recover(self, ledger_id: LedgerId, *, password: bytes = PASSWORD) -> LedgerMetadata:
+        return await super().recover(ledger_id, password=password)
+
+
+class Process:
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.host = Host(world.scheduler, name)
+        self.loop = SimLoop(self.host)  # type: ignore[abstract]
+        self.store = LoopStore(self)
+        self.transport = SimTransport(self)
+        self.calls = 0
+        """Calls to the metadata store so far."""
+        self.on_call: Callable[[str], None] | None = None
+        """Told before each of them; may let the process crash or sleep just there."""
+        choices = world.choices
+        environment = Environment(
+            uri=self.store.uri,
+            ledgers=LedgerStore(self.store, choices.layout.name),
+            bookies=SimDirectory(self, self.store),
+            transport=self.transport,
+            random=Random(world.scheduler.random.getrandbits(32)),
+            pending_bytes_max=PENDING_BYTES_MAX,
+            writing=choices.writer_config,
+            placement=choices.placement,
+            quarantine=Quarantine(choices.quarantine),
+        )
+        self.ledgers = SimLedgers(self.store, environment, owns_store=False)
+        self._running = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was begun here goes on, or would if the host ran."""
+        return self.host.up and self._running > 0
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin *work*; what it raises breaks the simulation."""
+        self._running += 1
+        self.loop.call_soon(self._begin, work)
+
+    def note(self, what: str) -> None:
+        self.world.scheduler.note(self.name, what)
+
+    def mark(self, thing: str) -> None:
+        self.world.scheduler.mark(thing)
+
+    def crash(self) -> None:
+        if self.host.up:
+            self.host.crash()
+
+    def before_call(self, what: str) -> None:
+        self.calls += 1
+        if self.on_call is not None:
+            self.on_call(what)
+
+    def busy_streams(self) -> list[Stream[Any]]:
+        if not self.host.up:
+            return []
+        streams: list[Stream[Any]] = list(self.transport.busy_streams())
+        store = self.world.metadata.stream_of(self.host)
+        return [*streams, store] if store is not None and store.is_busy else streams
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self.loop.create_task(work).add_done_callback(self._done)
+
+    def _done(self, task: Any) -> None:
+        self._running -= 1
+        if not task.cancelled():
+            task.result()
+        if not self._running:
+            self.note("ends")
+            self.host.crash()

@@ -1,0 +1,125 @@
+"""How big a simulated world of logs is, what its users do, and how much goes wrong in it."""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from dlog.recordbatch import Codec
+from dlog.settings import LogSettings
+from ledger.quorum import Quorum
+from tests.simulation.profile import Profile
+from tests.simulation.profile import draw as draw_ledgers
+
+QUORUMS: Final = (
+    Quorum(3, 3, 2),
+    Quorum(3, 3, 2),
+    Quorum(3, 2, 2),
+    Quorum(4, 3, 2),
+    Quorum(2, 2, 1),
+    Quorum(3, 3, 3),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProfile:
+    """One world."""
+
+    floor: Profile
+    """Bookies, network and faults, as the ledger scenario has them."""
+    logs: int
+    candidates: int
+    """Processes that want to lead a log, for each."""
+    readers: int
+    """For each log."""
+    settings: LogSettings
+    bursts: tuple[int, ...]
+    """How many times a leader appends before it lets go, by lot."""
+    thinks_s: tuple[float, ...]
+    """How long a candidate waits before it opens, at most, by lot."""
+    pauses_s: tuple[float, ...]
+    reader_pauses_s: tuple[float, ...]
+    flushes: float
+    rolls: float
+    truncates: float
+    abandons: float
+    txids: float
+    standbys: float
+    """Share of the candidates that are standbys; they are always elected."""
+    elections: float
+    """How probably a leader is elected before it opens; the others just open."""
+    restarts: float
+    """How probably a reader begins elsewhere after a batch."""
+    consumers: int
+    """How many processes share a named consumer of each log."""
+    exclusive: bool
+    """Whether one of them at a time may."""
+    commits: float
+    """How probably a consumer commits after a batch."""
+    admin_truncates: int
+    seals: int
+    """How many times somebody seals a log for good."""
+    deletes: int
+    """How many times somebody deletes a log."""
+    sweeps: int
+    """How many times somebody looks for orphans while faults last."""
+    fates: tuple[str, ...]
+    """What happens to a leader's process, by lot."""
+    fate_calls: tuple[int, ...]
+    """At which call to the metadata store it happens: up to so many, by lot."""
+
+
+def draw(random: Random) -> LogProfile:
+    """Return the next world."""
+    quorum = random.choice(QUORUMS)
+    floor = draw_ledgers(random)
+    floor = replace(
+        floor,
+        quorum=quorum,
+        bookies=quorum.ensemble + random.randrange(3),
+        disks_lost=min(floor.disks_lost, quorum.ack - 1),
+        forgeries=False,
+        deletes=0.0,
+        faults_s=random.uniform(3.0, 8.0),
+        crash_after_promise=min(floor.crash_after_promise, 0.03),
+        faults=min(floor.faults, 10),
+    )
+    retention = random.random() < 0.2
+    settings = LogSettings(
+        quorum=quorum,
+        codec=random.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4)),
+        roll_records=random.choice((0, 1, 3, 10)),
+        roll_bytes=random.choice((0, 500, 4000)),
+        roll_age_s=random.choice((0.0, 0.5, 2.0)),
+        retention_bytes=random.choice((0, 1000)) if retention else 0,
+        retention_age_s=random.choice((0.0, 1.0)) if retention else 0.0,
+    )
+    return LogProfile(
+        floor=floor,
+        logs=random.choice((1, 1, 2, 3)),
+        candidates=random.choice((1, 2, 2, 3)),
+        readers=random.choice((0, 1, 1, 2)),
+        settings=settings,
+        bursts=random.choice(((3,), (20,), (0, 1, 5, 30))),
+        thinks_s=random.choice(((0.1,), (3.0,), (0.0, 0.01, 1.0, 4.0))),
+        pauses_s=random.choice(((0.0, 0.01), (0.0, 0.01, 0.1), (0.05, 0.3))),
+        reader_pauses_s=random.choice(((0.0,), (0.0, 0.01, 0.3), (0.0, 1.0))),
+        flushes=random.choice((0.0, 0.1, 0.5)),
+        rolls=random.choice((0.0, 0.1, 0.2)),
+        truncates=random.choice((0.0, 0.0, 0.05, 0.1)),
+        abandons=random.choice((0.0, 0.2, 0.5)),
+        txids=random.choice((0.0, 0.5, 1.0)),
+        standbys=random.choice((0.0, 0.0, 0.5, 1.0)),
+        elections=random.choice((0.0, 0.5, 1.0)),
+        restarts=random.choice((0.0, 0.05, 0.3)),
+        consumers=random.choice((0, 0, 1, 2)),
+        exclusive=random.random() < 0.5,
+        commits=random.choice((0.1, 0.5, 1.0)),
+        admin_truncates=random.choice((0, 0, 1, 4)),
+        seals=random.choice((0, 0, 0, 1)),
+        deletes=random.choice((0, 0, 0, 1, 3)),
+        sweeps=random.choice((0, 0, 2)),
+        fates=random.choice(
+            (("lives",), ("lives", "crashes"), ("lives", "sleeps"), ("pauses", "crashes", "sleeps"))
+        ),
+        fate_calls=random.choice(((12,), (40,), (12, 200))),
+    )

@@ -1,0 +1,112 @@
+"""The simulator of logs finds nothing in production code, and finds what is broken on purpose."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dlog.aio.writer import LogWriter
+from tests.simulation.__main__ import main
+from tests.simulation.logs.coverage import REQUIRED_OF_LOGS, missing_of_logs
+from tests.simulation.logs.workload import LogSimulation, run_log_seed
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations.judging import judge
+from tests.simulation.workload import Outcome
+
+ROOT = Path(__file__).parents[3]
+SEEDS = range(60)
+FAST_SEEDS_MAX = 60
+FAST = [
+    "fences_only_the_last_ledger",
+    "swaps_before_it_recovers",
+    "switches_before_the_old_ledger_is_confirmed",
+    "appends_before_the_swap",
+    "keeps_what_it_read_before_it_won",
+    "deletes_its_ledger_although_the_swap_may_have_arrived",
+    "uses_the_number_of_an_empty_segment_again",
+    "trims_the_segment_of_the_trim_point",
+    "deletes_ledgers_before_the_manifest_says_so",
+    "skips_the_segment_behind_an_empty_one",
+    "reads_the_last_record_again_at_a_segment_boundary",
+    "takes_the_next_offset_from_the_lac",
+    "jumps_over_what_was_trimmed",
+    "acknowledges_what_it_has_only_sent",
+    "calls_refused_what_it_has_sent",
+]
+"""Mutations that a few seeds find; `make mutations` runs all of them."""
+
+FOUND = {
+    20: "the last txid was forgotten with the segment that told it",
+    80: "a takeover that slept failed for good over a ledger that was deleted meanwhile",
+    145: "a writer that closed in the middle of a roll sealed another writer's segment",
+    200: "a writer that slept truncated a log that was made anew",
+}
+"""Seeds that found a bug here, when they did. What they draw changes with the scenario; each bug
+has a test of its own beside the code, and most are mutations."""
+
+
+def test_logs_keep_every_invariant_and_finish() -> None:
+    covered: Counter[str] = Counter()
+    for seed in SEEDS:
+        covered.update(LogSimulation(seed).run().marks)
+    assert len(missing_of_logs(covered)) <= 12, f"too much never happened: {covered}"
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_seed_that_found_a_bug_finds_none(seed: int) -> None:
+    assert isinstance(run_log_seed(seed), Outcome)
+
+
+def test_a_seed_gives_the_same_trace_in_every_process() -> None:
+    traces = []
+    for hash_seed in ("1", "2", "3"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--logs", "--seed", "37"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        traces.append(done.stdout.splitlines()[0])
+    assert traces[0].startswith("trace ")
+    assert len(set(traces)) == 1
+
+
+def test_seeds_do_not_depend_on_what_ran_before_in_the_same_process() -> None:
+    first = LogSimulation(3).run()
+    LogSimulation(4).run()
+    assert LogSimulation(3).run() == first
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_known_bug_of_logs_is_caught(name: str) -> None:
+    verdict = judge(name, FAST_SEEDS_MAX)
+    assert verdict.seeds is not None, f"nothing found {name} in {FAST_SEEDS_MAX} seeds"
+
+
+def test_the_table_of_bugs_of_logs_is_long_enough() -> None:
+    of_logs = [name for name, mutation in MUTATIONS.items() if mutation.logs]
+    assert len(of_logs) >= 12
+    assert set(FAST) <= set(of_logs)
+
+
+def test_what_never_happened_to_logs_is_named() -> None:
+    marks = dict.fromkeys(REQUIRED_OF_LOGS, 1)
+    assert missing_of_logs(marks) == []
+    del marks["log_opened"]
+    assert missing_of_logs(marks) == ["log_opened"]
+
+
+def test_a_failure_tells_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LogWriter, "last_offset", 7)
+    assert main(["--logs", "--seeds", "0:9", "--jobs", "1", "--failures-max", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "reproduce: make sim LOGS=1 SEED=" in printed
+    assert "broke at step" in printed

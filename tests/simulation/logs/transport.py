@@ -1,0 +1,88 @@
+"""The port to the bookies as one simulated process has it, on its own event loop."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from ledger.ids import BookieId
+from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from tests.simulation.client import ADD_TIMEOUT_S, READ_TIMEOUT_S
+from tests.simulation.host import Host
+from tests.simulation.network import Stream
+
+if TYPE_CHECKING:
+    from tests.simulation.logs.process import Process
+
+Answer = TypeVar("Answer")
+
+
+class SimTransport:
+    """Implements `ledger.transport.port.BookieTransport`."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._world = process.world
+        self._streams: dict[BookieId, Stream[Status]] = {}
+
+    def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
+        if not run.recovery and not run.explicit_lac:
+            self._world.sent(run)
+        target = self._world.bookies[bookie]
+        stream = self._streams.get(bookie)
+        if stream is None:
+            stream = self._streams[bookie] = Stream(
+                self._world.network, self._process.host, target.host, timeout_s=ADD_TIMEOUT_S
+            )
+        run = replace(run, frames=self._world.network.carry(run.frames))
+        loop = self._process.loop
+
+        def heard(status: Status | None) -> None:
+            loop.call_soon(on_done, Status.UNREACHABLE if status is None else status)
+
+        stream.request(partial(target.add, run), heard)
+
+    async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+        target = self._world.bookies[bookie]
+        timeout_s = READ_TIMEOUT_S + query.wait_ms / 1000
+        ask = partial(target.read, query)
+        answer: ReadAnswer | None = await self._ask(target.host, ask, timeout_s)
+        if answer is None:
+            return ReadAnswer(Status.UNREACHABLE)
+        return replace(answer, frames=self._world.network.carry(answer.frames))
+
+    async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
+        target = self._world.bookies[bookie]
+        answer = await self._ask(target.host, partial(target.read_lac, query), READ_TIMEOUT_S)
+        return answer or LacAnswer(Status.UNREACHABLE)
+
+    async def info(self, _bookie: BookieId) -> InfoAnswer | None:
+        return None
+
+    async def close(self) -> None:
+        """Connections go with the process."""
+
+    def busy_streams(self) -> list[Stream[Status]]:
+        """Return the connections on which adds wait for an answer."""
+        return [stream for stream in self._streams.values() if stream.is_busy]
+
+    async def _ask(
+        self,
+        target: Host,
+        handle: Callable[[Callable[[Answer], None]], None],
+        timeout_s: float,
+    ) -> Answer | None:
+        loop = self._process.loop
+        heard: asyncio.Future[Answer | None] = loop.create_future()
+
+        def settle(answer: Answer | None) -> None:
+            if not heard.done():
+                heard.set_result(answer)
+
+        def hear(answer: Answer | None) -> None:
+            loop.call_soon(settle, answer)
+
+        host, network = self._process.host, self._world.network
+        network.request(host, target, handle, hear, timeout_s=timeout_s)
+        return await heard

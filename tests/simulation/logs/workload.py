@@ -1,0 +1,344 @@
+"""The scenario of logs: lead, append, roll, truncate, read, delete; then all must finish.
+
+A few logs, each with some candidates who open it again and again and write it, each in a
+process of its own that may crash, pause, or sleep for hours at any of its calls to the
+metadata store; readers that tail from anywhere; administrators who truncate, delete and sweep;
+below them the bookies, network and metadata store of the ledger scenario, with its faults.
+Every floor above the two ports is production code, drivers included. Safety is checked after
+every step; once nothing is wrong any more every log must be opened, written and read to its
+end, and no ledger be left that no log needs.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final
+
+from tests.simulation.check import InvariantError
+from tests.simulation.check import check as check_ledgers
+from tests.simulation.logs import administration
+from tests.simulation.logs.ambient import surroundings
+from tests.simulation.logs.check import LogInvariantError, check
+from tests.simulation.logs.consuming import ConsumingClient
+from tests.simulation.logs.faults import Doom, LogFaults
+from tests.simulation.logs.invariants import no_ledger_leaks_for_ever
+from tests.simulation.logs.process import Process
+from tests.simulation.logs.profile import LogProfile, draw
+from tests.simulation.logs.reading import Tailer
+from tests.simulation.logs.standing import StandbyLeader
+from tests.simulation.logs.world import Bookies, World
+from tests.simulation.logs.writing import Leader
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.workload import SLEEP_S, Outcome, SimulationError
+
+HEALED_S_MAX: Final = 300.0
+"""Simulated time within which each part of the end must finish."""
+STEPS_MAX: Final = 400_000
+TRIES_MAX: Final = 15
+RETRY_S: Final = 1.0
+LEADERS_MAX: Final = 12
+"""Processes that lead a log one after the other, as others crash."""
+
+
+class LogSimulationError(SimulationError):
+    command = "make sim LOGS=1"
+
+
+class LogSimulation:
+    def __init__(
+        self, seed: int, *, profile: LogProfile | None = None, keep_trace: bool = False
+    ) -> None:
+        self.scheduler = Scheduler(seed, keep_trace=keep_trace)
+        self._random = self.scheduler.random
+        self.profile = profile or draw(self._random)
+        floor = self.profile.floor
+        self.world = World(
+            self.scheduler,
+            bookies=Bookies(
+                count=floor.bookies,
+                storage=floor.storage,
+                fsync_s=floor.fsync_s,
+                checkpoint_s=floor.checkpoint_s,
+            ),
+            quorum=floor.quorum,
+            choices=floor.choices,
+        )
+        self._faults = LogFaults(self.world, floor)
+        self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
+        self._leaders: list[Leader] = []
+        self._tailers: list[Tailer | ConsumingClient] = []
+        self._healed = False
+
+    def run(self) -> Outcome:
+        """Run to the end. Raises `SimulationError`."""
+        with surroundings(self.scheduler):
+            try:
+                self._run()
+            except SimulationError:
+                raise
+            except Exception as error:  # whatever broke is what this program looks for
+                kind = (
+                    ""
+                    if isinstance(error, LogInvariantError | InvariantError)
+                    else f"{type(error).__name__}: "
+                )
+                raise self._error(f"{kind}{error}") from error
+            finally:
+                outcome = Outcome(
+                    self.scheduler.seed,
+                    self.scheduler.steps,
+                    self.scheduler.now,
+                    self.scheduler.trace.digest(),
+                    dict(self.scheduler.trace.marks),
+                )
+                for process in self.world.processes:
+                    process.loop.cleanup()
+        return outcome
+
+    def _run(self) -> None:
+        profile = self.profile
+        self.scheduler.note("world", f"{profile}")
+        if not profile.floor.begins_calm:
+            self._faults.begin()
+        for name in self._names:
+            for _ in range(profile.candidates):
+                self._candidate(name)
+        if profile.floor.begins_calm:
+            self._step_until(0.3)
+            self._faults.begin()
+        until_s = self.scheduler.now + profile.floor.faults_s
+        self._plan(until_s)
+        self._step_until(until_s)
+        self._faults.heal()
+        self._healed = True
+        for leader in self._leaders:
+            leader.stopping = True
+        self._settle(self._names)
+        self._wake_sleepers()
+
+    # The scenario.
+
+    def _candidate(self, name: str) -> None:
+        process = self.world.process(f"leader-{name}")
+        standby = self.scheduler.chance(self.profile.standbys)
+        leader = (StandbyLeader if standby else Leader)(process, name, self.profile)
+        self._leaders.append(leader)
+        fate = self._random.choice(self.profile.fates)
+        at_call = 1 + self._random.randrange(self._random.choice(self.profile.fate_calls))
+        process.on_call = Doom(
+            process,
+            fate,
+            at_call,
+            opening=lambda: leader.opening,
+            on_crash=partial(self._replace, name),
+        )
+        process.run(leader.run())
+
+    def _replace(self, name: str, _process: Process) -> None:
+        """Let another process take the place of one that crashed."""
+        if len([leader for leader in self._leaders if leader.name == name]) < LEADERS_MAX:
+            self._while_faulty(self._random.uniform(0.1, 2.0), partial(self._candidate, name))
+
+    def _while_faulty(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.scheduler.after(delay_s, lambda: None if self._healed else action())
+
+    def _plan(self, until_s: float) -> None:
+        profile = self.profile
+        left_s = until_s - self.scheduler.now
+
+        def some_time(count: int, action: Callable[[], None]) -> None:
+            for _ in range(count):
+                self._while_faulty(self._random.uniform(0.0, left_s), action)
+
+        for name in self._names:
+            some_time(profile.readers, partial(self._begin_tail, name))
+            some_time(profile.consumers, partial(self._consume, name))
+            some_time(profile.admin_truncates, partial(self._administer, "admin", name))
+        some_time(profile.seals, self._seal_some_log)
+        some_time(profile.deletes, self._delete_some_log)
+        some_time(profile.sweeps, self._sweep)
+
+    def _begin_tail(self, name: str) -> None:
+        self._tail(name)
+
+    def _tail(self, name: str) -> Tailer:
+        process = self.world.process(f"reader-{name}")
+        tailer = Tailer(process, name, self.profile)
+        self._tailers.append(tailer)
+        process.run(tailer.run())
+        return tailer
+
+    def _consume(self, name: str) -> None:
+        """Begin a process of the log's consumer; some crash, and another one takes over."""
+        process = self.world.process(f"consumer-{name}")
+        exclusive = self.profile.exclusive
+        client = ConsumingClient(process, name, "shop", self.profile, exclusive=exclusive)
+        self._tailers.append(client)
+        process.run(client.run())
+        if self.scheduler.chance(0.3):
+            self._while_faulty(self._random.uniform(0.0, 3.0), partial(self._crash, process, name))
+
+    def _crash(self, process: Process, name: str) -> None:
+        process.crash()
+        self.scheduler.mark("consumer_crashed")
+        self._consume(name)
+
+    def _administer(self, who: str, name: str) -> None:
+        process = self.world.process(who)
+        process.run(administration.truncate(process, name))
+
+    def _delete_some_log(self) -> None:
+        process = self.world.process("deleter")
+        name = self._random.choice(self._names)
+        process.run(_ignoring(administration.delete(process, name)))
+        if self.scheduler.chance(0.3):
+            at_s = self._random.uniform(0.0, 0.3)
+            self.scheduler.after(at_s, process.crash)
+
+    def _seal_some_log(self) -> None:
+        process = self.world.process("sealer")
+        process.run(_ignoring(administration.seal(process, self._random.choice(self._names))))
+
+    def _sweep(self) -> None:
+        process = self.world.process("janitor")
+        process.run(_ignoring(administration.sweep(process)))
+
+    # The end.
+
+    def _settle(self, names: Iterable[str]) -> None:
+        """Let what is under way finish, open and close every log, read it, sweep."""
+        self._step_until_idle("not finished after healing", self._busy)
+        for name in names:
+            self._must(f"open {name}", partial(self._lead, name, 3))
+        for name in names:  # recovers what was abandoned, and tells orphans of a roll
+            self._must(f"open {name} again", partial(self._lead, name, 0))
+        ends = {name: self._end_of(name) for name in names}
+        for tailer in self._tailers:
+            tailer.target = ends[tailer.name]
+        for name in names:
+            tailer = self._tail(name)
+            tailer.fixed_start = "start"
+            tailer.target = ends[name]
+        self._step_until_idle("readers do not come to the end", self._reading)
+        self._tailers.clear()
+        self._must("sweep", administration.sweep)
+        leaked = no_ledger_leaks_for_ever.broken(self.world.logs)
+        if leaked is not None and not self._sleepers():
+            raise self._error(f"no_ledger_leaks_for_ever: {leaked}")
+
+    def _must(self, what: str, work: Callable[[Process], Coroutine[Any, Any, bool]]) -> None:
+        """Let a new process do *work* until it says that it did it."""
+        process = self.world.process("operator")
+        failures = [0]
+
+        async def repeat() -> None:
+            while not await work(process):
+                failures[0] += 1
+                await _pause()
+
+        process.run(repeat())
+        self._step_until_idle(
+            f"cannot {what}",
+            lambda: [process.name] if process.busy and failures[0] < TRIES_MAX else [],
+        )
+        if process.busy:
+            raise self._error(f"failed {TRIES_MAX} times {what} although nothing is wrong")
+
+    async def _lead(self, name: str, bursts: int, process: Process) -> bool:
+        """Lead the log for a moment; a log whose deletion has begun is deleted wholly."""
+        history = self.world.logs.current.get(name)
+        if history is not None and history.manifest.dropped:
+            return await administration.delete(process, name)
+        if history is not None and history.manifest.sealed:
+            return True
+        leader = Leader(process, name, self.profile)
+        return await leader.lead(bursts)
+
+    def _end_of(self, name: str) -> int:
+        history = self.world.logs.current.get(name)
+        return 0 if history is None else history.end
+
+    def _sleepers(self) -> list[Process]:
+        return [p for p in self.world.processes if p.host.up and p.host.asleep]
+
+    def _wake_sleepers(self) -> None:
+        """Hours pass; then who slept goes on where it was."""
+        sleepers = self._sleepers()
+        if not sleepers:
+            return
+        self.world.calm()
+        pause_s = self._random.uniform(*SLEEP_S)
+        self.scheduler.after(pause_s, self.world.hurry)
+        for process in sleepers:
+            at_s = pause_s + self._random.choice((0.0, 0.01, 1.0)) * self._random.random()
+            self.scheduler.after(at_s, process.host.resume)
+            self.scheduler.mark("leader_woke_after_hours")
+        self._step_while(lambda: bool(self._sleepers()))
+        self._settle(self._names)
+
+    def _busy(self) -> list[str]:
+        """Return what is still under way; who sleeps keeps nobody waiting, readers go on."""
+        reading = {tailer.process.name for tailer in self._tailers}
+        busy = [
+            process.name
+            for process in self.world.processes
+            if process.busy and not process.host.asleep and process.name not in reading
+        ]
+        return busy + [
+            f"{append.payload!r}"
+            for leader in self._leaders
+            if leader.process.host.up and not leader.process.host.asleep
+            for append in leader.unresolved
+        ]
+
+    def _reading(self) -> list[str]:
+        return [tailer.wanted for tailer in self._tailers if tailer.process.busy]
+
+    # Steps.
+
+    def _step_until(self, time_s: float) -> None:
+        while True:
+            at_s = self.scheduler.next_time()
+            if at_s is None or at_s > time_s:
+                return
+            self._step()
+
+    def _step_until_idle(self, otherwise: str, busy: Callable[[], list[str]]) -> None:
+        limit_s = self.scheduler.now + HEALED_S_MAX
+        while left := busy():
+            for _ in range(20):
+                if not self._step() or self.scheduler.now > limit_s:
+                    raise self._error(f"{otherwise}: {left}")
+
+    def _step_while(self, goes_on: Callable[[], bool]) -> None:
+        while goes_on():
+            self._step()
+
+    def _step(self) -> bool:
+        stepped = self.scheduler.step()
+        check(self.world.logs)
+        check_ledgers(self.world.oracle)
+        if self.scheduler.steps > STEPS_MAX:
+            raise self._error(f"more than {STEPS_MAX} steps")
+        return stepped
+
+    def _error(self, broken: str) -> LogSimulationError:
+        return LogSimulationError(
+            self.scheduler.seed, self.scheduler.steps, broken, list(self.scheduler.trace.tail)
+        )
+
+
+def run_log_seed(seed: int) -> Outcome | SimulationError:
+    """Run one seed; return its failure as a value, for it may come from another process."""
+    try:
+        return LogSimulation(seed).run()
+    except SimulationError as error:
+        return error
+
+
+async def _ignoring(work: Coroutine[Any, Any, bool]) -> None:
+    await work
+
+
+async def _pause() -> None:
+    await asyncio.sleep(RETRY_S)

@@ -1,0 +1,207 @@
+"""A process that leads a log: opens it, appends, rolls, truncates, loses it, begins again."""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from dlog.aio.log import Log
+from dlog.errors import LogSealed, LostOwnership, NoSuchLog
+from dlog.position import RecordId
+from dlog.protocol.orphans import STAMP_INCARNATION
+from leader import NotElected, Term, campaign
+from ledger.errors import LogError, TooManyPending
+from tests.simulation.logs.oracle import Append
+from tests.simulation.logs.process import Process
+from tests.simulation.logs.profile import LogProfile
+
+TXID_START: Final = 1000
+RECORDS_IN_FLIGHT_MAX: Final = 40
+CAMPAIGN_S: Final = 3.0
+LEASE_S: Final = 3.0
+"""Less than two thirds of the session's time; see `leader.campaign`."""
+
+
+class Leader:
+    """Made for one log; `run` goes on until `stop`."""
+
+    def __init__(self, process: Process, name: str, profile: LogProfile) -> None:
+        self.process = process
+        self.name = name
+        self.stopping = False
+        self.opening = False
+        self._profile = profile
+        self._random = process.world.scheduler.random
+        self._appended = 0
+        self._open: list[Append] = []
+
+    async def run(self) -> None:
+        while not self.stopping:
+            await asyncio.sleep(self._random.choice(self._profile.thinks_s) * self._random.random())
+            if self.stopping:
+                return
+            bursts = self._random.choice(self._profile.bursts)
+            if self._random.random() < self._profile.elections:
+                await self._lead_elected(bursts)
+            else:
+                await self.lead(bursts)
+
+    async def _lead_elected(self, bursts: int) -> None:
+        """As `lead`, in a term, which may end at any time."""
+        process = self.process
+        try:
+            term = await campaign(
+                process.store,
+                self.name,
+                candidate=process.name,
+                timeout_s=CAMPAIGN_S,
+                lease_s=LEASE_S,
+                lifeline_host=None,
+            )
+        except NotElected:
+            process.mark("not_elected")
+            return
+        process.note(f"is elected for {self.name}, term {term.epoch}")
+        process.mark("leader_elected")
+        try:
+            await self.lead(bursts, term=term)
+        finally:
+            if term.lost.is_set():
+                process.mark("term_lost")
+            await term.resign()
+
+    async def lead(self, bursts: int, *, create: bool = True, term: Term | None = None) -> bool:
+        """Open the log, append *bursts* times, let it go; return whether it could be opened."""
+        process = self.process
+        self.opening = True
+        process.mark("open_begun")
+        current = term is None or term.is_current()
+        try:
+            log = await Log.open(
+                self.name,
+                create=create,
+                settings=self._profile.settings,
+                client=process.ledgers,
+                term=term,
+            )
+        except (LostOwnership, NoSuchLog, LogSealed) as error:
+            return self._not_opened(error)
+        except LogError as error:
+            if not error.retryable:
+                raise
+            return self._not_opened(error)
+        finally:
+            self.opening = False
+            if term is not None and current and not term.is_current():
+                process.mark("term_lost_while_opening")
+        incarnation = self._opened(log)
+        await self._write(log, incarnation, bursts)
+        await self._leave(log)
+        await asyncio.sleep(0)
+        assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
+        return True
+
+    def _opened(self, log: Log) -> str:
+        """Report what was opened; return its incarnation."""
+        process, incarnation = self.process, incarnation_of(log)
+        process.note(f"opened {self.name} as epoch {log.epoch}, last offset {log.last_offset}")
+        process.mark("log_opened")
+        process.world.logs.opened(incarnation, process.name, log.epoch, log.last_offset + 1)
+        txid = log.last_txid
+        self._txid = TXID_START if txid is None else txid
+        return incarnation
+
+    def _not_opened(self, error: LogError) -> bool:
+        self.process.note(f"could not open {self.name}: {error}")
+        self.process.mark(f"open_failed_{type(error).__name__}")
+        return False
+
+    async def _write(self, log: Log, incarnation: str, bursts: int) -> None:
+        try:
+            for _ in range(bursts):
+                await asyncio.sleep(self._random.choice(self._profile.pauses_s))
+                if self.stopping or log.lost.is_set():
+                    break
+                await self._burst(log, incarnation)
+        except LogError as error:
+            self._failed(error)
+
+    async def _burst(self, log: Log, incarnation: str) -> None:
+        for _ in range(self._random.choice((1, 1, 2, 5))):
+            if sum(append.resolved < 0 for append in self._open) >= RECORDS_IN_FLIGHT_MAX:
+                break
+            self._append(log, incarnation)
+        lot = self._random.random()
+        if lot < self._profile.flushes:
+            await log.flush()
+        elif lot < self._profile.flushes + self._profile.rolls:
+            self.process.mark("roll_requested")
+            await log.roll()
+        elif lot < self._profile.flushes + self._profile.rolls + self._profile.truncates:
+            before = self._random.randrange(log.last_offset + 2)
+            self.process.note(f"truncates {self.name} before {before}")
+            self.process.mark("truncated_by_writer")
+            self.process.world.logs.truncates(incarnation, before)
+            await log.truncate(before=before)
+
+    def _append(self, log: Log, incarnation: str) -> None:
+        self._appended += 1
+        size = self._random.choice((0, 0, 20, 200))
+        payload = f"{self.process.name}#{self._appended} ".encode().ljust(size, b".")
+        txid = None
+        if self._random.random() < self._profile.txids:
+            self._txid += self._random.randrange(3)
+            txid = self._txid
+        key = b"key" if self._random.random() < 0.2 else None
+        logs = self.process.world.logs
+        append = logs.submitted(incarnation, self.process.name, log.epoch, payload, txid)
+        try:
+            future = log.append_async(payload, txid=txid, key=key)
+        except TooManyPending:
+            logs.failed(incarnation, append, unknown=False)
+            return
+        self._open = [each for each in self._open if each.resolved < 0]
+        self._open.append(append)
+        future.add_done_callback(partial(self._resolved, incarnation, append))
+
+    def _resolved(
+        self, incarnation: str, append: Append, future: "asyncio.Future[RecordId]"
+    ) -> None:
+        logs = self.process.world.logs
+        error = future.exception()
+        if error is None:
+            record_id = future.result()
+            self.process.note(f"acknowledges {append.payload!r} at {record_id.offset}")
+            self.process.mark("record_acknowledged")
+            logs.acknowledged(incarnation, append, record_id.offset, record_id.dlsn)
+            return
+        if not isinstance(error, LogError):
+            raise error
+        self.process.note(f"fails {append.payload!r}: {type(error).__name__}")
+        self.process.mark(f"append_{type(error).__name__}")
+        logs.failed(incarnation, append, unknown=error.outcome_unknown)
+
+    async def _leave(self, log: Log) -> None:
+        try:
+            if self._random.random() < self._profile.abandons:
+                self.process.mark("log_abandoned")
+                await log.abandon()
+            else:
+                await log.close()
+                self.process.mark("log_closed")
+        except LogError as error:
+            self._failed(error)
+
+    def _failed(self, error: LogError) -> None:
+        self.process.note(f"{self.name}: {error}")
+        self.process.mark(f"writer_{type(error).__name__}")
+
+    @property
+    def unresolved(self) -> list[Append]:
+        """Appends that nobody has resolved yet."""
+        return [append for append in self._open if append.resolved < 0]
+
+
+def incarnation_of(log: Log) -> str:
+    """Return which log of this name it is that was opened."""
+    metadata = log.writer._ledger.metadata
+    return metadata.custom[STAMP_INCARNATION].decode()
