@@ -331,13 +331,14 @@ class Standby:
             _log.warning("leadership_lost", log=self.name, reason=reason)
 
     async def _step_down(self, log: Log, term: Term) -> None:
-        if self._guarding is not None:
-            self._guarding.cancel()
-            await asyncio.wait({self._guarding})
-        self._log = self._term = self._guarding = None
+        self._log = self._term = None  # whoever asks is told not to serve
         try:
-            await log.close()
+            await log.close()  # guarded: pending appends end with the term at the latest
         finally:
+            if self._guarding is not None:
+                self._guarding.cancel()
+                await asyncio.wait({self._guarding})
+                self._guarding = None
             await term.resign()
 
     async def _close(self) -> None:
