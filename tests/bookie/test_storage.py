@@ -720,7 +720,7 @@ def test_adds_commits_checkpoints_and_reads_run_beside_each_other(
 ) -> None:
     """Readers see each entry from the moment its add was taken, without a gap."""
     disk = RealDisk(tmp_path_factory.mktemp("bookie"))
-    config = replace(SMALL, memtable_bytes_max=1 << 20, index_cache_bytes=20_000)
+    config = replace(SMALL, memtable_bytes_max=1 << 26, index_cache_bytes=20_000)
     storage = BookieStorage.open(disk, config)
     added = [0] * ledgers
     stop = threading.Event()
