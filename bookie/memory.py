@@ -1,8 +1,9 @@
 """The entries in memory: the memtable being filled, the one being written out, the last one.
 
-The last one written out stays for those who read close behind the writer, so that they are
-answered without the disk: as long as it is here, all entries of a ledger above its *floor* are
-in memory. Callers serialise all calls (one lock of the storage).
+The last one written out stays until the next one is, for those who read close behind the
+writer, so that they are answered without the disk: as long as it is here, all entries of a
+ledger above its *floor* are in memory. So there are two memtables at most.
+Callers serialise all calls (one lock of the storage).
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,6 +65,7 @@ class Memory:
             entries = memtable.ledger(header.ledger_id)
             if entries is not None:
                 entries.floor = header.last_entry
+        self.recent = Memtable()
         self.flushing = memtable
         return memtable
 

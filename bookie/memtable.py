@@ -19,7 +19,8 @@ from bookie.pieces import Found, Piece, limit, merge, whole
 
 _RUN_BYTES: Final = 600
 _ENTRY_BYTES: Final = 20
-"""What a run and an entry cost besides their frames, roughly."""
+_LEDGER_BYTES: Final = 400
+"""What a run, an entry and a ledger cost besides the frames, roughly."""
 
 
 class LedgerEntries:
@@ -97,6 +98,7 @@ class Memtable:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._ledgers[ledger_id] = LedgerEntries()
+            self.size_bytes += _LEDGER_BYTES
         ledger.add(run, new)
         self.size_bytes += len(run.data) + _RUN_BYTES + _ENTRY_BYTES * len(run.entries)
 

@@ -14,7 +14,7 @@ class StorageConfig:
     """Space taken ahead; when there is no more to be had, adds are refused, and what was accepted
     before has to fit into seven eighths of it."""
     recent_bytes_max: int = 128 * 1024 * 1024
-    """What a checkpoint wrote stays in memory until the next, if it is not more than this."""
+    """What a checkpoint wrote stays in memory until the next begins, if it is not more."""
     entry_log_bytes_max: int = 1024 * 1024 * 1024
     index_cache_bytes: int = 32 * 1024 * 1024
     """Shared out among the ledger directories, as the files are."""
