@@ -21,9 +21,6 @@ async def connect(uri: str | None) -> Ledgers:
     if _processes and os.getpid() not in _processes:
         raise ForkedAfterConnecting
     _processes.add(os.getpid())
-    # gRPC's own handlers of a fork make children hang or abort, and are of no use to us: no
-    # child of this process may connect. Who imported gRPC before has chosen for himself.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     # Here, because it takes a quarter of a second and plain values need none of it.
     from ledger.client import ClientConfig, LedgerClient
 
