@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from dlog.aio import chunks, manifests, opening, reader, rolling, writer
+from dlog.aio import chunks, manifests, opening, reader, rolling, survey, writer
 from dlog.aio.consumer_nodes import ConsumerNode
 from dlog.aio.log import Log
 from dlog.aio.manifests import ManifestNode
@@ -21,18 +21,17 @@ from dlog.aio.tails import tail_of
 from dlog.aio.writer import LogWriter
 from dlog.errors import LostOwnership, NoSuchLog
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import takeover
+from dlog.protocol import orphans, takeover
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.cursor import Cursor, CursorEffect
 from dlog.protocol.edits import Edit, check_writable, trim
+from dlog.protocol.orphans import Stamp, Standing
 from dlog.protocol.packer import Group
 from dlog.protocol.takeover import Takeover, TakeoverEffect
 from leader import Term
 from ledger.errors import LogError, NoSuchLedger, NoSuchNode, RemoteError
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metastore.ops import DeleteOp
-from tests.simulation.logs import administration
-from tests.simulation.logs.process import Process
 from tests.simulation.mutations.mutation import Patch, mutation
 
 SWAP_LATER_S: Final = 0.02
@@ -205,17 +204,23 @@ def deletes_ledgers_before_the_manifest_says_so(patch: Patch) -> None:
 @mutation("", logs=True)
 def sweeps_up_the_current_segment(patch: Patch) -> None:
     """The janitor knows a segment by its seal."""
-    honest = administration.sweep_ledger
 
-    async def sweep_ledger(process: Process, ledger_id: LedgerId) -> None:
-        logs = process.world.logs.current.values()
-        last = [each.manifest.last for each in logs]
-        if any(s and s.ledger_id == ledger_id and s.sealed is None for s in last):
-            await process.ledgers.delete(ledger_id)
-        else:
-            await honest(process, ledger_id)
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+        if manifest is not None:
+            sealed = tuple(segment for segment in manifest.segments if segment.sealed)
+            manifest = replace(manifest, segments=sealed)
+        return orphans.standing(ledger_id, stamp, manifest)
 
-    patch.set(administration, "sweep_ledger", sweep_ledger)
+    patch.set(survey, "standing", standing)
+
+
+@mutation("", logs=True)
+def sweeps_up_what_is_about_to_be_listed(patch: Patch) -> None:
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+        found = orphans.standing(ledger_id, stamp, manifest)
+        return Standing.UNLISTED if found is Standing.PENDING else found
+
+    patch.set(survey, "standing", standing)
 
 
 @mutation("#2898", logs=True)
