@@ -24,13 +24,14 @@ from benchmarks.figures import Figure, percentile, print_json, print_table
 from dlog import Log
 from dlog.aio import Log as AioLog
 from dlog.local.cluster import LocalCluster
-from dlog.position import RecordId
+from dlog.position import RecordId, RecordIds
 from ledger import EntryId, LedgerClient, Quorum
 
 BOOKIES: Final = 3
 BURST_BYTES: Final = 1024 * 1024
 BURST_MAX: Final = 1000
-BURSTS_PENDING_MAX: Final = 8
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of records in flight: enough that nobody waits for one entry's round trip."""
 LONE_MAX: Final = 2000
 TAKEOVER_RECORD_BYTES: Final = 1000
 
@@ -77,6 +78,8 @@ async def main(directory: Path, seconds: float) -> list[Figure]:
                 name, aim = f"log appends of {label}", aims[size]
                 per_s = await aio_appends(bench, f"aio {size}", size)
                 bench.rate(f"{name}, aio", per_s, "/s", size, aim)
+                per_s = await aio_appends_many(bench, f"many {size}", size)
+                bench.rate(f"{name}, aio, many at once", per_s, "/s", size, aim)
                 per_s = await in_thread(sync_appends, cluster.uri, f"sync {size}", size, seconds)
                 bench.rate(f"{name}, threads", per_s, "/s", size, aim)
             bench.latency("lone append, aio", await lone_appends(bench), "aim 6 F")
@@ -108,6 +111,11 @@ def burst_of(size: int) -> int:
     return max(1, min(BURST_MAX, BURST_BYTES // size))
 
 
+def window_of(size: int) -> int:
+    """Return how many bursts may be in flight."""
+    return WINDOW_BYTES // (size * burst_of(size)) + 1
+
+
 async def adds(
     client: LedgerClient, size: int, seconds: float, quorum: Quorum | None = None
 ) -> float:
@@ -121,7 +129,7 @@ async def adds(
             writer.add(payload)
         pending.append(writer.add(payload))
         count += burst
-        await (pending.popleft() if len(pending) >= BURSTS_PENDING_MAX else asyncio.sleep(0))
+        await (pending.popleft() if len(pending) >= window_of(size) else asyncio.sleep(0))
     await pending.pop()
     per_s = count / (time.perf_counter() - started)
     await writer.close()
@@ -149,7 +157,23 @@ async def aio_appends(bench: Bench, name: str, size: int) -> float:
             log.append_async(payload)
         pending.append(log.append_async(payload))
         count += burst
-        await (pending.popleft() if len(pending) >= BURSTS_PENDING_MAX else asyncio.sleep(0))
+        await (pending.popleft() if len(pending) >= window_of(size) else asyncio.sleep(0))
+    await log.flush()
+    per_s = count / (time.perf_counter() - started)
+    await log.close()
+    return per_s
+
+
+async def aio_appends_many(bench: Bench, name: str, size: int) -> float:
+    """As `aio_appends`, with one call and one future per burst."""
+    log = await AioLog.open(name, client=bench.client)
+    burst = [bytes(size)] * burst_of(size)
+    pending: deque[asyncio.Future[RecordIds]] = deque()
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() < started + bench.seconds:
+        pending.append(log.append_many_async(burst))
+        count += len(burst)
+        await (pending.popleft() if len(pending) >= window_of(size) else asyncio.sleep(0))
     await log.flush()
     per_s = count / (time.perf_counter() - started)
     await log.close()

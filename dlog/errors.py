@@ -16,7 +16,8 @@
     |  |- LogClosed               appended after close
     |  |- AlreadyPromoted         a standby leads, or stands for election
     |  |- NotPromoted             a standby does not lead
-    |  `- UsedAfterFork           the handle belongs to the parent process
+    |  |- UsedAfterFork           the handle belongs to the parent process
+    |  `- ForkedAfterConnecting   no connections in the child of a process that had some
     |- RemoteError
     |  |- LostOwnership           another process writes this log now; nothing was sent
     |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
@@ -63,6 +64,15 @@ class InvalidPosition(CallerError):
     def __init__(self, log: str, position: object, reason: str) -> None:
         super().__init__(f"log {log!r}: no position {position!r}: {reason}")
         self.log, self.position, self.reason = log, position, reason
+
+
+class ForkedAfterConnecting(CallerError):
+    def __init__(self) -> None:
+        super().__init__(
+            "this process was forked from one that had connected already, and gRPC does not work "
+            "in such a child: fork before the first log is opened, or start the process anew "
+            "(multiprocessing: the start method spawn or forkserver)"
+        )
 
 
 class RecordTooLarge(CallerError):
@@ -149,9 +159,10 @@ class NotPromoted(CallerError):
 
 
 class UsedAfterFork(CallerError):
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str | None = None) -> None:
+        what = "this handle" if log is None else f"log {log!r}"
         super().__init__(
-            f"log {log!r} was opened before this process was forked; open it again here"
+            f"{what} was opened before this process was forked, and belongs to its parent"
         )
         self.log = log
 

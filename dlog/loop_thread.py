@@ -11,6 +11,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, ClassVar, Final, TypeVar
 
+from dlog.errors import UsedAfterFork
+
 T = TypeVar("T")
 
 _EXIT_S: Final = 2.0
@@ -51,6 +53,9 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* on the loop and return its result; cancel it if this thread is interrupted."""
+        if self.generation != forks.generation:
+            work.close()
+            raise UsedAfterFork
         if self.is_current():
             work.close()
             raise RuntimeError("the synchronous API was called on its own loop; use dlog.aio")

@@ -19,6 +19,7 @@ from dlog.aio.renaming import rename
 from dlog.aio.sealing import seal
 from dlog.aio.tails import LogTail, TailTracker, tail_of
 from dlog.aio.trimming import Before, Keep, plan, truncate
+from dlog.aio.verifying import VerifyProgress, VerifyReport, verify
 from dlog.aio.watching import LogChange, LogWatch, log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
@@ -37,6 +38,8 @@ __all__ = [
     "LogWatch",
     "TailTracker",
     "TrimPlan",
+    "VerifyProgress",
+    "VerifyReport",
     "audit_namespace",
     "create_log",
     "delete_log",
@@ -50,6 +53,7 @@ __all__ = [
     "seal_log",
     "truncate_log",
     "update_settings",
+    "verify_log",
     "watch_logs",
 ]
 
@@ -288,3 +292,22 @@ async def audit_namespace(
     run beside everything else. Raises what listing logs and ledgers raises."""
     async with connected(uri, client) as ledgers:
         return await audit(ledgers, repair=repair, on_progress=on_progress)
+
+
+async def verify_log(
+    name: str,
+    *,
+    on_progress: Callable[[VerifyProgress], None] = lambda _: None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> VerifyReport:
+    """Read every entry of a log from every replica; return what is damaged, short or wrong.
+
+    Checks digests, that replicas are the same, that entries, offsets and txids join, and
+    that segments hold what the manifest says. Disturbs no writer; reads as many bytes as the
+    log has, times its write quorum. *on_progress* is called after each few MiB, from this
+    task. Raises `InvalidName`, `NoSuchLog`, `MetadataUnavailable`; bookies that do not answer
+    are faults in the report."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        return await verify(ledgers, ManifestNode(ledgers.store, name), on_progress=on_progress)

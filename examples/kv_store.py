@@ -99,6 +99,9 @@ def main() -> int:
         return asyncio.run(serve(given.name, given.log, given.uri, given.port))
     except KeyboardInterrupt:
         return 130
+    except LogError as error:
+        print(f"{given.name}: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

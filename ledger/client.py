@@ -11,11 +11,12 @@ from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
 from ledger.environment import Credentials, Environment
 from ledger.errors import NotEnoughBookies, WrongPassword
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.answers import Found, verified
 from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine, QuarantineConfig
 from ledger.protocol.writer import WriterConfig
@@ -23,6 +24,7 @@ from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.recovering import recover
 from ledger.registry import BookieDirectory
+from ledger.requests import ReadQuery
 from ledger.transport.grpc import GrpcTransport
 from ledger.writer import LedgerWriter
 
@@ -163,6 +165,31 @@ class LedgerClient:
         """Return the ledger's metadata as it is now. Raises `NoSuchLedger`, `DamagedMetadata`."""
         metadata, _ = await self.ledgers.read(ledger_id, fresh=True)
         return metadata
+
+    async def read_replica(
+        self,
+        ledger_id: LedgerId,
+        bookie: BookieId,
+        first: int,
+        last: int,
+        *,
+        metadata: LedgerMetadata | None = None,
+        password: bytes = b"",
+        bytes_max: int = 1 << 20,
+    ) -> Found:
+        """Return what one bookie has of the entries first..last, verified: to check replicas.
+
+        Confirmed or not, and whether the bookie should have them or not. About *bytes_max* at
+        most: `Found.considered` and `Found.damaged` tell where to go on. Fences nothing and asks
+        nobody else; no answer is the status UNREACHABLE. *metadata*, as `describe` gives it,
+        spares reading it again. Raises `NoSuchLedger`,
+        `WrongPassword`, `MetadataUnavailable`."""
+        if metadata is None:
+            metadata, _ = await self.ledgers.read(ledger_id)
+        credentials = self._credentials(ledger_id, metadata, password)
+        query = ReadQuery(ledger_id, credentials.key, first, last, bytes_max=bytes_max)
+        answer = await self._environment.transport.read(bookie, query)
+        return verified(answer, ledger_id, credentials.mac)
 
     def list(self) -> AsyncIterator[LedgerId]:
         """Yield the ids of all ledgers of the namespace."""

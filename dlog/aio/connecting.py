@@ -1,16 +1,26 @@
 """From a namespace's URI to a client of its ledgers."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from dlog.aio.port import Ledgers
 from dlog.config import load, resolve_uri
+from dlog.errors import ForkedAfterConnecting
+
+_processes: Final[set[int]] = set()
+"""Which process has connected: this one, or one that it was forked from."""
 
 
 async def connect(uri: str | None) -> Ledgers:
     """Connect to the namespace at *uri*, or the configured one. The caller closes it.
 
-    Raises `InvalidUri`, `InvalidConfig`, `MetadataUnavailable`, `NamespaceMismatch`."""
+    Raises `InvalidUri`, `InvalidConfig`, `MetadataUnavailable`, `NamespaceMismatch`, and
+    `ForkedAfterConnecting`: a child would wait for answers that never come."""
+    if _processes and os.getpid() not in _processes:
+        raise ForkedAfterConnecting
+    _processes.add(os.getpid())
     # Here, because it takes a quarter of a second and plain values need none of it.
     from ledger.client import ClientConfig, LedgerClient
 

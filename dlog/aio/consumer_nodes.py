@@ -31,7 +31,7 @@ from ledger.errors import (
     NodeNotEmpty,
     NoSuchNode,
 )
-from ledger.metastore.ops import CheckOp, CreateOp, Op
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, Op
 from ledger.metastore.port import MetadataStore, Session
 
 FORMAT_VERSION: Final = 1
@@ -256,16 +256,18 @@ async def read_consumers(
     return found
 
 
-async def delete_consumers(store: MetadataStore, log: str) -> None:
-    """Delete all consumers of *log*, in use or not. Requires that no new ones can be made."""
+async def delete_consumers(store: MetadataStore, log: str, own: CheckOp) -> None:
+    """Delete all consumers of *log*, in use or not. Requires that no new ones can be made.
+
+    *own* fails once another log has the name: its consumers are left alone."""
     path = consumers_path(log)
     for name in await consumer_names(store, log):
         node = f"{path}/{node_of(name)}"
         for attempt in range(1, CONFLICTS_MAX + 1):
             with suppress(NoSuchNode):
-                await store.delete(f"{node}/lock")
+                await store.multi([own, DeleteOp(f"{node}/lock")])
             try:
-                await store.delete(node)
+                await store.multi([own, DeleteOp(node)])
             except NoSuchNode:
                 pass
             except NodeNotEmpty:  # locked again
@@ -274,4 +276,4 @@ async def delete_consumers(store: MetadataStore, log: str) -> None:
                 continue
             break
     with suppress(NoSuchNode):
-        await store.delete(path)
+        await store.multi([own, DeleteOp(path)])

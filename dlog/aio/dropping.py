@@ -18,6 +18,7 @@ from dlog.aio.renames import forget_rename
 from dlog.errors import NoSuchLog
 from dlog.protocol.edits import drop_log
 from ledger.errors import BadVersion, NoSuchLedger, RemoteError
+from ledger.metastore.ops import CheckOp
 
 
 async def drop(ledgers: Ledgers, node: ManifestNode) -> None:
@@ -42,7 +43,9 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         await delete_listed(ledgers, node, manifest)
         found, version = await node.read()
         if found.incarnation == manifest.incarnation:
-            await delete_consumers(ledgers.store, node.log)
+            await node.mark(found.incarnation, version)
+            own = CheckOp(node.mark_of(found.incarnation))
+            await delete_consumers(ledgers.store, node.log, own)
             await forget_rename(ledgers.store, found.incarnation)
             await node.delete(found.incarnation, version)
     except (NoSuchLog, BadVersion):

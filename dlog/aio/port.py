@@ -9,9 +9,10 @@ from typing import Protocol
 
 from ledger.entry import Digest
 from ledger.errors import LogError
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.answers import Found
 from ledger.quorum import Quorum
 
 
@@ -75,6 +76,15 @@ class Ledgers(Protocol):
     async def open_no_recovery(self, ledger_id: LedgerId) -> LedgerTail: ...
     async def recover(self, ledger_id: LedgerId) -> LedgerMetadata: ...
     async def delete(self, ledger_id: LedgerId) -> None: ...
+    async def read_replica(
+        self,
+        ledger_id: LedgerId,
+        bookie: BookieId,
+        first: int,
+        last: int,
+        *,
+        metadata: LedgerMetadata | None = None,
+    ) -> Found: ...
     async def describe(self, ledger_id: LedgerId) -> LedgerMetadata: ...
     def list(self) -> AsyncIterator[LedgerId]: ...
     async def close(self) -> None: ...

@@ -77,6 +77,11 @@ class Reader:
         self._releasing: asyncio.Task[None] | None = None
 
     @property
+    def incarnation(self) -> str | None:
+        """Which life of the log is read; None before anything was looked at."""
+        return self._source.incarnation
+
+    @property
     def position(self) -> int:
         """Offset of the record that is read next."""
         return self._position

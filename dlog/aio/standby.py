@@ -12,6 +12,7 @@ whoever serves has read every record that anybody was told was appended.
 
 Invariants:
     each record from the start on is applied once, in order; none that the leader appends itself
+    state and log are of one life of the log: one that was made anew is never served from old state
     the log is handed over only when everything below its end was applied
     when the term may be over the log takes no more appends here: by a local timer, asking nobody
     however a promotion ends other than by its log, the term is resigned
@@ -30,7 +31,7 @@ from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.reader import Reader
 from dlog.config import load
-from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted
+from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NoSuchLog, NotPromoted
 from dlog.names import check_name
 from dlog.position import Record, Start
 from dlog.settings import LogSettings
@@ -54,6 +55,7 @@ class Standby:
         reader: Reader,
         apply: Apply,
         *,
+        incarnation: str,
         candidate: str,
         lease_s: float,
         lifeline_host: str | None,
@@ -65,6 +67,8 @@ class Standby:
         self.lost_reason = ""
         self._ledgers, self._owns_ledgers = ledgers, owns_ledgers
         self._apply = apply
+        self._incarnation = incarnation
+        """The life of the log that the state is made of."""
         self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
         self._position = reader.position
         self._end: int | None = None
@@ -109,6 +113,7 @@ class Standby:
         try:
             if create:
                 await ensure_log(ledgers, ManifestNode(ledgers.store, name), settings)
+            manifest, _ = await ManifestNode(ledgers.store, name).read()
             reader = await Log.tail(name, start=start, client=ledgers)
         except BaseException:
             if client is None:
@@ -118,6 +123,7 @@ class Standby:
             ledgers,
             reader,
             apply,
+            incarnation=manifest.incarnation,
             candidate=candidate,
             lease_s=lease_s,
             lifeline_host=lifeline_host,
@@ -217,12 +223,18 @@ class Standby:
     def _follow_from(self, reader: Reader) -> asyncio.Task[None]:
         return asyncio.create_task(self._follow(reader), name=f"standby of {self.name}")
 
+    def _check_life(self, incarnation: str | None) -> None:
+        """Raise `NoSuchLog` if that is not the life of the log that the state was made of."""
+        if incarnation != self._incarnation:
+            raise NoSuchLog(self.name, "it was deleted, and another one has its name")
+
     async def _follow(self, reader: Reader) -> None:
         async with reader:
             while self._end is None or self._position < self._end:
                 batch = await reader.read_batch()
                 if not batch:
                     return  # the log was sealed for good
+                self._check_life(reader.incarnation)
                 applied = self._apply(batch)
                 if inspect.isawaitable(applied):
                     await applied
@@ -284,6 +296,7 @@ class Standby:
         log: Log | None = None
         try:
             log = await Log.open(self.name, term=term, create=False, client=self._ledgers)
+            self._check_life(log.writer.incarnation)
             await self._catch_up(term, log)
             await self._stop_following()
         except BaseException as error:

@@ -96,6 +96,8 @@ async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
         listed.extend(manifest.deleting)
         try:
             await visit(found, node, manifest)
+        except NoSuchLog:
+            continue  # deleted meanwhile, and whoever did so does the rest
         except LogError as error:
             found.troubles.append(Trouble(name, error))
     found.listed = array("q", sorted(listed))

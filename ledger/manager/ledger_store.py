@@ -32,22 +32,33 @@ class LedgerStore:
         Requires a random `creation_token`: by it a create whose reply was lost is recognised
         as this process's own (rule 3). Raises `MetadataUnavailable`."""
         assert metadata.creation_token, "a create without a token cannot be told from another's"
-        ledger_id = await self._ids.take()
         value = metadata.encode()
+        unanswered: LedgerId | None = None
         for attempt in range(1, CREATE_TRIES_MAX + 1):
             try:
-                await self._store.create(self._layout.path(ledger_id), value)
+                if unanswered is not None and await self._is_own(unanswered, metadata):
+                    return unanswered
+                # Not under the same id again: it may have been made, and deleted since.
+                unanswered = await self._ids.take()
+                await self._store.create(self._layout.path(unanswered), value)
             except MetadataUnavailable:
                 if attempt == CREATE_TRIES_MAX:
                     raise
             except NodeExists:
-                stored, _ = await self.read(ledger_id)
-                if stored.creation_token != metadata.creation_token:
+                if unanswered is None or not await self._is_own(unanswered, metadata):
                     raise
-                return ledger_id
+                return unanswered
             else:
-                return ledger_id
+                return unanswered
         raise AssertionError("the loop returns or raises")
+
+    async def _is_own(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
+        """Return whether what is stored under the id is what this process tried to create."""
+        try:
+            stored, _ = await self.read(ledger_id, fresh=True)
+        except NoSuchLedger:
+            return False
+        return stored.creation_token == metadata.creation_token
 
     async def read(self, ledger_id: LedgerId, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
         """Return metadata and version. Raises `NoSuchLedger`, `DamagedMetadata`.

@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ledger.entry import Digest
+from ledger.entry import Digest, encode_frame, parse_header
 from ledger.errors import HandleClosed, LedgerFenced, LogError, NoSuchLedger
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.answers import Found
 from ledger.quorum import Quorum
+from ledger.requests import Status
 
 Hook = Callable[..., Awaitable[None]]
 
@@ -303,6 +305,33 @@ class FakeLedgers:
             ledger.state = LedgerState.CLOSED
             ledger.tell()
         return ledger.metadata
+
+    async def read_replica(
+        self,
+        ledger_id: LedgerId,
+        bookie: BookieId,
+        first: int,
+        last: int,
+        *,
+        metadata: LedgerMetadata | None = None,
+    ) -> Found:
+        """Every bookie has everything."""
+        await self.cluster.run_hook("replica", ledger_id, bookie)
+        entries = self.cluster.ledger(ledger_id).entries
+        frames: dict[int, memoryview] = {}
+        length = sum(map(len, entries[:first]))
+        for entry_id in range(first, min(last + 1, len(entries))):
+            length += len(entries[entry_id])
+            frame = encode_frame(
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+                last_add_confirmed=entry_id - 1,
+                length=length,
+                payload=entries[entry_id],
+            )
+            frames[entry_id] = memoryview(frame)
+        headers = {entry_id: parse_header(frame) for entry_id, frame in frames.items()}
+        return Found(Status.OK, headers, frames, last)
 
     async def describe(self, ledger_id: LedgerId) -> LedgerMetadata:
         await self.cluster.run_hook("describe", ledger_id)

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from dlog.aio import Consumer, Log
-from dlog.aio.consumer_nodes import ConsumerNode, encode
+from dlog.aio.consumer_nodes import ConsumerNode, delete_consumers, encode
+from dlog.aio.manifests import ManifestNode
 from dlog.consumers import (
     consumer_info,
     delete_consumer,
@@ -25,10 +26,12 @@ from dlog.errors import (
     TooManyConsumers,
     Trimmed,
 )
+from dlog.manifest import Manifest
 from dlog.namespace import create_log, delete_log, list_logs
 from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.ops import CheckOp
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
@@ -286,6 +289,21 @@ async def test_a_name_is_checked_and_consumers_are_bounded(
         await Log.consumer("two", "log", client=client)
     await (await Log.consumer("one", "log", client=client)).close()
     await log.close()
+
+
+@asynchronous
+async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew() -> None:
+    store = MemoryStore("memory://fake", "fake")
+    client = FakeCluster().client(store)
+    node = ManifestNode(store, "log")
+    await node.create(Manifest(incarnation="old"))
+    own = CheckOp(node.mark_of("old"))
+    await node.delete("old", 0)
+    async with await Log.open("log", client=client):
+        async with await Log.consumer("view", "log", client=client):
+            pass
+        await delete_consumers(store, "log", own)
+        assert [info.name for info in await list_consumers("log", client=client)] == ["view"]
 
 
 @asynchronous

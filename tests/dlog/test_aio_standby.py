@@ -8,8 +8,17 @@ from typing import Self
 import pytest
 
 import dlog.testing
-from dlog import AlreadyPromoted, LogClosed, LostOwnership, NoSuchLog, NotPromoted, Record
+from dlog import (
+    AlreadyPromoted,
+    LogClosed,
+    LogSealed,
+    LostOwnership,
+    NoSuchLog,
+    NotPromoted,
+    Record,
+)
 from dlog.aio import Log, Standby
+from dlog.namespace import delete_log
 from dlog.testing import AsyncCluster
 from leader import NotElected, current_leader
 from leader.election import leaders_path
@@ -59,6 +68,24 @@ async def append(log: Log, *values: bytes) -> None:
 
 def numbered(first: int, end: int) -> list[bytes]:
     return [b"%d" % i for i in range(first, end)]
+
+
+@asynchronous
+async def test_state_of_a_log_that_was_deleted_never_serves_the_one_made_anew() -> None:
+    """The standby is at work on its last batch while all of that happens."""
+    async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
+        async with await Log.open(LOG, uri=cluster.uri) as log:
+            await append(log, *numbered(0, 10))
+            await until(lambda: len(node.values) == 10)
+            node.gate.clear()
+            await log.append(b"late")
+        await delete_log(LOG, uri=cluster.uri)
+        async with await Log.open(LOG, uri=cluster.uri) as another:
+            await another.append(b"new")
+        with pytest.raises(NoSuchLog):
+            await node.standby.promote()
+        node.gate.set()
+        assert b"new" not in node.values
 
 
 @asynchronous
@@ -277,6 +304,42 @@ async def test_what_apply_raises_ends_the_standby_and_is_raised_by_its_promotion
             await log.append(b"poison")
         with pytest.raises(KeyError, match="poison"):
             await node.standby.promote()
+        store = await open_store(cluster.uri)
+        assert await current_leader(store, LOG) is None
+        await store.close()
+
+
+@asynchronous
+async def test_a_promotion_that_fails_after_its_election_lets_others_lead() -> None:
+    async with (
+        dlog.testing.cluster() as cluster,
+        Node.running(cluster) as a,
+        Node.running(cluster) as b,
+    ):
+        a.gate.clear()
+        async with await Log.open(LOG, uri=cluster.uri) as log:
+            await log.append(b"poison")
+        promoting = asyncio.create_task(a.standby.promote())
+        await until(lambda: a.standby._end == 1)
+        a.error = KeyError("poison")
+        a.gate.set()
+        with pytest.raises(KeyError, match="poison"):
+            await promoting
+        await b.standby.promote(timeout_s=10)
+        assert b.values == [b"poison"]
+        with pytest.raises(KeyError, match="poison"):
+            await a.standby.promote()
+
+
+@asynchronous
+async def test_a_sealed_log_has_no_leader_and_its_standbys_read_it_to_the_end() -> None:
+    async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
+        log = await Log.open(LOG, uri=cluster.uri)
+        await log.append(b"last")
+        await log.seal()
+        await until(lambda: node.values == [b"last"])
+        with pytest.raises(LogSealed):
+            await node.standby.promote(timeout_s=10)
         store = await open_store(cluster.uri)
         assert await current_leader(store, LOG) is None
         await store.close()

@@ -42,14 +42,19 @@ class Program:
 
 
 @asynccontextmanager
-async def program(name: str, *arguments: str, uri: str | None = None) -> AsyncIterator[Program]:
+async def program(
+    name: str, *arguments: str, uri: str = "", session_timeout_s: float = 10.0
+) -> AsyncIterator[Program]:
+    """Run an example; what it prints on standard error is told by `interrupt` only."""
+    settings = {"DLOG_URI": uri} if uri else {}
+    settings["DLOG_SESSION_TIMEOUT_S"] = str(session_timeout_s)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         f"examples.{name}",
         *arguments,
         cwd=ROOT,
-        env=os.environ if uri is None else {**os.environ, "DLOG_URI": uri},
+        env={**os.environ, **settings},
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,

@@ -1,6 +1,7 @@
 """The replicated key-value store loses and doubles nothing when its leader dies."""
 
 import asyncio
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_S = 90
 CHANGES = 400
+SESSION_S = 2.0
 
 
 class Client:
@@ -85,5 +87,43 @@ def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Path) ->
             assert "Traceback" not in errors
             async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as reader:
                 assert [record.txid async for record in reader] == list(range(CHANGES + 1))
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_was_stopped_serves_nothing_when_it_wakes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+            cluster = await stack.enter_async_context(LocalCluster(tmp_path))
+            stores, ports = [], []
+            for name in ("a", "b"):
+                running = program(
+                    "kv_store", "--name", name, uri=cluster.uri, session_timeout_s=SESSION_S
+                )
+                stores.append(await stack.enter_async_context(running))
+                ports.append(await port(stores[-1]))
+                if not stores[1:]:
+                    await stores[0].hear("leads")
+            leader, follower = stores
+            both = Client(list(ports))
+            stack.callback(both.close)
+            assert await both.ask("set colour blue 0") == "ok blue"
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+            stack.callback(writer.close)
+            leader.process.send_signal(signal.SIGSTOP)
+            await follower.hear("leads")
+            # Asked while it sleeps, so that it reads the question as soon as it wakes.
+            writer.write(b"get colour\nset colour green 1\n")
+            both.close()
+            asking = Client([ports[1]])
+            stack.callback(asking.close)
+            assert await asking.ask("set colour red 1") == "ok red"
+            leader.process.send_signal(signal.SIGCONT)
+            said = (await reader.read()).decode().split("\n")  # it ends by itself
+            assert [answer for answer in said if answer.startswith("ok")] == []
+            assert await leader.process.wait() == 1
+            async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as records:
+                assert [record.value async for record in records] == [b"blue", b"red"]
 
     asyncio.run(scenario())

@@ -23,6 +23,8 @@ from tests.integration.test_bookie_chaos import BOOKIE, KEY, SmallBookie, frame_
 WAIT_S: Final = 20.0
 RUN: Final = 20
 BALLAST_STEP: Final = 64 * 1024
+RESERVE_BYTES: Final = 1024 * 1024
+"""Of the bookie; see `small_bookie`."""
 
 
 class Scene:
@@ -61,9 +63,11 @@ class Scene:
             self.acked[ledger_id].update(dict.fromkeys(entries))
         return status
 
-    async def add_until(self, ledger_id: LedgerId, *wanted: Status) -> Status:
+    async def add_until(
+        self, ledger_id: LedgerId, *wanted: Status, recovery: bool = False
+    ) -> Status:
         async with asyncio.timeout(WAIT_S):
-            while (status := await self.add(ledger_id)) not in wanted:
+            while (status := await self.add(ledger_id, recovery=recovery)) not in wanted:
                 assert self.process.popen.poll() is None, self.process.output()
                 await asyncio.sleep(0 if status is Status.OK else 0.05)
             return status
@@ -107,6 +111,13 @@ class Scene:
                 except OSError:
                     return
 
+    def leave(self, free_bytes: int) -> None:
+        """Give back ballast until so much is free."""
+        free = os.statvfs(self.ballast.parent)
+        missing = free_bytes - free.f_bavail * free.f_frsize
+        if missing > 0:
+            os.truncate(self.ballast, max(0, self.ballast.stat().st_size - missing))
+
     def make_space(self) -> None:
         self.ballast.unlink()
 
@@ -132,11 +143,15 @@ async def fills_up_slowly(scene: Scene) -> None:
     await scene.add_until(ledger_id, Status.READ_ONLY)
     told(f"read-only after {len(scene.acked[ledger_id])} entries")
     await scene.is_registered(read_only=True)
+    # The last adds may have come so fast that not even half of the reserve was left: then recovery
+    # adds are refused as well. So much is less than what makes it writable again.
+    scene.leave(RESERVE_BYTES * 5 // 4)
     other = await scene.new_ledger()
-    assert await scene.add(other, recovery=True) is Status.OK
+    await scene.add_until(other, Status.OK, recovery=True)
+    assert await scene.add(other) is Status.READ_ONLY
     await scene.fence(other)
     assert await scene.add(other) is Status.FENCED
-    assert await scene.add(other, recovery=True) is Status.OK
+    await scene.add_until(other, Status.OK, recovery=True)
     told(f"{await scene.check()} entries are read; a fence and recovery adds are taken")
     scene.make_space()
     await scene.add_until(ledger_id, Status.OK)

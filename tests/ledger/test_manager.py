@@ -174,6 +174,29 @@ def test_a_create_whose_reply_was_lost_knows_its_own_ledger() -> None:
     asyncio.run(scenario())
 
 
+def test_a_ledger_that_was_deleted_meanwhile_is_not_made_again_under_its_id() -> None:
+    """A janitor may find it before the one that made it has heard that it did."""
+
+    async def scenario() -> None:
+        async with opened("longhierarchical") as (store, others):
+            flaky = FlakyStore(store)
+            ledgers = LedgerStore(flaky, "longhierarchical")
+            await ledgers.create(METADATA)
+            honest = flaky.create
+
+            async def deleted_meanwhile(path: str, value: bytes = b"", **_: bool) -> str:
+                flaky.create = honest  # type: ignore[method-assign]
+                await honest(path, value)
+                await others.delete(LedgerId(1))
+                raise MetadataUnavailable("flaky", "create", 0.1)
+
+            flaky.create = deleted_meanwhile  # type: ignore[method-assign]
+            assert await ledgers.create(METADATA) == 2
+            assert await listed(others) == [0, 2]
+
+    asyncio.run(scenario())
+
+
 def test_another_ledger_under_the_id_is_not_taken_for_ones_own() -> None:
     async def scenario() -> None:
         async with opened("flat") as (store, ledgers):

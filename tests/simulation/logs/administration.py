@@ -1,13 +1,9 @@
 """Processes that look after logs beside their writers: truncate, delete, sweep up."""
 
-from dlog.aio.dropping import finish_drop
-from dlog.aio.manifests import ManifestNode, delete_listed
+from dlog.aio.janitor import Janitor
 from dlog.errors import InvalidPosition, LostOwnership, NoSuchLog
-from dlog.manifest import Manifest
 from dlog.namespace import delete_log, seal_log, truncate_log
-from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
-from ledger.errors import LogError, NoSuchLedger
-from ledger.ids import LedgerId
+from ledger.errors import LogError
 from tests.simulation.logs.process import Process
 
 
@@ -68,43 +64,19 @@ async def seal(process: Process, name: str) -> bool:
 
 
 async def sweep(process: Process) -> bool:
-    """Delete what can never become part of a log again; return whether all was looked at."""
+    """Let the production janitor make a pass; return whether it could do everything."""
     try:
-        found = [ledger_id async for ledger_id in process.ledgers.list()]
-        for ledger_id in found:
-            await sweep_ledger(process, ledger_id)
+        done = await Janitor(process.ledgers).run_once()
     except LogError as error:
         _passing(process, error)
         return False
-    return True
-
-
-async def sweep_ledger(process: Process, ledger_id: LedgerId) -> None:
-    try:
-        metadata, _ = await process.ledgers.ledgers.read(ledger_id)
-    except NoSuchLedger:
-        return
-    node = ManifestNode(process.store, metadata.custom[STAMP_LOG].decode())
-    incarnation = metadata.custom[STAMP_INCARNATION].decode()
-    number = int(metadata.custom[STAMP_SEGMENT])
-    try:
-        manifest: Manifest | None = (await node.read())[0]
-    except NoSuchLog:
-        manifest = None
-    if manifest is not None and manifest.incarnation == incarnation:
-        if manifest.dropped:
-            await finish_drop(process.ledgers, node)
-            return
-        if ledger_id in manifest.deleting:
-            await delete_listed(process.ledgers, node, manifest)
-            return
-        segment = manifest.find(number)
-        listed = segment is not None and segment.ledger_id == ledger_id
-        if listed or (number >= manifest.next_segment and not manifest.sealed):
-            return
-    process.note(f"sweeps ledger {ledger_id}, once meant as segment {number}")
-    process.mark("orphan_swept")
-    await process.ledgers.delete(ledger_id)
+    for orphan in done.orphans:
+        assert orphan.stamp is not None
+        process.note(f"sweeps ledger {orphan.ledger_id}, once meant as {orphan.stamp}")
+        process.mark("orphan_swept")
+    for trouble in done.troubles:
+        _passing(process, trouble.error)
+    return not done.troubles
 
 
 def _passing(process: Process, error: LogError) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tests.simulation.logs.invariants import (
     acknowledged_records_are_kept,
+    barriers_cover_acknowledgements,
     consumers_move_forward,
     dropped_logs_stay_dropped,
     ledgers_are_not_deleted_early,
@@ -36,6 +37,7 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
         ledgers_are_not_deleted_early,
         dropped_logs_stay_dropped,
         consumers_move_forward,
+        barriers_cover_acknowledgements,
         standbys_are_up_to_date,
     )
 }

@@ -94,10 +94,12 @@ class ConsumingClient:
                 logs.consumed(identity, record.offset)
             finished = self.target is not None and handle.position >= self.target
             if finished or self._random.random() < self._profile.commits:
+                before, began_in = handle.committed, logs.consumer_epoch(identity)
                 self._committed = await handle.commit()
                 self.process.mark("consumer_committed")
                 self.process.note(f"has committed {self._committed} as {self._consumer}")
-                logs.committed(identity, self.process.name, handle.epoch)
+                if self._committed > before:
+                    logs.committed(identity, self.process.name, handle.epoch, began_in)
             finished |= handle.at_end
             if finished:
                 self.process.mark("consumer_reached_end")

@@ -6,7 +6,78 @@
 from collections.abc import Mapping
 from typing import Final
 
-REQUIRED_OF_LOGS: Final = ("log_opened",)
+FAULTS: Final = (
+    "bookie_crashed",
+    "bookie_crashed_at_work",
+    "bookie_restarted",
+    "client_session_lost",
+    "connection_broken",
+    "connection_reset",
+    "consumer_crashed",
+    "disk_full",
+    "disk_lost",
+    "disk_rotted",
+    "host_isolated",
+    "host_paused",
+    "leader_crashes_at_work",
+    "leader_crashes_opening",
+    "leader_pauses_at_work",
+    "leader_pauses_opening",
+    "leader_sleeps_at_work",
+    "leader_sleeps_opening",
+    "leader_woke_after_hours",
+    "message_corrupted",
+    "message_cut_by_partition",
+    "message_duplicated",
+    "message_lost",
+    "metadata_call_unknown",
+    "metadata_outage",
+    "one_way_partition",
+    "session_expired",
+)
+WRITERS: Final = (
+    "append_AppendOutcomeUnknown",
+    "append_LogClosed",
+    "append_LostOwnership",
+    "leader_elected",
+    "log_abandoned",
+    "log_closed",
+    "log_opened",
+    "not_elected",
+    "open_failed_LostOwnership",
+    "open_failed_MetadataUnavailable",
+    "open_failed_NoSuchLog",
+    "open_failed_NotEnoughBookies",
+    "open_failed_RecoveryFailed",
+    "record_acknowledged",
+    "roll_requested",
+    "standby_promoted",
+    "standby_resigned",
+    "term_lost",
+    "term_lost_while_opening",
+    "truncated_by_writer",
+    "writer_LostOwnership",
+    "writer_RollPostponed",
+)
+READERS: Final = (
+    "consumer_ConsumerBusy",
+    "consumer_committed",
+    "consumer_opened",
+    "consumer_reached_end",
+    "reader_ended_with_a_sealed_log",
+    "reader_lost_its_log",
+    "reader_reached_end",
+    "reader_restarted",
+    "reader_trimmed",
+    "records_read",
+)
+ADMINISTRATORS: Final = (
+    "log_deleted",
+    "log_sealed",
+    "orphan_swept",
+    "truncated_by_admin",
+)
+REQUIRED_OF_LOGS: Final = (*FAULTS, *WRITERS, *READERS, *ADMINISTRATORS)
 
 
 def missing_of_logs(marks: Mapping[str, int]) -> list[str]:

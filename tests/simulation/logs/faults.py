@@ -50,8 +50,9 @@ class Doom:
         strike = partial(self._strike, process.host.life)
         before = scheduler.chance(0.5)
         process.note(f"{self._fate} {'before' if before else 'after'} its call to {what}")
-        during = "opening" if self._opening() else "at_work"
-        scheduler.mark(f"leader_{self._fate}_{during}")
+        role = process.name.partition("-")[0].partition(".")[0]
+        during = "_opening" if self._opening() else "_at_work" if role == "leader" else ""
+        scheduler.mark(f"{role}_{self._fate}{during}")
         if before:
             strike()
         else:

@@ -5,25 +5,33 @@ the documents that the log layer follows. An own bug was in this project until a
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from dlog.aio import manifests, opening, rolling, writer
+from dlog.aio import chunks, manifests, opening, reader, rolling, survey, writer
+from dlog.aio.consumer_nodes import ConsumerNode
+from dlog.aio.log import Log
+from dlog.aio.manifests import ManifestNode
 from dlog.aio.opening import OpenedLog, TakeoverDriver
-from dlog.aio.port import LedgerAppender, Ledgers
+from dlog.aio.port import LedgerAppender, Ledgers, LedgerTail
 from dlog.aio.segments import header_of, opened, seal_of
+from dlog.aio.standby import Standby
+from dlog.aio.tails import tail_of
 from dlog.aio.writer import LogWriter
-from dlog.errors import LostOwnership
+from dlog.errors import LostOwnership, NoSuchLog
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import takeover
+from dlog.protocol import orphans, takeover
+from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.cursor import Cursor, CursorEffect
 from dlog.protocol.edits import Edit, check_writable, trim
+from dlog.protocol.orphans import Stamp, Standing
 from dlog.protocol.packer import Group
 from dlog.protocol.takeover import Takeover, TakeoverEffect
-from ledger.errors import LogError, RemoteError
+from leader import Term
+from ledger.errors import LogError, NoSuchLedger, NoSuchNode, RemoteError
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
-from tests.simulation.logs import administration
-from tests.simulation.logs.process import Process
+from ledger.metastore.ops import DeleteOp
 from tests.simulation.mutations.mutation import Patch, mutation
 
 SWAP_LATER_S: Final = 0.02
@@ -196,17 +204,23 @@ def deletes_ledgers_before_the_manifest_says_so(patch: Patch) -> None:
 @mutation("", logs=True)
 def sweeps_up_the_current_segment(patch: Patch) -> None:
     """The janitor knows a segment by its seal."""
-    honest = administration.sweep_ledger
 
-    async def sweep_ledger(process: Process, ledger_id: LedgerId) -> None:
-        logs = process.world.logs.current.values()
-        last = [each.manifest.last for each in logs]
-        if any(s and s.ledger_id == ledger_id and s.sealed is None for s in last):
-            await process.ledgers.delete(ledger_id)
-        else:
-            await honest(process, ledger_id)
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+        if manifest is not None:
+            sealed = tuple(segment for segment in manifest.segments if segment.sealed)
+            manifest = replace(manifest, segments=sealed)
+        return orphans.standing(ledger_id, stamp, manifest)
 
-    patch.set(administration, "sweep_ledger", sweep_ledger)
+    patch.set(survey, "standing", standing)
+
+
+@mutation("", logs=True)
+def sweeps_up_what_is_about_to_be_listed(patch: Patch) -> None:
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+        found = orphans.standing(ledger_id, stamp, manifest)
+        return Standing.UNLISTED if found is Standing.PENDING else found
+
+    patch.set(survey, "standing", standing)
 
 
 @mutation("#2898", logs=True)
@@ -289,6 +303,33 @@ def calls_refused_what_it_has_sent(patch: Patch) -> None:
     patch.set(writer, "AppendOutcomeUnknown", outcome_unknown)
 
 
+@mutation("#203", logs=True)
+def takes_the_last_add_confirmed_for_a_barrier(patch: Patch) -> None:
+    async def end(
+        ledgers: Ledgers,
+        node: ManifestNode,
+        *,
+        timeout_s: float = 0.0,
+        incarnation: str | None = None,
+    ) -> int:
+        manifest, _ = await node.read()
+        if incarnation not in {None, manifest.incarnation}:
+            raise NoSuchLog(node.log)
+        return (await tail_of(ledgers, node.log)).next_offset
+
+    patch.set(reader, "acknowledged_end", end)
+
+
+@mutation("seeds", logs=True)
+def leaves_a_segment_before_its_writer_did(patch: Patch) -> None:
+    """The next segment is listed, so the one before is taken to be complete."""
+
+    async def learn(_: Ledgers, tail: LedgerTail, __: LedgerId) -> EntryId | None:
+        return await tail.read_last_add_confirmed()
+
+    patch.set(chunks, "learn_end", learn)
+
+
 @mutation("own bug", logs=True)
 def seals_by_the_number_alone(patch: Patch) -> None:
     """A writer that closed in the middle of a roll sealed the segment of who took it over."""
@@ -355,3 +396,115 @@ def forgets_the_txid_of_what_was_trimmed(patch: Patch) -> None:
         return replace(honest(self, before), trimmed_txid=self.trimmed_txid)
 
     patch.set(Manifest, "trimmed", trimmed)
+
+
+@mutation("own bug", logs=True)
+def writes_by_the_version_alone(patch: Patch) -> None:
+    """A node that was deleted and made again is at the same version one day."""
+
+    async def write(self: ManifestNode, manifest: Manifest, version: int) -> int:
+        try:
+            await self._store.set(self.path, manifest.encode(self.log), version)
+        except NoSuchNode:
+            raise NoSuchLog(self.log) from None
+        return version + 1
+
+    patch.set(ManifestNode, "write", write)
+
+
+@mutation("own bug", logs=True)
+def deletes_by_the_version_alone(patch: Patch) -> None:
+    async def delete(self: ManifestNode, _incarnation: str, version: int) -> None:
+        try:
+            marks = [c for c in await self._store.children(self.path) if c.startswith("inc")]
+            gone = [DeleteOp(f"{self.path}/{mark}") for mark in marks]
+            await self._store.multi([*gone, DeleteOp(self.path, version)])
+        except NoSuchNode:
+            return
+
+    patch.set(ManifestNode, "delete", delete)
+
+
+@mutation("own bug", logs=True)
+def creates_a_log_again_that_was_deleted(patch: Patch) -> None:
+    """The first attempt's reply was lost; the second one is the same incarnation."""
+    honest = ManifestNode.create
+
+    async def create(self: ManifestNode, manifest: Manifest) -> Manifest:
+        patched = Patch()
+        try:
+            patched.set(manifests, "secrets", _Same(manifest.incarnation))
+            return await honest(self, manifest)
+        finally:
+            patched.undo()
+
+    patch.set(ManifestNode, "create", create)
+
+
+class _Same:
+    """Stands for `secrets`, and draws what was drawn before."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token_hex(self, _count: int) -> str:
+        return self._token
+
+
+@mutation("own bug", logs=True)
+def takes_a_ledger_that_is_gone_for_trouble(patch: Patch) -> None:
+    honest = Takeover._failed
+
+    def failed(self: Takeover, error: LogError) -> TakeoverEffect:
+        if isinstance(error, NoSuchLedger):
+            self._troubles += 1
+            if self._troubles >= takeover.TROUBLES_MAX:
+                return self._give_up(error)
+        return honest(self, error)
+
+    patch.set(Takeover, "_failed", failed)
+
+
+@mutation("own bug", logs=True)
+def leaves_its_lock_behind(patch: Patch) -> None:
+    """The metadata store does not answer, the session lives on."""
+
+    async def unlock(self: ConsumerNode) -> None:
+        with suppress(LogError):
+            await self._unlock()
+
+    patch.set(ConsumerNode, "unlock", unlock)
+
+
+@mutation("", logs=True)
+def serves_before_it_has_read_the_end(patch: Patch) -> None:
+    async def catch_up(_self: Standby, _term: Term, _log: Log) -> None:
+        return
+
+    patch.set(Standby, "_catch_up", catch_up)
+
+
+@mutation("", logs=True)
+def goes_by_the_lock_alone(patch: Patch) -> None:
+    """A consumer that slept commits over the one that took its place."""
+
+    def committed(
+        self: ConsumerState, offset: int, *, by: ConsumerState, name: str, now_ms: int
+    ) -> ConsumerState:
+        assert by.incarnation
+        assert name
+        return replace(self, position=max(self.position, offset), updated_ms=now_ms)
+
+    patch.set(ConsumerState, "committed", committed)
+
+
+@mutation("", logs=True)
+def moves_a_consumer_back(patch: Patch) -> None:
+    honest = ConsumerState.committed
+
+    def committed(
+        self: ConsumerState, offset: int, *, by: ConsumerState, name: str, now_ms: int
+    ) -> ConsumerState:
+        return replace(honest(self, offset, by=by, name=name, now_ms=now_ms), position=offset)
+
+    patch.set(ConsumerState, "committed", committed)

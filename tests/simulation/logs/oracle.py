@@ -105,6 +105,16 @@ class ConsumerHistory:
     """(process, its epoch, epoch when it began to commit) of each that moved the position."""
 
 
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """An end of the log that a reader was told."""
+
+    who: str
+    acknowledged: int
+    """Offset after the last record that was acknowledged when it asked."""
+    end: int
+
+
 @dataclass(slots=True, eq=False)
 class LogHistory:
     """All promises about one incarnation of a log."""
@@ -123,6 +133,7 @@ class LogHistory:
     records: dict[int, Seen] = field(default_factory=dict)
     """By offset, as first seen."""
     readings: list[Reading] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
     truncated: int = 0
     """Highest offset that anybody asked to truncate before."""
     sealed: int | None = None
@@ -146,6 +157,11 @@ class LogHistory:
     def end(self) -> int:
         """Offset after the last record that anybody knows to be committed."""
         return max(self.records, default=self.manifest.trim_offset - 1) + 1
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Offset after the last record that was acknowledged by now."""
+        return max((append.offset for append in self.acknowledged), default=-1) + 1
 
     @property
     def was_fenced(self) -> bool:
@@ -271,6 +287,9 @@ class LogOracle:
     def read(self, incarnation: str, reading: Reading, seen: Seen) -> None:
         reading.reads.append(seen)
         self._see(self.history(incarnation), seen)
+
+    def barrier(self, incarnation: str, who: str, acknowledged: int, end: int) -> None:
+        self.history(incarnation).barriers.append(Barrier(who, acknowledged, end))
 
     def stopped(self, incarnation: str, reading: Reading, *, failure: str) -> None:
         reading.failure = failure

@@ -14,6 +14,9 @@ from tests.simulation.logs.profile import LogProfile
 
 POLL_S: Final = 0.5
 RETRY_S: Final = 0.3
+BARRIERS: Final = 0.15
+"""How probably a reader asks for a barrier between two batches."""
+BARRIER_S: Final = 2.0
 
 
 class Tailer:
@@ -24,6 +27,8 @@ class Tailer:
         """Once nothing is appended any more: the offset to read up to."""
         self.fixed_start: Start | None = None
         self.reading: Reading | None = None
+        self._barrier = 0
+        """How far this reading must come, by what it was told."""
         self._profile = profile
         self._random = process.world.scheduler.random
 
@@ -60,9 +65,10 @@ class Tailer:
     async def _read(self, reader: Reader) -> bool:
         """Read until the reader fails, is given up, or came to the target; return the last."""
         start, self.reading = reader.position, None
-        batches = 0
+        batches = self._barrier = 0
         while True:
-            if self.target is not None and reader.position >= self.target:
+            wanted = None if self.target is None else max(self.target, self._barrier)
+            if wanted is not None and reader.position >= wanted:
                 self.process.mark("reader_reached_end")
                 return True
             if reader.at_end:
@@ -106,6 +112,25 @@ class Tailer:
                 self.process.note(f"reads {self.name} {records[0].offset}..{records[-1].offset}")
                 self.process.mark("records_read")
                 await asyncio.sleep(self._random.choice(self._profile.reader_pauses_s))
+                if self._random.random() < BARRIERS:
+                    await self._ask(reader)
+
+    async def _ask(self, reader: Reader) -> None:
+        """Ask for a barrier; the reader must come to it."""
+        history = self._history(reader)
+        acknowledged = history.acknowledged_end
+        try:
+            end = await reader.barrier(timeout_s=BARRIER_S)
+        except LogError as error:
+            if not error.retryable and not isinstance(error, NoSuchLog):
+                raise
+            self._failed(error)
+            return
+        self.process.mark("barrier_reached")
+        self.process.note(f"barrier of {self.name}: {end}")
+        logs = self.process.world.logs
+        logs.barrier(history.incarnation, self.process.name, acknowledged, end)
+        self._barrier = max(self._barrier, end)
 
     def _stop(self, reader: Reader, start: int, failure: str) -> None:
         history = self._history(reader)

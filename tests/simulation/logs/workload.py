@@ -36,6 +36,8 @@ HEALED_S_MAX: Final = 300.0
 STEPS_MAX: Final = 400_000
 TRIES_MAX: Final = 15
 RETRY_S: Final = 1.0
+HASTY: Final = ("lives", "lives", "crashes", "pauses")
+"""What happens to administrators, by lot."""
 LEADERS_MAX: Final = 12
 """Processes that lead a log one after the other, as others crash."""
 
@@ -174,6 +176,7 @@ class LogSimulation:
         exclusive = self.profile.exclusive
         client = ConsumingClient(process, name, "shop", self.profile, exclusive=exclusive)
         self._tailers.append(client)
+        self._doom(process, ("lives", "lives", "pauses"), calls_max=60)
         process.run(client.run())
         if self.scheduler.chance(0.3):
             self._while_faulty(self._random.uniform(0.0, 3.0), partial(self._crash, process, name))
@@ -185,18 +188,28 @@ class LogSimulation:
 
     def _administer(self, who: str, name: str) -> None:
         process = self.world.process(who)
+        self._doom(process, HASTY, calls_max=12)
         process.run(administration.truncate(process, name))
 
     def _delete_some_log(self) -> None:
         process = self.world.process("deleter")
+        self._doom(process, HASTY, calls_max=12)
         name = self._random.choice(self._names)
         process.run(_ignoring(administration.delete(process, name)))
-        if self.scheduler.chance(0.3):
-            at_s = self._random.uniform(0.0, 0.3)
-            self.scheduler.after(at_s, process.crash)
+
+    def _doom(self, process: Process, fates: tuple[str, ...], calls_max: int) -> None:
+        """Let something happen to a process that does not lead, at one of its calls."""
+        process.on_call = Doom(
+            process,
+            self._random.choice(fates),
+            1 + self._random.randrange(calls_max),
+            opening=lambda: False,
+            on_crash=lambda _: None,
+        )
 
     def _seal_some_log(self) -> None:
         process = self.world.process("sealer")
+        self._doom(process, HASTY, calls_max=12)
         process.run(_ignoring(administration.seal(process, self._random.choice(self._names))))
 
     def _sweep(self) -> None:

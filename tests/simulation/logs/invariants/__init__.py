@@ -6,6 +6,7 @@
 | offsets_are_dense | acknowledged in order, without a gap, never two records at one offset |
 | one_history_for_all_readers | what one was given at an offset everybody is, once |
 | readers_go_forward | a reader never moves back or skips, and never fails for good |
+| barriers_cover_acknowledgements | a barrier is not below what was acknowledged before it |
 | refused_records_never_appear | "certainly not appended" is certain |
 | one_writer_acknowledges | after an open nothing is acknowledged that an earlier writer got later |
 | segment_numbers_are_used_once | one ledger per number; epochs grow |

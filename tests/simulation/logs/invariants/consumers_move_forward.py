@@ -1,7 +1,7 @@
 """A named consumer's position never moves back, and only over records that it was given.
 
 Or that were trimmed. Its epoch never falls; in an epoch of an exclusive one a single process
-commits.
+commits, and none of an epoch that was over when it began to.
 """
 
 from itertools import pairwise
@@ -31,8 +31,10 @@ def broken(history: LogHistory) -> str | None:
 
 def _shared(history: LogHistory, key: str, consumer: ConsumerHistory) -> str | None:
     exclusive = {state.epoch for state in consumer.states if state.exclusive}
-    for who, epoch in history.new(f"{key} commits", consumer.committed):
-        others = [other for other, at in consumer.committed if at == epoch and other != who]
+    for who, epoch, began_in in history.new(f"{key} commits", consumer.committed):
+        if epoch < began_in:
+            return f"{who} of epoch {epoch} committed to {consumer.name} in epoch {began_in}"
+        others = [other for other, at, _ in consumer.committed if at == epoch and other != who]
         if others and epoch in exclusive:
             return f"{who} and {others[0]} both committed in epoch {epoch} of {consumer.name}"
     return None

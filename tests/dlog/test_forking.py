@@ -1,0 +1,76 @@
+"""A process that uses logs forks. Real bookies, because fakes survive what gRPC does not."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlog.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+PROGRAM = """
+import os, signal, sys
+from dlog import Log, LogError
+
+def attempt(work):
+    try:
+        return work()
+    except LogError as error:
+        return type(error).__name__
+
+def in_child(work):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a child that hangs is a failure, not a hanging test
+        os.write(writing, str(attempt(work)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    print(os.read(reading, 1000).decode(), flush=True)
+
+uri = sys.argv[1]
+def opens():
+    with Log.open("from a child", uri=uri) as log:
+        return log.append(b"x").offset
+
+in_child(opens)  # before this process has connected
+log = Log.open("log", uri=uri)
+log.append(b"a")
+reader = Log.tail("log", uri=uri)
+next(reader)
+in_child(lambda: log.append(b"b"))
+in_child(lambda: log.append_many([b"b"]))
+in_child(lambda: log.flush())
+in_child(lambda: log.close())
+in_child(lambda: next(reader))
+in_child(opens)
+print(log.append(b"c").offset)
+log.close()
+reader.close()
+"""
+
+
+def test_children_get_a_clear_error_or_work_and_never_hang(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        async with asyncio.timeout(60), LocalCluster(tmp_path, bookies=3) as cluster:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", PROGRAM, cluster.uri],
+                capture_output=True,
+                text=True,
+                timeout=50,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+    assert asyncio.run(scenario()).split() == [
+        "0",
+        *["UsedAfterFork"] * 5,
+        "ForkedAfterConnecting",
+        "1",
+    ]
