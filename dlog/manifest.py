@@ -84,6 +84,8 @@ class Manifest:
     deleting: tuple[LedgerId, ...] = ()
     sealed: bool = False
     """Ended for good: nobody may append any more."""
+    renames: int = 0
+    """How often the log got another name."""
     dropped: bool = False
     """Being deleted: nobody may open it any more."""
     epoch: int = 0
@@ -111,6 +113,11 @@ class Manifest:
         listed = {segment.ledger_id for segment in self.segments}
         assert len(listed) == len(self.segments), "a ledger is listed twice"
         assert listed.isdisjoint(self.deleting), "a listed ledger waits for deletion"
+
+    @property
+    def life(self) -> str:
+        """The incarnation, and how often it was renamed: what versions of a node belong to."""
+        return f"{self.incarnation}-{self.renames}" if self.renames else self.incarnation
 
     @property
     def last(self) -> Segment | None:
@@ -248,6 +255,7 @@ class Manifest:
             trimmed_txid=None if self.trimmed_txid == NO_TXID else self.trimmed_txid,
             sealed=self.sealed,
             dropped=self.dropped,
+            renames=self.renames,
             epoch=self.epoch,
             owner=self.owner,
             settings=_encode_settings(self.settings),
@@ -292,6 +300,7 @@ class Manifest:
                 deleting=tuple(LedgerId(x) for x in node.deleting),
                 sealed=node.sealed,
                 dropped=node.dropped,
+                renames=node.renames,
                 epoch=epoch,
                 owner=node.owner,
             )

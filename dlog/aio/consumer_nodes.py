@@ -118,7 +118,7 @@ class ConsumerNode:
             if manifest.dropped or manifest.incarnation != state.log_incarnation:
                 raise NoSuchLog(self.log)
             try:
-                guard = await manifests.guard(state.log_incarnation, version)
+                guard = await manifests.guard(manifest.life, version)
                 for made in (
                     CreateOp(consumers_path(self.log)),
                     CreateOp(self.path, encode(state)),

@@ -43,10 +43,10 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         await delete_listed(ledgers, node, manifest)
         found, version = await node.read()
         if found.incarnation == manifest.incarnation:
-            await node.mark(found.incarnation, version)
-            own = CheckOp(node.mark_of(found.incarnation))
+            await node.mark(found.life, version)
+            own = CheckOp(node.mark_of(found.life))
             await delete_consumers(ledgers.store, node.log, own)
             await forget_rename(ledgers.store, found.incarnation)
-            await node.delete(found.incarnation, version)
+            await node.delete(found.life, version)
     except (NoSuchLog, BadVersion):
         return  # somebody else finishes it too

@@ -402,7 +402,7 @@ class Log:
         if isinstance(before, int):
             target = before
         else:
-            node = ManifestNode(self._ledgers.store, self.name)
+            node = self._writer.node
             target = await trim_target(self._ledgers, node, keep, now_ms=now_ms)
         await self._writer.truncate(target)
 
@@ -414,7 +414,7 @@ class Log:
         try:
             own = self._writer.own_ledgers
             await self._writer.close()
-            node = ManifestNode(self._ledgers.store, self.name)
+            node = self._writer.node
             await seal(
                 self._ledgers, node, now_ms=now_ms, incarnation=self._writer.incarnation, own=own
             )

@@ -1,14 +1,12 @@
 """The manifest of one log in the metadata store: read, edit by compare-and-swap, watch.
 
     /logs/<log>                            the manifest
-    /logs/<log>/incarnation-<incarnation>  empty; there as long as that incarnation is
+    /logs/<log>/incarnation-<life>   empty; there as long as the log is and has this name
 
 A node that is deleted and made again begins anew at version 0, so versions alone do not tell
 two logs of one name apart: a writer that slept meanwhile would overwrite the new log's manifest.
-Each write therefore checks, in one transaction, that its own incarnation is still there.
-
-A log that is renamed keeps its incarnation, and its versions begin anew as well. Who follows it
-gets versions that count the moves, too, so that none from before fits a node after one.
+Each write therefore checks, in one transaction, that its own incarnation is still there. A log
+that is renamed, and perhaps given back its old name, keeps its incarnation and begins a new life.
 """
 
 import secrets
@@ -28,9 +26,8 @@ from ledger.metastore.port import MetadataStore, Watch
 
 CONFLICTS_MAX: Final = 32
 LOST_REPLIES_MAX: Final = 3
-
-_MOVE: Final = 1 << 32
-"""Larger than any version of the store."""
+MOVES_MAX: Final = 16
+"""How often a log may be renamed while it is looked for."""
 
 
 class ManifestNode:
@@ -41,7 +38,6 @@ class ManifestNode:
         self.path = path_of(log)
         self._store = store
         self._followed: str | None = None
-        self._moves = 0
 
     def follow(self, incarnation: str) -> None:
         """Mean the log with *incarnation* from now on, whatever name it is given."""
@@ -51,29 +47,30 @@ class ManifestNode:
         """Return manifest and version. Raises `NoSuchLog`, `DamagedMetadata`.
 
         *fresh*: see all writes that were finished before the call, for one more round trip."""
-        place = self.path, self._moves
-        try:
-            found = await self._read(*place, fresh=fresh)
-        except NoSuchLog:
-            if not await self._moved_from(place[0]):
-                raise
-            return await self._read(self.path, self._moves, fresh=True)
-        other = self._followed not in {None, found[0].incarnation}
-        if other and await self._moved_from(place[0]):
-            return await self._read(self.path, self._moves, fresh=True)
-        return found
+        for _ in range(MOVES_MAX):
+            try:
+                found = await self._read(self.path, fresh=fresh)
+            except NoSuchLog:
+                found = None
+            if found is not None and self._followed in {None, found[0].incarnation}:
+                return found
+            if not await self._go_after():
+                if found is None:
+                    raise NoSuchLog(self.log)
+                return found
+            fresh = True
+        raise NoSuchLog(self.log, "it is renamed all the time")
 
-    async def _moved_from(self, path: str) -> bool:
-        """Go where the log that is followed has gone from *path*; return False if it has not."""
-        if self._followed is None:
-            return False
-        name = await newest_name(self._store, self._followed)
+    async def _go_after(self) -> bool:
+        """Go where the log that is followed is now; return False if it was never renamed."""
+        name = None
+        if self._followed is not None:
+            name = await newest_name(self._store, self._followed)
         if name is not None and name != self.log:
             self.log, self.path = name, path_of(name)
-            self._moves += 1
-        return self.path != path
+        return name is not None
 
-    async def _read(self, path: str, moves: int, *, fresh: bool) -> tuple[Manifest, int]:
+    async def _read(self, path: str, *, fresh: bool) -> tuple[Manifest, int]:
         if fresh:
             await self._store.sync(path)
         try:
@@ -82,7 +79,7 @@ class ManifestNode:
             raise NoSuchLog(self.log) from None
         if not found.value:  # made as the parent of something else
             raise NoSuchLog(self.log)
-        return Manifest.decode(found.value, path=path), found.version + moves * _MOVE
+        return Manifest.decode(found.value, path=path), found.version
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create the log; return what is stored. Raises `LogExists`.
@@ -95,7 +92,7 @@ class ManifestNode:
             made = CreateOp(self.path, manifest.encode(self.log))
             try:
                 await self._make_parent()
-                await self._store.multi([made, CreateOp(self.mark_of(manifest.incarnation))])
+                await self._store.multi([made, CreateOp(self.mark_of(manifest.life))])
             except NodeExists:
                 found, _ = await self.read()
                 if found.incarnation in tried:
@@ -112,12 +109,12 @@ class ManifestNode:
         """Compare and swap; return the new version.
 
         Raises `BadVersion`, and `NoSuchLog` also if another log has the name by now."""
-        mark = CheckOp(self.mark_of(manifest.incarnation))
-        swap = SetOp(self.path, manifest.encode(self.log), self._stored_version(version))
+        mark = CheckOp(self.mark_of(manifest.life))
+        swap = SetOp(self.path, manifest.encode(self.log), version)
         try:
             await self._store.multi([mark, swap])
         except NoSuchNode:
-            await self.mark(manifest.incarnation, version)
+            await self.mark(manifest.life, version)
             try:
                 await self._store.multi([mark, swap])
             except NoSuchNode:
@@ -147,59 +144,54 @@ class ManifestNode:
                 if lost == LOST_REPLIES_MAX:
                     raise
 
-    async def delete(self, incarnation: str, version: int) -> None:
-        """Delete the log. No error if it is gone already. Raises `BadVersion`."""
-        mark = DeleteOp(self.mark_of(incarnation))
-        node = DeleteOp(self.path, self._stored_version(version))
+    async def delete(self, life: str, version: int) -> None:
+        """Delete the log with this `Manifest.life`. No error if it is gone already.
+
+        Raises `BadVersion`."""
+        mark = DeleteOp(self.mark_of(life))
+        node = DeleteOp(self.path, version)
         with suppress(NoSuchNode):
             await self._store.multi([mark, node])
             return
         with suppress(NoSuchLog, NoSuchNode):
-            await self.mark(incarnation, version)
+            await self.mark(life, version)
             await self._store.multi([mark, node])
 
-    async def guard(self, incarnation: str, version: int) -> tuple[CheckOp, CheckOp]:
+    async def guard(self, life: str, version: int) -> tuple[CheckOp, CheckOp]:
         """Return what makes a transaction fail unless the log is this one, at this version.
 
         Raises `BadVersion`, `NoSuchLog`."""
-        await self.mark(incarnation, version)
-        return CheckOp(self.mark_of(incarnation)), CheckOp(self.path, version)
+        await self.mark(life, version)
+        return CheckOp(self.mark_of(life)), CheckOp(self.path, version)
 
     def watch(self) -> Watch:
         """Watch the manifest, where it is and where it goes."""
         return _ManifestWatch(self, self._store)
-
-    def _stored_version(self, version: int) -> int:
-        """Return what the store calls *version*. Raises `BadVersion` if the log moved since."""
-        moves, stored = divmod(version, _MOVE)
-        if moves != self._moves:
-            raise BadVersion(self.path, version)
-        return stored
 
     async def _make_parent(self) -> None:
         if await self._store.exists(LOGS_PATH) is None:
             with suppress(NodeExists):
                 await self._store.create(LOGS_PATH)
 
-    def mark_of(self, incarnation: str) -> str:
-        return f"{self.path}/incarnation-{incarnation}"
+    def mark_of(self, life: str) -> str:
+        """Return the path of the mark of a log's `Manifest.life`."""
+        return f"{self.path}/incarnation-{life}"
 
-    async def mark(self, incarnation: str, version: int) -> None:
+    async def mark(self, life: str, version: int) -> None:
         """Mark a log that a program made which did not mark them; nothing if it is marked.
 
         Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
-        if await self._store.exists(self.mark_of(incarnation)) is not None:
+        if await self._store.exists(self.mark_of(life)) is not None:
             return
         found, at = await self.read()
-        if found.incarnation != incarnation:
+        if not life.startswith(found.incarnation):
             raise NoSuchLog(self.log, "it was deleted, and another one has its name")
-        if at != version:
+        if found.life != life or at != version:  # it was renamed, or somebody wrote
             raise BadVersion(self.path, version)
-        made = CreateOp(self.mark_of(incarnation))
         try:
             with suppress(NodeExists):
-                check = CheckOp(self.path, self._stored_version(version))
-                await self._store.multi([check, made])
+                made = CreateOp(self.mark_of(life))
+                await self._store.multi([CheckOp(self.path, version), made])
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
 

@@ -10,6 +10,7 @@ incarnation (`ManifestNode.follow`), without losing or repeating a record. Open 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dlog.aio.consumer_nodes import consumer_names, consumers_path
 from dlog.aio.dropping import finish_drop
@@ -55,7 +56,7 @@ async def rename(
         check_living(manifest, node.log)
         incarnation = manifest.incarnation
         try:
-            await node.mark(incarnation, version)
+            await node.mark(manifest.life, version)
             await store.multi(await _ops(store, node, new, found, now_ms()))
             return
         except (BadVersion, NoSuchNode, NodeNotEmpty, NodeExists) as error:
@@ -96,10 +97,10 @@ async def _ops(
 ) -> list[Op]:
     """Return the whole transaction; parents are made before, and deleted after, what they hold."""
     manifest, version = found
-    incarnation = manifest.incarnation
+    renamed = replace(manifest, renames=manifest.renames + 1)
     made: list[Op] = [
-        CreateOp(new.path, manifest.encode(new.log)),
-        CreateOp(new.mark_of(incarnation)),
+        CreateOp(new.path, renamed.encode(new.log)),
+        CreateOp(new.mark_of(renamed.life)),
     ]
     gone: list[Op] = []
     old_parent, new_parent = consumers_path(node.log), consumers_path(new.log)
@@ -112,6 +113,6 @@ async def _ops(
             gone += [DeleteOp(f"{old}/{child}") for child in await store.children(old)]
             gone.append(DeleteOp(old, consumer.version))
         gone.append(DeleteOp(old_parent))
-    gone += [DeleteOp(node.mark_of(incarnation)), DeleteOp(node.path, version)]
-    remembered = await remembering(store, incarnation, new.log, now_ms=now_ms)
+    gone += [DeleteOp(node.mark_of(manifest.life)), DeleteOp(node.path, version)]
+    remembered = await remembering(store, manifest.incarnation, new.log, now_ms=now_ms)
     return [*made, *gone, *remembered]

@@ -138,6 +138,11 @@ class LogWriter:
         return self._incarnation
 
     @property
+    def node(self) -> ManifestNode:
+        """Of the log that is written, whatever its name is by now."""
+        return self._node
+
+    @property
     def own_ledgers(self) -> frozenset[LedgerId]:
         """The ledger that is appended to, and the next one if a roll has made it."""
         ledgers = (self._ledger, self._roller.unsealed[1])

@@ -39,6 +39,7 @@ class ManifestNode(_message.Message):
     TRIMMED_TXID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    RENAMES_FIELD_NUMBER: _builtins.int
     NUMBERS_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
@@ -65,6 +66,8 @@ class ManifestNode(_message.Message):
     """first segment of the last takeover; absent in old manifests"""
     owner: _builtins.str
     """who took it over last, for people to read"""
+    renames: _builtins.int
+    """how often the log got another name"""
     @_builtins.property
     def settings(self) -> Global___SettingsNode: ...
     @_builtins.property
@@ -116,6 +119,7 @@ class ManifestNode(_message.Message):
         trimmed_txid: _builtins.int | None = ...,
         epoch: _builtins.int | None = ...,
         owner: _builtins.str = ...,
+        renames: _builtins.int = ...,
         numbers: _abc.Iterable[_builtins.int] | None = ...,
         ledgers: _abc.Iterable[_builtins.int] | None = ...,
         created_ms: _abc.Iterable[_builtins.int] | None = ...,
@@ -129,7 +133,7 @@ class ManifestNode(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "records", b"records", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

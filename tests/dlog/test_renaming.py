@@ -2,15 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from dlog.aio import Log
+from dlog.aio.janitor import Janitor
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.renames import count_of_renames, newest_name
 from dlog.consumers import consumer_info, list_consumers
 from dlog.errors import InvalidName, LogExists, LostOwnership, NoSuchConsumer, NoSuchLog
 from dlog.namespace import (
+    audit_namespace,
     create_log,
     delete_log,
     list_logs,
@@ -36,7 +41,7 @@ async def test_a_renamed_log_is_the_same_log_under_another_name() -> None:
     await rename_log("a", "b/c", client=client)
     assert await list_logs(client=client) == ["b/c"]
     assert not await log_exists("a", client=client)
-    assert (await log_info("b/c", client=client)).manifest == before
+    assert (await log_info("b/c", client=client)).manifest == replace(before, renames=1)
     assert await _values(client, "b/c") == [b"x"]
     async with await Log.open("b/c", client=client) as log:
         assert (await log.append(b"y")).offset == 1
@@ -245,3 +250,89 @@ async def test_of_two_renames_at_once_one_wins() -> None:
 async def _values(client: FakeLedgers, log: str) -> list[bytes]:
     reader = await Log.tail(log, client=client, follow=False)
     return [record.value async for record in reader]
+
+
+class _RandomTrouble(FaultyStore):
+    """Loses some transactions and some answers to them."""
+
+    def __init__(self, store: MemoryStore, random: Random) -> None:
+        super().__init__(store)
+        self._random = random
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        luck = self._random.random()
+        if luck > 0.1:
+            await super().multi(ops)
+        if luck < 0.25:
+            raise MetadataUnavailable(self.uri, "multi", 0.1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@asynchronous
+async def test_whatever_comes_between_a_log_that_is_renamed_all_the_time_loses_nothing(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    cluster = FakeCluster()
+    client = cluster.client()
+    troubled = cluster.client(_RandomTrouble(MemoryStore("memory://fake", "fake"), random))
+    log = await Log.open("n0", client=client)
+    reader = await Log.tail("n0", client=client)
+    janitor = Janitor(troubled)
+    done = asyncio.Event()
+
+    async def write() -> None:
+        for index in range(300):
+            assert (await log.append(b"%d" % index)).offset == index
+            if random.random() < 0.1:
+                await log.roll()
+            if random.random() < 0.2:
+                await asyncio.sleep(0)
+        done.set()
+
+    async def rename() -> None:
+        renames = 0
+        while not done.is_set() or renames < 5:
+            (name,) = await list_logs(client=client)
+            with suppress(MetadataUnavailable, LogExists):  # by a try that was not answered
+                await rename_log(name, f"n{random.randrange(5)}x{renames}", client=troubled)
+                renames += 1
+            for _ in range(random.randrange(20)):
+                await asyncio.sleep(0)
+
+    async def look_after() -> None:
+        while not done.is_set():
+            with suppress(MetadataUnavailable):
+                assert (await janitor.run_once()).orphans == ()
+
+    async def read() -> list[bytes]:
+        return [record.value async for record in reader]
+
+    reading = asyncio.ensure_future(read())
+    await asyncio.gather(write(), rename(), look_after())
+    await log.seal()
+    assert await reading == [b"%d" % index for index in range(300)]
+    assert (await audit_namespace(client=client)).healthy
+    assert cluster.deleted == []
+
+
+@asynchronous
+async def test_a_version_from_before_does_not_fit_a_log_that_was_given_its_old_name_back() -> None:
+    """Its node was made anew and counts from 0 again, up to the version that a sleeper knows."""
+    client = FakeCluster().client()
+    async with await Log.open("a", client=client) as log:
+        for _ in range(9):
+            await log.append(b"x")
+    sleeper = ManifestNode(client.store, "a")
+    manifest, version = await sleeper.read()
+    await rename_log("a", "b", client=client)
+    await rename_log("b", "a", client=client)
+    for offset in range(1, version + 1):
+        await truncate_log("a", before=offset, client=client)
+    current, at = await ManifestNode(client.store, "a").read()
+    assert at == version
+    with pytest.raises(BadVersion):
+        await sleeper.write(manifest, version)
+    assert (await sleeper.read())[0] == current
+    with pytest.raises(BadVersion):
+        await sleeper.delete(manifest.life, version)

@@ -69,7 +69,54 @@ class LogProfile:
 
 
 def draw(random: Random) -> LogProfile:
-    """Return the next world."""
+    """Return the next world: of any kind, or one of two that are made to hurt."""
+    profile = _any_world(random)
+    kind = random.random()
+    if kind < 0.2:
+        return _made_anew(profile, random)
+    if kind < 0.4:
+        return _taken_over(profile, random)
+    return profile
+
+
+def _made_anew(profile: LogProfile, random: Random) -> LogProfile:
+    """One log, deleted and made again all the time, and processes that sleep meanwhile."""
+    calm = replace(profile.floor.weather, loss=0.0, slow=0.0, slow_link=0.0)
+    return replace(
+        profile,
+        floor=replace(profile.floor, weather=calm, faults=random.randrange(3)),
+        logs=1,
+        candidates=random.choice((2, 3)),
+        bursts=(0, 1, 3),
+        thinks_s=random.choice(((0.0, 0.1), (0.0, 0.5))),
+        pauses_s=(0.0, 0.01, 0.1),
+        truncates=random.choice((0.0, 0.1, 0.3)),
+        deletes=random.randrange(3, 9),
+        seals=random.choice((0, 0, 1)),
+        fates=("pauses", "pauses", "sleeps", "crashes"),
+        fate_calls=random.choice(((12,), (40,))),
+    )
+
+
+def _taken_over(profile: LogProfile, random: Random) -> LogProfile:
+    """Leaders that roll after every few records, and others who take over from them."""
+    return replace(
+        profile,
+        logs=1,
+        candidates=3,
+        settings=replace(profile.settings, roll_records=random.choice((1, 2, 3))),
+        bursts=random.choice(((5,), (1, 20))),
+        thinks_s=random.choice(((0.1,), (0.0, 0.5))),
+        pauses_s=random.choice(((0.0,), (0.0, 0.005, 0.02))),
+        elections=random.choice((0.0, 0.0, 0.5)),
+        standbys=0.0,
+        abandons=random.choice((0.0, 0.3)),
+        sweeps=random.choice((0, 3, 10)),
+        fates=random.choice((("lives",), ("lives", "pauses", "sleeps"))),
+    )
+
+
+def _any_world(random: Random) -> LogProfile:
     quorum = random.choice(QUORUMS)
     floor = draw_ledgers(random)
     floor = replace(
