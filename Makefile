@@ -27,7 +27,7 @@ help:
 	@echo '                       or those from a up to b'
 	@echo 'make mutations         known bugs, put back one at a time: how many seeds find each'
 	@echo 'make transcripts       write the golden transcripts of the protocol anew'
-	@echo 'make bench             how many entries a second the wire and a bookie take'
+	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make proto             generate the protobuf code again'
@@ -98,7 +98,7 @@ transcripts: $(STAMP)
 	$(PY) -m tests.transcripts
 
 bench: $(STAMP)
-	$(PY) -m benchmarks
+	$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 bench-bookie: $(STAMP)
 	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))

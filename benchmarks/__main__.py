@@ -1,5 +1,5 @@
-"""`python -m benchmarks` measures ledgers and logs; `benchmarks.wire` is for the wire alone."""
+"""`python -m benchmarks` measures logs; so do `.ledger`, `.bookie` and `.wire` what they say."""
 
-from benchmarks.ledger import run
+from benchmarks.logs.__main__ import main
 
-run()
+main()

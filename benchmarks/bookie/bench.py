@@ -1,16 +1,13 @@
 """What the measurements of one run share: the disk's figures, the sizes, the results."""
 
 import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.disk import DiskFigures
-from benchmarks.figures import Figure, percentile
+from benchmarks.results import Results
 from dlog.local.cluster import LocalCluster
 from ledger.ids import BookieId
 from ledger.transport.grpc import GrpcTransport
@@ -49,48 +46,12 @@ QUICK: Final = Sizes(
 
 
 @dataclass(slots=True)
-class Bench:
-    directory: Path
-    disk: DiskFigures
+class Bench(Results):
     sizes: Sizes
-    figures: list[Figure]
 
     def rate(self, name: str, bytes_per_s: float, *, aim_r: float | None = None) -> None:
         """Tell MB/s as a share of R/2: what is added is written to journal and entry log."""
-        share = bytes_per_s / (self.disk.bytes_per_s / 2)
-        aim = "" if aim_r is None else f">= {aim_r:g} R/2"
-        met = None if aim_r is None else share >= aim_r
-        self.figures.append(Figure(name, bytes_per_s / 1e6, "MB/s", share, "R/2", aim, met))
-
-    def latency(self, name: str, times: Sequence[float], *, aim_f: float | None = None) -> None:
-        for percent in (50, 99):
-            value = percentile(times, percent)
-            ratio = value / self.disk.sync_s
-            judged = aim_f is not None and percent == 50
-            aim = f"<= {aim_f:g} F" if judged else ""
-            met = ratio <= aim_f if aim_f is not None and judged else None
-            figure = Figure(f"{name} p{percent}", value * 1e3, "ms", ratio, "F", aim, met)
-            self.figures.append(figure)
-
-    def at_least(self, name: str, value: float, unit: str, aim: float) -> None:
-        met = value >= aim
-        self.figures.append(Figure(name, value, unit, value / aim, "aims", f">= {aim:,g}", met))
-
-    def at_most(self, name: str, value: float, unit: str, aim: float) -> None:
-        met = value <= aim
-        self.figures.append(Figure(name, value, unit, value / aim, "aims", f"<= {aim:,g}", met))
-
-    def note(self, name: str, value: float, unit: str) -> None:
-        self.figures.append(Figure(name, value, unit))
-
-    @contextmanager
-    def place(self) -> Iterator[Path]:
-        """Yield a new directory on the disk that is measured; it is removed in the end."""
-        path = Path(tempfile.mkdtemp(prefix="bench-bookie-", dir=self.directory))
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path)
+        self.share(name, bytes_per_s, copies=2, aim=aim_r)
 
 
 class OneBookie:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bookie.plot import svg
 from benchmarks.figures import Figure
+from benchmarks.plot import svg
 
 PROMISED = (
     "R: sequential durable writes",

@@ -1,0 +1,1 @@
+"""How fast logs are, and what they cost: `python -m benchmarks.logs`."""

@@ -1,0 +1,76 @@
+"""How fast logs are on three bookie processes of this machine, and what many of them cost.
+
+    python -m benchmarks.logs [--only SECTION ...] [--dir DIR] [--json FILE] [--quick]
+
+First the disk of DIR is measured, and again before each section; see `benchmarks.disk` for R
+and F, in which all else is told. Each section has a new cluster, whose metadata store is the
+embedded one. Prints a table, and keeps the same as JSON in FILE and as a drawing beside it.
+Where the time of an append goes is told in `appends.md`.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from benchmarks import ledger
+from benchmarks.disk import measure_disk
+from benchmarks.figures import print_table
+from benchmarks.logs.bench import QUICK, Bench, Sizes
+from benchmarks.logs.growing import many_logs, many_segments, many_writers
+from benchmarks.logs.speed import appends, catch_up, latency
+from benchmarks.logs.taking_over import takeover
+from benchmarks.results import keep
+
+SECTIONS: Final[dict[str, Callable[[Bench, ledger.Bench], Awaitable[None]]]] = {
+    "latency": latency,
+    "appends": appends,
+    "catch-up": catch_up,
+    "takeover": takeover,
+    "writers": many_writers,
+    "segments": many_segments,
+    "logs": many_logs,
+}
+
+
+async def measure(options: argparse.Namespace) -> Bench:
+    sizes = QUICK if options.quick else Sizes()
+    disk = measure_disk(options.dir, sizes.seconds / 2)
+    bench = Bench(options.dir, disk, disk.table(), sizes)
+    wanted = options.only or list(SECTIONS)
+    for together in [wanted] if options.quick else [[name] for name in wanted]:
+        with bench.place() as place:
+            async with ledger.running(place) as (cluster, client):
+                for name in together:
+                    bench.begin(name, sizes.seconds / 4)
+                    on = ledger.Bench(cluster, client, bench.disk, sizes.seconds, [])
+                    await SECTIONS[name](bench, on)
+    return bench
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.logs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
+    add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
+    add("--json", type=Path, default=Path("build/bench-logs.json"), help="where to keep it")
+    add("--quick", action="store_true", help="very little of each, to see that it works")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    options.dir.mkdir(parents=True, exist_ok=True)
+    bench = asyncio.run(measure(options))
+    print_table(bench.figures)
+    keep(bench.figures, asdict(bench.sizes), options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What the measurements of logs share: sizes and results; clusters are `benchmarks.ledger`'s."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.ledger import LONE_MAX
+from benchmarks.results import Results
+from dlog.aio import Log
+
+COPIES: Final = 6
+"""How often each byte is written: three copies, in journal and entry log."""
+RECORD_BYTES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    seconds: float = 3.0
+    """For each rate and each latency."""
+    takeover_bytes: int = 1_000_000_000
+    logs_written: int = 1000
+    """By one process at the same time."""
+    segments: tuple[int, ...] = (10, 100, 1000, 10_000)
+    logs: tuple[int, ...] = (10, 100, 1000, 10_000)
+    samples: int = 9
+    """Of what is measured once at a time: opening, rolling, listing."""
+
+
+QUICK: Final = Sizes(
+    seconds=0.1, takeover_bytes=2_000_000, logs_written=5, segments=(3, 30), logs=(3, 8), samples=1
+)
+
+
+@dataclass(slots=True)
+class Bench(Results):
+    sizes: Sizes
+
+
+async def lone_times(log: Log, seconds: float) -> list[float]:
+    """Return how long appends of 100 B took, one at a time."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end and len(times) < LONE_MAX:
+        await log.append(bytes(RECORD_BYTES))
+        times.append(time.perf_counter() - began)
+    return times

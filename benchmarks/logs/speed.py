@@ -1,0 +1,62 @@
+"""One writer and one reader of one log: rates against R/6 and aims, latencies in F."""
+
+from typing import Final
+
+from benchmarks import ledger
+from benchmarks.figures import percentile
+from benchmarks.logs.bench import COPIES, RECORD_BYTES, Bench
+
+_RECORDS_PER_S_AIM: Final = 300_000
+_SHARE_AIM: Final = 0.6
+_LONE_AIM_F: Final = 6.0
+_CATCH_UP_AIM: Final = 500_000
+
+
+async def latency(bench: Bench, on: ledger.Bench) -> None:
+    """Append one record at a time, and see when another client's tail has it."""
+    alone = await ledger.lone_appends(on)
+    bench.latency("lone append of 100 B, aio", alone, aim_f=_LONE_AIM_F)
+    seconds = bench.sizes.seconds
+    times = await ledger.in_thread(ledger.lone_sync_appends, on.cluster.uri, seconds)
+    bench.latency("lone synchronous append of 100 B", times, aim_f=_LONE_AIM_F)
+    tailed = await ledger.tailed(on)
+    bench.latency("append until tailed", tailed)
+    aim = 2 * percentile(alone, 50) * 1e3
+    bench.at_most(
+        "append until tailed, twice a lone append", percentile(tailed, 50) * 1e3, "ms", aim
+    )
+
+
+async def appends(bench: Bench, on: ledger.Bench) -> None:
+    """Append with `append_async` as fast as it goes, on an event loop and from a thread."""
+    for size, label in ((RECORD_BYTES, "100 B"), (1000, "1 KB")):
+        rates = {
+            "append_async, aio": await ledger.aio_appends(on, f"aio {size}", size),
+            "append_async, threads": await ledger.in_thread(
+                ledger.sync_appends, on.cluster.uri, f"sync {size}", size, bench.sizes.seconds
+            ),
+            "append_many_async, aio": await ledger.aio_appends_many(on, f"many {size}", size),
+        }
+        for kind, per_s in rates.items():
+            name = f"appends of {label}, {kind}"
+            if size == RECORD_BYTES:
+                bench.at_least(f"{name}: records", per_s, "/s", _RECORDS_PER_S_AIM)
+                bench.share(name, per_s * size, copies=COPIES)
+            else:
+                bench.note(f"{name}: records", per_s, "/s")
+                bench.share(name, per_s * size, copies=COPIES, aim=_SHARE_AIM)
+
+
+async def catch_up(bench: Bench, on: ledger.Bench) -> None:
+    """Write a log, then read it from its start, with what the machine has in its caches."""
+    for size, label in ((RECORD_BYTES, "100 B"), (1000, "1 KB")):
+        await ledger.aio_appends_many(on, f"read {size}", size)
+        kinds = {"chunks": ledger.chunks_read, "records": ledger.records_read}
+        for kind, read in kinds.items():
+            per_s = await read(on.client, f"read {size}")
+            name = f"catch-up of {label}, as {kind}"
+            if size == RECORD_BYTES:
+                bench.at_least(f"{name}: records", per_s, "/s", _CATCH_UP_AIM)
+            else:
+                bench.note(f"{name}: records", per_s, "/s")
+            bench.note(name, per_s * size / 1e6, "MB/s")

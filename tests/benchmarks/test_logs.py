@@ -1,0 +1,75 @@
+"""The benchmark of logs runs from end to end; what it measures is not judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import Figure
+from benchmarks.results import keep
+
+PERCENTILES = ("p50", "p99")
+PROMISED = (
+    "R: sequential durable writes",
+    "F: fdatasync of 4 KiB",
+    *(f"lone append of 100 B, aio {percent}" for percent in PERCENTILES),
+    *(f"lone synchronous append of 100 B {percent}" for percent in PERCENTILES),
+    *(f"append until tailed {percent}" for percent in PERCENTILES),
+    *(
+        f"{what} of {size}, {how}"
+        for what, hows in (
+            ("appends", ("append_async, aio", "append_async, threads", "append_many_async, aio")),
+            ("catch-up", ("as chunks", "as records")),
+        )
+        for size in ("100 B", "1 KB")
+        for how in hows
+    ),
+    "takeover, cold last segment of 0.002 GB",
+    "5 logs written by one process: appends of 100 B",
+    "5 logs written by one process: memory of each",
+    *(
+        f"{count}: {what}"
+        for count in ("3 segments", "30 segments")
+        for what in ("manifest", "open one", "lone append p50", "roll", "begin to tail at the end")
+    ),
+    *(
+        f"{count}: {what}"
+        for count in ("3 logs", "8 logs")
+        for what in ("create one more p50", "list all", "open one", "lone append p50")
+    ),
+)
+
+
+@pytest.mark.integration
+def test_a_quick_run_tells_every_figure_and_leaves_nothing_but_them(tmp_path: Path) -> None:
+    kept, data = tmp_path / "kept" / "figures.json", tmp_path / "data"
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--dir", str(data), "--json", str(kept)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert run.returncode == 0, run.stderr
+    told = json.loads(kept.read_text())["figures"]
+    names = [figure["name"] for figure in told]
+    for wanted in PROMISED:
+        assert wanted in names or any(name.startswith(wanted) for name in names), wanted
+    assert len(set(names)) == len(names)
+    assert all(figure["value"] >= 0 for figure in told)
+    assert all(name in run.stdout for name in names)
+    assert kept.with_suffix(".svg").read_text().startswith("<svg")
+    assert not list(data.iterdir())
+
+
+def test_what_is_kept_tells_the_machine_and_its_load_beside_the_figures(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "kept.json"
+    keep([Figure("rate", 2.0, "/s", 0.5, "aims", ">= 4", False)], {"seconds": 1.0}, path)
+    told = json.loads(path.read_text())
+    assert told["figures"][0]["name"] == "rate"
+    assert told["sizes"] == {"seconds": 1.0}
+    assert told["processors"] >= 1
+    assert told["load_after"] >= 0
+    assert ">rate</text>" in path.with_suffix(".svg").read_text()
