@@ -22,6 +22,8 @@ from tests.integration.test_bookie_chaos import BOOKIE, KEY, SmallBookie, frame_
 
 WAIT_S: Final = 20.0
 RUN: Final = 20
+SLOWLY_S: Final = 0.02
+"""Between adds, so that the disk is asked before the reserve of recovery adds is used up."""
 BALLAST_STEP: Final = 64 * 1024
 
 
@@ -61,11 +63,11 @@ class Scene:
             self.acked[ledger_id].update(dict.fromkeys(entries))
         return status
 
-    async def add_until(self, ledger_id: LedgerId, *wanted: Status) -> Status:
+    async def add_until(self, ledger_id: LedgerId, *wanted: Status, pause_s: float = 0.0) -> Status:
         async with asyncio.timeout(WAIT_S):
             while (status := await self.add(ledger_id)) not in wanted:
                 assert self.process.popen.poll() is None, self.process.output()
-                await asyncio.sleep(0 if status is Status.OK else 0.05)
+                await asyncio.sleep(pause_s if status is Status.OK else 0.05)
             return status
 
     async def fence(self, ledger_id: LedgerId) -> None:
@@ -127,9 +129,9 @@ class Scene:
 
 
 async def fills_up_slowly(scene: Scene) -> None:
-    scene.fill(left_bytes=6 << 20)
+    scene.fill(left_bytes=4 << 20)
     ledger_id = await scene.new_ledger()
-    await scene.add_until(ledger_id, Status.READ_ONLY)
+    await scene.add_until(ledger_id, Status.READ_ONLY, pause_s=SLOWLY_S)
     told(f"read-only after {len(scene.acked[ledger_id])} entries")
     await scene.is_registered(read_only=True)
     other = await scene.new_ledger()
