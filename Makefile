@@ -108,7 +108,7 @@ chaos-ledger: $(STAMP)
 	    $(PY) -m pytest -s tests/integration/test_ledger_faults.py
 
 # First real processes for CHAOS_S, then the engine on simulated disks: every crash point, every damaged byte,
-# and MODEL_S of calls in any order. About 45 minutes on one core besides.
+# and MODEL_S of calls in any order. About half an hour on one core besides.
 chaos-bookie: $(STAMP)
 	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),600) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
 	    $(PY) -m pytest -s tests/integration/test_bookie_chaos.py tests/integration/test_bookie_full_disk.py
