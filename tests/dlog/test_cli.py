@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app, bookie_main
 from dlog.cli.output import json_bytes, shown_bytes, shown_time
-from dlog.cli.records import parse_start
 from dlog.cli.running import run
+from dlog.cli.values import parse_start
 from dlog.position import DLSN, Txid
 from ledger.errors import NoSuchLedger
 
