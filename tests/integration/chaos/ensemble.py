@@ -70,9 +70,12 @@ class Ensemble:
         return f"zk://{','.join(server.hosts for server in self.servers)}{root}"
 
     async def start(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for server in self.servers:
-                group.create_task(server.start())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for server in self.servers:
+                    group.create_task(server.start())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop() for server in self.servers))

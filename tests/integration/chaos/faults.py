@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from tests.integration.chaos.ensemble import Ensemble
+from dlog.local.bookie_process import BookieProcess
+from tests.integration.chaos.ensemble import Ensemble, Server
 from tests.integration.chaos.places import Place
 from tests.integration.chaos.processes import Cluster, Member
 
@@ -34,7 +35,6 @@ class Stage(Protocol):
 @dataclass(slots=True)
 class Fault:
     kind: str
-    target: str
     begin: float
     end: float = 0.0
     resumed: float = 0.0
@@ -62,6 +62,11 @@ async def _stopped(pid_signal: Callable[[signal.Signals], None], name: str) -> A
         yield name
     finally:
         pid_signal(signal.SIGCONT)
+
+
+def _signal(process: BookieProcess | Server, number: signal.Signals) -> None:
+    if process.running:
+        os.kill(process.pid, number)
 
 
 def _writer(stage: Stage, random: Random, *, leading: bool) -> Member:
@@ -124,7 +129,7 @@ async def kill_all_bookies(stage: Stage, random: Random) -> AsyncIterator[str]:
 
 def stop_bookie(stage: Stage, random: Random) -> Making:
     process = random.choice(stage.cluster.processes)
-    return _stopped(lambda number: os.kill(process.pid, number), process.name)
+    return _stopped(lambda number: _signal(process, number), process.name)
 
 
 def cut_bookie(stage: Stage, random: Random) -> Making:
@@ -146,7 +151,7 @@ def zookeeper(mode: str, how: str) -> Maker:
                 yield server.place.name
                 await server.start()
             case "stop":
-                async with _stopped(lambda number: os.kill(server.pid, number), "") as _:
+                async with _stopped(lambda number: _signal(server, number), "") as _:
                     yield server.place.name
             case _:
                 async with _cut(server.place, "") as _:
@@ -179,6 +184,15 @@ class Kinds:
 
     appends: dict[str, Maker] = field(default_factory=dict)
     readers: dict[str, Maker] = field(default_factory=dict)
+
+
+def together(kind: str, other: str) -> bool:
+    """Return True iff two faults may be on at once: not two of bookies, for instance."""
+    return _whose(kind) != _whose(other)
+
+
+def _whose(kind: str) -> str:
+    return next((each for each in ("ZooKeeper", "bookie", "reader") if each in kind), "writer")
 
 
 def kinds(*, zookeepers: int, cuts: bool) -> Kinds:

@@ -17,7 +17,7 @@ from dlog.settings import LogSettings
 from ledger import LedgerClient, Quorum
 from ledger.errors import LogError
 from tests.integration.chaos.ensemble import Ensemble
-from tests.integration.chaos.faults import Fault, Maker, kinds
+from tests.integration.chaos.faults import Fault, Maker, kinds, together
 from tests.integration.chaos.history import History, Seen, seen_by
 from tests.integration.chaos.places import Places
 from tests.integration.chaos.processes import Cluster, Event, Member
@@ -26,6 +26,8 @@ from tests.integration.chaos.writer import LOG
 PROGRESS_S: Final = 60.0
 """In which an append must be acknowledged again, once a fault is over."""
 FINISH_S: Final = 90.0
+DOUBLE_SHARE: Final = 0.3
+"""Of faults that come with another one at the same time."""
 TRUNCATE_EVERY_S: Final = 2.0
 KEEP_RECORDS: Final = (1_500, 5_000, 20_000)
 POLL_S: Final = 0.02
@@ -202,19 +204,25 @@ class Stage:
         while not self._stop.is_set():
             if not deck:
                 deck = random.sample(sorted(makers), len(makers))
-            kind = deck.pop()
-            seconds = random.choice((random.uniform(0.1, 1.5), random.uniform(1.5, 7.0)))
-            fault = Fault(kind, "", time.monotonic())
+            drawn = [deck.pop()]
+            if deck and together(drawn[0], deck[-1]) and random.random() < DOUBLE_SHARE:
+                drawn.append(deck.pop())
+            fault = Fault(" and ".join(sorted(drawn)), time.monotonic())
             self.faults.append(fault)
-            async with makers[kind](self, random) as target:
-                fault.target = target
-                self.note(f"{kind}: {target}, for {seconds:.1f} s")
-                await self._pause(seconds)
+            async with asyncio.TaskGroup() as group:
+                for kind in drawn:
+                    seconds = random.choice((random.uniform(0.1, 1.5), random.uniform(1.5, 7.0)))
+                    group.create_task(self._make(kind, makers[kind], random, seconds))
             fault.end = time.monotonic()
-            self.happened[f"fault: {kind}"] += 1
             if name == "appends":
-                fault.resumed = await self._acknowledged_after(fault.end, f"{kind} of {target}")
+                fault.resumed = await self._acknowledged_after(fault.end, fault.kind)
             await self._pause(random.uniform(0.3, 1.5))
+
+    async def _make(self, kind: str, maker: Maker, random: Random, seconds: float) -> None:
+        async with maker(self, random) as target:
+            self.note(f"{kind}: {target}, for {seconds:.1f} s")
+            await self._pause(seconds)
+        self.happened[f"fault: {kind}"] += 1
 
     async def _acknowledged_after(self, since: float, what: str) -> float:
         """Return when the next append was acknowledged."""

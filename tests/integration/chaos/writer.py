@@ -114,6 +114,9 @@ class Candidate:
                 with suppress(NotPromoted):
                     await standby.resign()
                 self._next_offset = log.last_offset + 1
+            else:  # by its own clock; why, it is told a moment later
+                async with asyncio.timeout(RESOLVED_S):
+                    await standby.lost.wait()
         except LogError as error:
             say("trouble", error=f"{type(error).__name__}: {error}")
         finally:
