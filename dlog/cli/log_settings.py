@@ -43,7 +43,7 @@ def get(
         elif as_json:
             print_json({name: facts[name]})
         else:
-            sys.stdout.write(f"{facts[name]}\n")
+            sys.stdout.write(f"{_shown(facts[name])}\n")
 
     run(command())
 
@@ -84,4 +84,9 @@ def _show(facts: dict[str, int | float | str], *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        print_facts(facts)
+        print_facts({name: _shown(value) for name, value in facts.items()})
+
+
+def _shown(value: float | str) -> str:
+    """Return *value* as 'set' takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

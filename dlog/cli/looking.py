@@ -90,7 +90,9 @@ def count(
             if not read:
                 return facts
             records = key_bytes = value_bytes = 0
-            reader = await Log.tail(log, start=min(first, until), stop=until, client=client)
+            reader = await Log.tail(
+                log, start=min(first, until), stop=until, follow=False, client=client
+            )
             try:
                 with shown_bar(f"reading {log}") as tell:
                     async for chunk in reader.read_batches():
@@ -195,6 +197,7 @@ def chunk_facts(chunk: "Chunk", *, records: bool) -> dict[str, object]:
     from dlog.position import NO_TXID
 
     header = chunk.batch.header
+    times = chunk.batch.timestamps_ms()[chunk.skip : chunk.skip + chunk.take]
     facts: dict[str, object] = {
         "segment": chunk.segment,
         "entry": chunk.entry,
@@ -202,7 +205,8 @@ def chunk_facts(chunk: "Chunk", *, records: bool) -> dict[str, object]:
         "next_offset": chunk.end,
         "records": chunk.take,
         "first_slot": chunk.skip,
-        "timestamp_ms": header.base_timestamp_ms,
+        "first_timestamp_ms": times[0],
+        "last_timestamp_ms": times[-1],
         "first_txid": None if header.first_txid == NO_TXID else header.first_txid,
         "last_txid": None if header.last_txid == NO_TXID else header.last_txid,
         "codec": header.codec.name.lower(),
@@ -223,7 +227,7 @@ def _show_chunk(chunk: "Chunk", *, records: bool) -> None:
         f"{chunk.segment}:{chunk.entry}:{chunk.skip}",
         chunk.begin,
         chunk.take,
-        shown_time(header.base_timestamp_ms),
+        shown_time(chunk.batch.timestamps_ms()[chunk.skip]),
         txids,
         facts["codec"],
         header.stored_bytes,

@@ -32,6 +32,8 @@ def test_settings_are_changed_and_shown(shell: CliShell) -> None:
     assert shell.run("log", "settings", "get", "changed", "codec") == "zstd\n"
     assert shell.json("log", "settings", "get", "changed", "codec") == {"codec": "zstd"}
     assert "roll_bytes" in shell.run("log", "settings", "get", "changed")
+    waits = "retention_waits_for_consumers"
+    assert shell.run("log", "settings", "get", "changed", waits) == "true\n", "as 'set' takes it"
     assert shell.json("log", "show", "changed")["settings"] == found
 
 

@@ -178,6 +178,7 @@ def test_a_dump_shows_each_entry_once(shell: CliShell) -> None:
     assert {each["segment"] for each in entries} == {1, 2, 3}
     assert entries[0]["codec"] == "none"
     assert entries[0]["first_txid"] == 0
+    assert (entries[0]["first_timestamp_ms"], entries[-1]["last_timestamp_ms"]) == (0, 29000)
     assert entries[-1]["last_txid"] == 290
     lines = shell.run("log", "dump", "many").splitlines()
     assert len(lines) == 1 + len(entries)
