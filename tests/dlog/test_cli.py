@@ -1,6 +1,7 @@
 """The command line without a cluster: usage, errors, exit codes, how things are shown."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,24 @@ def test_each_command_takes_a_uri_and_most_speak_json(command: list[str]) -> Non
     output = dlog(*command, "--help").output
     assert "--uri" in output or command in WITHOUT_CLUSTER or works_on_files(output)
     assert "--json" in output or command in WITHOUT_JSON
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_documentation_names_each_command(command: list[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    if command[0] == "bookie":
+        command = ["bookie", "..."]  # those have a page of their own
+    assert f"`dlog {' '.join(command)}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_documentation_names_no_option_that_does_not_exist(command: list[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    words = f"| `dlog {' '.join(command)}"
+    lines = [line for line in text.splitlines() if line.startswith(words)]
+    told = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
+    shown = dlog(*command, "--help").output
+    assert [option for option in sorted(told) if option not in shown] == []
 
 
 def test_the_help_documents_the_exit_codes() -> None:
