@@ -39,6 +39,8 @@ class Fault:
     end: float = 0.0
     resumed: float = 0.0
     """When the next append was acknowledged."""
+    outage: float = 0.0
+    """The longest time without an acknowledgement that begins, or is, in between."""
 
 
 Making = AbstractAsyncContextManager[str]

@@ -29,7 +29,7 @@ FINISH_S: Final = 90.0
 DOUBLE_SHARE: Final = 0.3
 """Of faults that come with another one at the same time."""
 TRUNCATE_EVERY_S: Final = 2.0
-KEEP_RECORDS: Final = (1_500, 5_000, 20_000)
+KEEP_RECORDS: Final = (400, 3_000, 15_000)
 POLL_S: Final = 0.02
 WRITER: Final = "tests.integration.chaos.writer"
 READER: Final = "tests.integration.chaos.reader"
@@ -325,14 +325,17 @@ class Stage:
         if len(history.times) < 2:
             return
         history.times.sort()
-        print("longest write outages (s), by fault: count, median, worst")
-        outages: dict[str, list[float]] = {}
+        print("write outages (s), by fault: count, median, worst; worst after the fault was over")
+        by_kind: dict[str, list[Fault]] = {}
         for fault in self.faults:
             if fault.resumed:
-                took = history.longest_outage(fault.begin, fault.resumed)
-                outages.setdefault(fault.kind, []).append(took)
-        for kind, took_s in sorted(outages.items(), key=lambda item: -max(item[1])):
-            took_s.sort()
-            print(f"  {len(took_s):4} {took_s[len(took_s) // 2]:8.2f} {took_s[-1]:8.2f}  {kind}")
+                fault.outage = history.longest_outage(fault.begin, fault.resumed)
+                by_kind.setdefault(fault.kind, []).append(fault)
+        for faults in by_kind.values():
+            faults.sort(key=lambda fault: fault.outage)
+        for kind, faults in sorted(by_kind.items(), key=lambda item: -item[1][-1].outage):
+            median, worst = faults[len(faults) // 2].outage, faults[-1].outage
+            after = max(fault.resumed - fault.end for fault in faults)
+            print(f"  {len(faults):4} {median:7.2f} {worst:7.2f} {after:7.2f}  {kind}")
         longest = history.longest_outage(history.times[0], history.times[-1])
         print(f"longest write outage: {longest:.2f} s", flush=True)
