@@ -81,24 +81,39 @@ def segment_facts(segment: "Segment") -> dict[str, object]:
     }
 
 
-def print_segments(segments: "tuple[Segment, ...]") -> None:
+def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None = None) -> None:
+    """Print a line for each; *next_offset* is the log's, up to which the last one may go."""
     rows = []
     for segment in segments:
-        sealed, end = segment.sealed, segment.end_offset
-        has_records = sealed is not None and sealed.records > 0
+        sealed, first, end = segment.sealed, segment.first_offset, segment.end_offset
+        if sealed is None and segment is segments[-1]:
+            end = next_offset
+        # The end is as of a moment before: the last segment may be newer.
+        records = None if first is None or end is None else max(0, end - first)
         rows.append(
             (
                 segment.number,
                 segment.ledger_id,
-                "?" if segment.first_offset is None else segment.first_offset,
-                end - 1 if has_records and end is not None else "-" if sealed else "open",
-                sealed.records if sealed else "open",
-                sealed.bytes if sealed else "open",
+                "sealed" if sealed else "open",
+                "?" if first is None else first,
+                "?" if records is None else end - 1 if records and end is not None else "-",
+                "?" if records is None else records,
+                sealed.bytes if sealed else "?",
                 shown_time(segment.created_ms),
-                shown_time(sealed.last_timestamp_ms) if sealed and has_records else "-",
+                shown_time(sealed.last_timestamp_ms) if sealed and records else "-",
             )
         )
-    columns = ("segment", "ledger", "from", "to", "records", "bytes", "created", "last record")
+    columns = (
+        "segment",
+        "ledger",
+        "state",
+        "from",
+        "to",
+        "records",
+        "bytes",
+        "created",
+        "last record",
+    )
     print_table(columns, rows)
 
 
@@ -123,4 +138,4 @@ def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
     print_facts(facts)
     if manifest.segments:
         sys.stdout.write("\n")
-        print_segments(manifest.segments)
+        print_segments(manifest.segments, next_offset=tail.next_offset)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import dlog
 from tests.dlog.cli_shell import CliShell, cli_shell
 
 
@@ -37,6 +38,25 @@ def test_a_log_is_shown_segment_by_segment(shell: CliShell) -> None:
         assert f" {segment['ledger']} " in text
     assert "1970-01-01 00:00:29Z" in text
     assert shown["owner"] in text
+
+
+def test_a_log_that_is_being_written_is_shown_up_to_its_end(shell: CliShell) -> None:
+    with dlog.Log.open("living", uri=shell.uri, owner="me") as log:
+        for number in range(3):
+            log.append(b"%d" % number)
+        log.roll()
+        log.append(b"3")
+        log.append(b"4")
+        log.flush()
+        assert shell.run("log", "tail", "living").split() == ["0", "1", "2", "3", "4"]
+        shown = shell.json("log", "show", "living")
+        assert (shown["next_offset"], shown["owner"]) == (5, "me")
+        last = shown["segments"][-1]
+        assert (last["state"], last["next_offset"], last["bytes"]) == ("open", None, None)
+        lines = shell.run("log", "show", "living").splitlines()
+        assert lines[-1].split()[2:6] == ["open", "3", "4", "2"]
+    lines = shell.run("log", "show", "living").splitlines()
+    assert lines[-1].split()[2:6] == ["sealed", "3", "4", "2"]
 
 
 def test_a_log_without_records_is_shown(shell: CliShell) -> None:

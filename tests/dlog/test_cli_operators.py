@@ -103,6 +103,7 @@ def test_lag_may_be_the_exit_code(shell: CliShell) -> None:
     shell.run("log", "truncate", "late", "--before", "10")
     assert shell.run("consumer", "lag", "late", "b") == "15\n", "what was trimmed counts"
     assert shell.json("consumer", "lag", "late")["b"] == {"lag": 10, "trimmed": 5}
+    shell.run("consumer", "lag", "late", "--max", "14", code=1)
     shell.refused("consumer", "lag", "late", "--max", "-1", code=2)
 
 
