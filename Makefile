@@ -16,7 +16,7 @@ ZK ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench bench-bookie chaos-ledger chaos-bookie clean distclean
+.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench bench-bookie chaos chaos-ledger chaos-bookie clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -26,6 +26,7 @@ help:
 	@echo 'make sim [LOGS=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, or of logs: one seed,'
 	@echo '                       or those from a up to b'
 	@echo 'make mutations         known bugs, put back one at a time: how many seeds find each'
+	@echo 'make chaos [CHAOS_S=600] [SEED=n]   real processes under real trouble, on three ZooKeepers'
 	@echo 'make transcripts       write the golden transcripts of the protocol anew'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
@@ -102,6 +103,9 @@ bench: $(STAMP)
 
 bench-bookie: $(STAMP)
 	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))
+
+chaos: $(STAMP)
+	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1)
 
 chaos-ledger: $(STAMP)
 	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \

@@ -2,7 +2,16 @@
 
 from leader.campaign import campaign
 from leader.errors import InvalidCampaign, NotElected
-from leader.info import LeaderInfo, current_leader
+from leader.info import LeaderInfo, candidates, contested_logs, current_leader
 from leader.term import Term
 
-__all__ = ["InvalidCampaign", "LeaderInfo", "NotElected", "Term", "campaign", "current_leader"]
+__all__ = [
+    "InvalidCampaign",
+    "LeaderInfo",
+    "NotElected",
+    "Term",
+    "campaign",
+    "candidates",
+    "contested_logs",
+    "current_leader",
+]

@@ -1,8 +1,9 @@
 """Who leads a log now, for people and for tools. Never a basis for a decision."""
 
 from dataclasses import dataclass
+from urllib.parse import unquote
 
-from leader.election import candidacies, leaders_path
+from leader.election import LEADERS_PATH, candidacies, leaders_path
 from leader.record import CandidateRecord
 from ledger.errors import NoSuchNode
 from ledger.metastore.port import MetadataStore
@@ -21,23 +22,48 @@ async def current_leader(store: MetadataStore, log: str) -> LeaderInfo | None:
     """Return who leads *log* as the store sees it, or None if nobody does.
 
     A leader that died is named until its session has ended."""
+    found = await _candidates(store, log, count_max=1)
+    return found[0] if found else None
+
+
+async def candidates(store: MetadataStore, log: str) -> list[LeaderInfo]:
+    """Return who leads *log* and, after it, who waits to, in the order in which they will."""
+    return await _candidates(store, log, count_max=None)
+
+
+async def contested_logs(store: MetadataStore) -> list[str]:
+    """Return the names of elections that anybody ever stood in and that are not forgotten."""
+    await store.sync(LEADERS_PATH)
+    try:
+        children = await store.children(LEADERS_PATH)
+    except NoSuchNode:
+        return []
+    return sorted(map(unquote, children))
+
+
+async def _candidates(store: MetadataStore, log: str, *, count_max: int | None) -> list[LeaderInfo]:
     path = leaders_path(log)
     await store.sync(path)
     try:
         children = await store.children(path)
     except NoSuchNode:
-        return None
+        return []
+    found: list[LeaderInfo] = []
     for candidacy in candidacies(children):
+        if count_max is not None and len(found) >= count_max:
+            break
         node = f"{path}/{candidacy.name}"
         try:
             versioned = await store.get(node)
         except NoSuchNode:
             continue  # it went between the two reads: the next one leads
         record = CandidateRecord.decode(versioned.value, path=node)
-        return LeaderInfo(
-            log=log,
-            candidate=record.candidate,
-            epoch=candidacy.sequence,
-            since_ms=record.since_ms,
+        found.append(
+            LeaderInfo(
+                log=log,
+                candidate=record.candidate,
+                epoch=candidacy.sequence,
+                since_ms=record.since_ms,
+            )
         )
-    return None
+    return found

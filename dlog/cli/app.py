@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli import bookie, ledger, log
+from dlog.cli import bookie, completing, consumer, janitor, leader, ledger, log
 from dlog.cli.options import examples
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up
@@ -34,7 +34,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=UP_EPILOG)(up)
+app.command(epilog=completing.EPILOG)(completing.completion)
 app.add_typer(log.app, name="log")
+app.add_typer(consumer.app, name="consumer")
+app.add_typer(leader.app, name="leader")
+app.add_typer(janitor.app, name="janitor")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
 

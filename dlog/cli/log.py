@@ -1,30 +1,39 @@
-"""``dlog log``: logs as a whole. Records go in and out in `dlog.cli.records`."""
+"""``dlog log``: logs as a whole, from their creation to their end. The rest is beside it.
+
+Records go in and out in `dlog.cli.records` and `dlog.cli.tailing`; `dlog.cli.looking` and
+`dlog.cli.log_shown` look inside, `dlog.cli.truncating` and `dlog.cli.checking` look after logs.
+"""
 
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from dlog.cli import records
+from dlog.cli import checking, log_settings, log_shown, looking, records, tailing, truncating
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.running import run
-from dlog.cli.stores import connected
+from dlog.cli.output import print_json
+from dlog.cli.running import FAILED, run
+from dlog.cli.values import parse_settings
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
+from dlog.settings import parse_settings as apply_settings
 from ledger.quorum import Quorum
-
-if TYPE_CHECKING:
-    from dlog.manifest import Segment
-    from dlog.namespace import LogInfo
-    from leader import LeaderInfo
 
 _DEFAULTS: Final = LogSettings()
 
-app = typer.Typer(no_args_is_help=True, help="Create, read, write, inspect and delete logs.")
+app = typer.Typer(
+    no_args_is_help=True, help="Create, read, write, inspect, look after and delete logs."
+)
 app.command(epilog=records.APPEND_EPILOG)(records.append)
-app.command(epilog=records.TAIL_EPILOG)(records.tail)
+app.command(epilog=tailing.EPILOG)(tailing.tail)
+log_shown.add_to(app)
+looking.add_to(app)
+truncating.add_to(app)
+checking.add_to(app)
+app.add_typer(log_settings.app, name="settings")
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class CodecName(StrEnum):
@@ -38,6 +47,7 @@ class CodecName(StrEnum):
         "dlog log create flights",
         "dlog log create eu/orders --codec zstd --retention-age-s 604800",
         "dlog log create scratch --ensemble 1 --write-quorum 1 --ack-quorum 1",
+        "dlog log create events --set roll_records=100000 --set retention_age_s=7d",
     )
 )
 def create(
@@ -62,6 +72,15 @@ def create(
     retention_age_s: Annotated[
         float, typer.Option(help="Drop segments that are older.")
     ] = _DEFAULTS.retention_age_s,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting by its name; repeat it for several. See 'dlog log settings'.",
+            show_default=False,
+        ),
+    ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -69,6 +88,7 @@ def create(
 
     Not needed before the first append, which creates a log with the defaults. Sizes are in
     bytes, times in seconds; 0 means no limit."""
+    changes = parse_settings(more or [], "--set")
 
     async def command() -> None:
         from dlog.namespace import create_log
@@ -82,7 +102,7 @@ def create(
             retention_bytes=retention_bytes,
             retention_age_s=retention_age_s,
         )
-        await create_log(log, settings=settings, uri=uri)
+        await create_log(log, settings=apply_settings(changes, settings), uri=uri)
         if as_json:
             print_json({"log": log, "created": True})
         else:
@@ -91,9 +111,18 @@ def create(
     run(command())
 
 
-@app.command("list", epilog=examples("dlog log list", "dlog log list --prefix eu/ --json"))
+@app.command(
+    "list",
+    epilog=examples(
+        "dlog log list", "dlog log list --prefix eu/ --json", "dlog log list --no-recursive"
+    ),
+)
 def list_(
     prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    recursive: Annotated[
+        bool,
+        typer.Option(help="Whole names; or only up to the next slash, as directories."),
+    ] = True,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -102,7 +131,7 @@ def list_(
     async def command() -> None:
         from dlog.namespace import list_logs
 
-        found = await list_logs(prefix=prefix, uri=uri)
+        found = await list_logs(prefix=prefix, recursive=recursive, uri=uri)
         if as_json:
             print_json(found)
         else:
@@ -111,62 +140,69 @@ def list_(
     run(command())
 
 
-@app.command(epilog=examples("dlog log show flights", "dlog log show flights --json | jq .records"))
-def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
-    """Show what a log holds: offsets, segments and their ledgers, settings, who leads it."""
+@app.command(epilog=examples("dlog log exists flights && echo yes"))
+def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
+    """Exit with 0 if there is such a log, and with 1 if there is none."""
+
+    async def command() -> bool:
+        from dlog.namespace import log_exists
+
+        found = await log_exists(log, uri=uri)
+        if as_json:
+            print_json({"log": log, "exists": found})
+        return found
+
+    if not run(command()):
+        raise typer.Exit(FAILED)
+
+
+@app.command(epilog=examples("dlog log rename orders eu/orders"))
+def rename(
+    log: LogName,
+    new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.")],
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Give a log another name, in one step; records, offsets, settings and consumers stay.
+
+    Its writer and its readers go on. Stop the candidates of an election under the old name
+    first, or one of them makes a new log with that name."""
 
     async def command() -> None:
-        from dlog.namespace import log_info
-        from leader import current_leader
+        from dlog.namespace import rename_log
 
-        async with connected(uri) as client:
-            info = await log_info(log, client=client)
-            leader = await current_leader(client.store, log)
+        await rename_log(log, new_name, uri=uri)
         if as_json:
-            print_json(log_facts(info, leader))
+            print_json({"log": new_name, "renamed_from": log})
         else:
-            _print_log(info, leader)
+            typer.echo(f"log {log!r} is {new_name!r} now", err=True)
 
     run(command())
 
 
-@app.command(
-    epilog=examples(
-        "dlog log truncate flights --before 100000",
-        "dlog log truncate flights --before 100000 --json",
-    )
-)
-def truncate(
-    log: LogName,
-    before: Annotated[
-        int, typer.Option(help="Offset of the first record to keep.", metavar="OFFSET", min=0)
-    ],
-    uri: Uri = None,
-    as_json: Json = False,
-) -> None:
-    """Remove the records below an offset, beside a writer if there is one.
+@app.command(epilog=examples("dlog log seal orders-2025", "dlog log seal orders-2025 --yes"))
+def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
+    """End a log for good: nobody can append to it any more. Prints the offset after its end.
 
-    Prints the first offset there is now. Space is freed by whole segments."""
+    All of it stays readable, and readers that follow it end. A writer that has it open loses
+    it. There is no way back."""
+    if not yes:
+        typer.confirm(f"End log {log!r} for good?", abort=True, err=True)
 
     async def command() -> None:
-        from dlog.namespace import truncate_log
+        from dlog.namespace import seal_log
 
-        first = await truncate_log(log, before=before, uri=uri)
+        end = await seal_log(log, uri=uri)
         if as_json:
-            print_json({"log": log, "first_offset": first})
+            print_json({"log": log, "sealed": True, "next_offset": end})
         else:
-            sys.stdout.write(f"{first}\n")
+            sys.stdout.write(f"{end}\n")
 
     run(command())
 
 
 @app.command(epilog=examples("dlog log delete scratch", "dlog log delete scratch --yes"))
-def delete(
-    log: LogName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    uri: Uri = None,
-    as_json: Json = False,
-) -> None:
+def delete(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
     """Delete a log and all of its records, for good."""
     if not yes:
         typer.confirm(f"Delete log {log!r} and all of its records?", abort=True, err=True)
@@ -183,81 +219,40 @@ def delete(
     run(command())
 
 
-def log_facts(info: "LogInfo", leader: "LeaderInfo | None") -> dict[str, object]:
-    manifest, tail, settings = info.manifest, info.tail, info.manifest.settings
-    return {
-        "log": info.name,
-        "incarnation": manifest.incarnation,
-        "first_offset": tail.first_offset,
-        "next_offset": tail.next_offset,
-        "records": info.records,
-        "last_txid": tail.last_txid,
-        "epoch": manifest.epoch,
-        "owner": manifest.owner,
-        "sealed": manifest.sealed,
-        "leader": leader and {"candidate": leader.candidate, "epoch": leader.epoch},
-        "segments": [_segment_facts(segment) for segment in manifest.segments],
-        "deleting": list(manifest.deleting),
-        "settings": {
-            "ensemble": settings.quorum.ensemble,
-            "write_quorum": settings.quorum.write,
-            "ack_quorum": settings.quorum.ack,
-            "digest": settings.digest.name,
-            "codec": settings.codec.name.lower(),
-            "record_bytes_max": settings.record_bytes_max,
-            "roll_bytes": settings.roll_bytes,
-            "roll_age_s": settings.roll_age_s,
-            "roll_records": settings.roll_records,
-            "retention_bytes": settings.retention_bytes,
-            "retention_age_s": settings.retention_age_s,
-        },
-    }
-
-
-def _segment_facts(segment: "Segment") -> dict[str, object]:
-    sealed = segment.sealed
-    return {
-        "segment": segment.number,
-        "ledger": segment.ledger_id,
-        "state": "sealed" if sealed else "open",
-        "first_offset": segment.first_offset,
-        "records": sealed.records if sealed else None,
-        "bytes": sealed.bytes if sealed else None,
-        "created_ms": segment.created_ms,
-        "last_timestamp_ms": sealed.last_timestamp_ms if sealed else None,
-    }
-
-
-def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
-    manifest, tail, settings = info.manifest, info.tail, info.manifest.settings
-    quorum = settings.quorum
-    print_facts(
-        {
-            "log": info.name,
-            "records": info.records,
-            "offsets": f"{tail.first_offset} to {tail.next_offset - 1}" if info.records else "none",
-            "last txid": "-" if tail.last_txid is None else tail.last_txid,
-            "epoch": manifest.epoch or "-",
-            "owner": manifest.owner or "-",
-            "leader": f"{leader.candidate} (epoch {leader.epoch})" if leader else "none",
-            "sealed": "yes" if manifest.sealed else "no",
-            "quorum": f"E={quorum.ensemble} Qw={quorum.write} Qa={quorum.ack}",
-            "codec": settings.codec.name.lower(),
-        }
+@app.command(
+    epilog=examples(
+        "dlog log watch",
+        "dlog log watch --prefix eu/ --no-existing --json",
+        "dlog log watch --limit 1",
     )
-    rows = []
-    for segment in manifest.segments:
-        sealed = segment.sealed
-        rows.append(
-            (
-                segment.number,
-                segment.ledger_id,
-                "?" if segment.first_offset is None else segment.first_offset,
-                sealed.records if sealed else "open",
-                sealed.bytes if sealed else "open",
-                shown_time(segment.created_ms),
-            )
-        )
-    if rows:
-        sys.stdout.write("\n")
-        print_table(("segment", "ledger", "from offset", "records", "bytes", "created"), rows)
+)
+def watch(
+    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    existing: Annotated[
+        bool, typer.Option(help="Begin with the logs there are, as added; or only with news.")
+    ] = True,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="Stop after this many changes.", min=0)
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Print logs that are added and removed, as it happens, until Ctrl-C.
+
+    Each line is 'added' or 'removed', a tab, and a name."""
+
+    async def command() -> None:
+        from dlog.namespace import watch_logs
+
+        left = limit
+        async with await watch_logs(prefix=prefix, existing=existing, uri=uri) as changes:
+            while left is None or left > 0:
+                change = await anext(changes)
+                if as_json:
+                    print_json({"kind": change.kind, "log": change.log})
+                else:
+                    sys.stdout.write(f"{change.kind}\t{change.log}\n")
+                    sys.stdout.flush()
+                left = None if left is None else left - 1
+
+    run(command())

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from dlog.cli.names import complete_log
+
 Uri = Annotated[
     str | None,
     typer.Option(
@@ -18,7 +20,9 @@ Uri = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+LogName = Annotated[
+    str, typer.Argument(metavar="LOG", help="Name of the log.", autocompletion=complete_log)
+]
 
 LedgerNumber = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger.", min=0)]
 

@@ -5,9 +5,12 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+
+_WIDE: Final = 10_000
 
 Value = object
 """What `json.dumps` takes, or a nesting of it."""
@@ -25,7 +28,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False).print(table)
+    # Only a terminal has a width that cells must be folded to.
+    width = None if sys.stdout.isatty() else _WIDE
+    Console(width=width, highlight=False, markup=False).print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

@@ -1,7 +1,6 @@
-"""``dlog log append`` and ``dlog log tail``: records in and out."""
+"""``dlog log append``: records in."""
 
 import asyncio
-import json
 import os
 import sys
 import threading
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import json_bytes, print_json
+from dlog.cli.output import print_json
 from dlog.cli.running import run
 from dlog.errors import RecordTooLarge
 from dlog.settings import RECORD_BYTES_LIMIT
@@ -24,7 +23,7 @@ from ledger.errors import LogError, TooManyPending
 
 if TYPE_CHECKING:
     from dlog.aio import Log
-    from dlog.position import Record, RecordId, Start
+    from dlog.position import RecordId
 
 _READ_BYTES: Final = 1 << 18
 _CHUNKS_MAX: Final = 4
@@ -34,11 +33,6 @@ APPEND_EPILOG = examples(
     "echo hello | dlog log append greetings",
     "dlog log append flights --file flights.jsonl",
     "tail -F app.log | dlog log append app/lines",
-)
-TAIL_EPILOG = examples(
-    "dlog log tail greetings",
-    "dlog log tail greetings -f --start end",
-    "dlog log tail flights --start txid:5000 --limit 10 --json",
 )
 
 
@@ -59,58 +53,6 @@ def append(
     The line's end is not part of the record. This takes the log over: another program that
     writes it loses it. What has been acknowledged when an error stops it stays appended."""
     run(_append(log, file, create=create, uri=uri, as_json=as_json))
-
-
-def tail(
-    log: LogName,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")
-    ] = False,
-    start: Annotated[
-        str,
-        typer.Option(
-            metavar="POSITION",
-            help="Where to begin: start, end, an offset, a DLSN as 3:17:0, or txid:NUMBER.",
-        ),
-    ] = "start",
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="Stop after this many records.", min=0)
-    ] = None,
-    offsets: Annotated[
-        bool, typer.Option("--offsets", help="Print offset and a tab before each record.")
-    ] = False,
-    uri: Uri = None,
-    as_json: Json = False,
-) -> None:
-    """Print the records of a log, one to a line. Never disturbs its writer.
-
-    With --json, a key or value that is not UTF-8 text is {"base64": ...}."""
-    position = parse_start(start)
-    show = _show_json if as_json else _show_offset if offsets else _show_value
-    run(_tail(log, position, follow=follow, limit=limit, uri=uri, show=show))
-
-
-def parse_start(text: str) -> "Start":
-    """Return the position that *text* names; a usage error if it names none."""
-    from dlog.position import DLSN, Txid
-
-    if text == "start":
-        return "start"
-    if text == "end":
-        return "end"
-    try:
-        if text.startswith("txid:"):
-            return Txid(int(text.removeprefix("txid:")))
-        if ":" in text:
-            return DLSN.parse(text)
-        if (offset := int(text)) >= 0:
-            return offset
-    except ValueError:
-        pass  # said below, once for all
-    raise typer.BadParameter(
-        f"{text!r} is no position; use start, end, an offset, segment:entry:slot or txid:NUMBER",
-        param_hint="--start",
-    )
 
 
 async def _append(
@@ -244,52 +186,3 @@ def _progress(file: Path | None) -> Iterator[Callable[[int, int], None]]:
             progress.update(task, advance=size_bytes, records=records)
 
         yield advance
-
-
-async def _tail(
-    name: str,
-    start: "Start",
-    *,
-    follow: bool,
-    limit: int | None,
-    uri: str | None,
-    show: Callable[["Record"], None],
-) -> None:
-    from dlog.aio import Log
-
-    reader = await Log.tail(name, uri=uri, start=start, follow=follow)
-    try:
-        left = limit
-        while left is None or left > 0:
-            batch = await reader.read_batch()
-            if not batch:
-                break
-            for record in batch[:left]:
-                show(record)
-            sys.stdout.buffer.flush()
-            left = None if left is None else max(0, left - len(batch))
-    finally:
-        await reader.close()
-
-
-def _show_value(record: "Record") -> None:
-    sys.stdout.buffer.write(bytes(record.value) + b"\n")
-
-
-def _show_offset(record: "Record") -> None:
-    sys.stdout.buffer.write(b"%d\t%b\n" % (record.offset, record.value))
-
-
-def _show_json(record: "Record") -> None:
-    sys.stdout.buffer.write(json.dumps(record_facts(record), ensure_ascii=False).encode() + b"\n")
-
-
-def record_facts(record: "Record") -> dict[str, object]:
-    return {
-        "offset": record.offset,
-        "dlsn": str(record.dlsn),
-        "timestamp_ms": record.timestamp_ms,
-        "txid": record.txid,
-        "key": json_bytes(record.key),
-        "value": json_bytes(record.value),
-    }

@@ -7,6 +7,7 @@ given a JAVA_HOME of its own whose `bin/java` is a script that drops that argume
 
 import os
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -112,7 +113,7 @@ exec {shlex.quote(str(java.executable))} "$@"
     except OSError:
         pass  # not made yet
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f"java.{os.getpid()}")
+    draft = target.with_name(f"java.{os.getpid()}.{secrets.token_hex(4)}")
     draft.write_text(script)
     draft.chmod(0o755)
     draft.replace(target)  # in one step: others may start Java now

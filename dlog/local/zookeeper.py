@@ -5,7 +5,6 @@ only. It ends with the process that started it. Its data stay in its directory.
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 import subprocess
@@ -43,11 +42,17 @@ _JAVA_FLAGS: Final = (
 _TICK_MS: Final = 500
 """Bounds session timeouts to 1..10 s."""
 _STOP_TIMEOUT_S: Final = 5.0
+_ANSWER_S: Final = 2.0
 _PORT_ATTEMPTS_MAX: Final = 3
 
 
 class ManagedZooKeeper:
-    """One server in *directory*. With *port* 0 a free one is taken at each start."""
+    """One server in *directory*. With *port* 0 a free one is taken at each start.
+
+    A subclass may give it an address on which others than this machine's programs reach it,
+    and lines that make it one of several (`tests/integration/chaos/ensemble.py`)."""
+
+    host = "127.0.0.1"
 
     def __init__(self, directory: Path, *, port: int = 0) -> None:
         self.directory = directory
@@ -57,7 +62,7 @@ class ManagedZooKeeper:
 
     @property
     def hosts(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def uri(self, root: str = "") -> str:
         """Return the URI of the namespace at *root* (``/name``)."""
@@ -115,6 +120,23 @@ class ManagedZooKeeper:
             self._process.wait()
             self._process = None
 
+    async def mode(self) -> str | None:
+        """Return what the server says it is: standalone, leader, follower; None: it does not serve.
+
+        It is asked `srvr`: a server that answers `ruok` may not yet serve."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+                try:
+                    writer.write(b"srvr")
+                    answer = await reader.read()
+                finally:
+                    writer.transport.abort()
+        except (OSError, TimeoutError):
+            return None
+        modes = [line for line in answer.decode().splitlines() if line.startswith("Mode: ")]
+        return modes[0].removeprefix("Mode: ") if modes else None
+
     async def __aenter__(self) -> Self:
         return await self.start()
 
@@ -122,15 +144,15 @@ class ManagedZooKeeper:
         await self.stop()
 
     async def _start_once(self, command: list[str], deadline: float, timeout_s: float) -> None:
-        if not _is_free(self.port):  # else another server there would seem to be ours
+        if not self._port_is_free():  # else another server there would seem to be ours
             raise ChildFailed("ZooKeeper", f"port {self.port} is in use", "")
         (self.directory / "zoo.cfg").write_text(self._configuration())
         log_path = self.directory / "zookeeper.log"
         with log_path.open("wb") as log:
             self._process = self._spawn(command, log)
-        ready = False
+        ready: str | None = None
         try:
-            while not (ready := await _serves(self.port)):
+            while not (ready := await self.mode()):
                 if self._process.poll() is not None:
                     reason = f"it ended with exit code {self._process.returncode}"
                     raise ChildFailed("ZooKeeper", reason, _tail(log_path))
@@ -141,6 +163,15 @@ class ManagedZooKeeper:
         finally:
             if not ready:
                 self.kill()
+
+    def _port_is_free(self) -> bool:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            try:
+                probe.bind((self.host, self.port))
+            except OSError:
+                return False
+            return True
 
     def _spawn(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - a command of our own making
@@ -157,7 +188,7 @@ class ManagedZooKeeper:
             f"tickTime={_TICK_MS}",
             "dataDir=data",
             f"clientPort={self.port}",
-            "clientPortAddress=127.0.0.1",
+            f"clientPortAddress={self.host}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
             "maxClientCnxns=0",
@@ -183,32 +214,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-async def _serves(port: int) -> bool:
-    """Ask `srvr`: a server that answers `ruok` may not yet serve."""
-    try:
-        async with asyncio.timeout(2.0):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                writer.write(b"srvr")
-                return b"Mode:" in await reader.read()
-            finally:
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-    except (OSError, TimeoutError):
-        return False
 
 
 def _tail(path: Path) -> str:

@@ -367,8 +367,10 @@ class Takeover:
 
     def _re_read(self, event: ManifestRead) -> TakeoverEffect:
         manifest = event.manifest
-        if manifest is None:
-            return self._discard(NoSuchLog(self.log))
+        assert self._wanted is not None
+        if manifest is None or manifest.incarnation != self._wanted.incarnation:
+            # Renamed or deleted: under its new name it may list the ledger.
+            return self._leave(NoSuchLog(self.log))
         own = manifest.find(self._segment)
         if own is not None and own.ledger_id == self._ledger_id:
             if own == manifest.last:
@@ -401,6 +403,8 @@ class Takeover:
         # A ledger that is gone was trimmed after the manifest was read: read it again.
         raced = isinstance(error, NoSuchLedger)
         verdict = None if error.retryable or raced else error
+        if self._phase is Phase.WRITING and isinstance(error, NoSuchLog):
+            return self._leave(error)  # as above: a swap before this one may have arrived
         if self._phase is Phase.WRITING:
             return self._discard(verdict)
         if verdict is not None:

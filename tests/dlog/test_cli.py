@@ -1,6 +1,7 @@
 """The command line without a cluster: usage, errors, exit codes, how things are shown."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app, bookie_main
 from dlog.cli.output import json_bytes, shown_bytes, shown_time
-from dlog.cli.records import parse_start
 from dlog.cli.running import run
+from dlog.cli.values import parse_start
 from dlog.position import DLSN, Txid
 from ledger.errors import NoSuchLedger
 
@@ -30,13 +31,32 @@ def dlog(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), prog_name="dlog")
 
 
-COMMANDS = [
-    ["up"],
-    ["bookie", "start"],
-    ["bookie", "list"],
-    *(["log", name] for name in ("create", "list", "show", "append", "tail", "truncate", "delete")),
-    *(["ledger", name] for name in ("list", "show", "read", "recover")),
-]
+def commands(app: typer.Typer) -> list[list[str]]:
+    """Return the words of each command, those of groups below theirs."""
+    found: list[list[str]] = []
+    for command in app.registered_commands:
+        assert command.callback is not None
+        found.append([command.name or command.callback.__name__])
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        assert group.name is not None
+        found += [[group.name, *words] for words in commands(group.typer_instance)]
+    return found
+
+
+COMMANDS = [words for words in commands(app) if words != ["completion"]]
+WITHOUT_JSON = (["bookie", "start"],)
+WITHOUT_CLUSTER = (["up"],)
+
+
+def works_on_files(output: str) -> bool:
+    """Of a bookie that is stopped: such a command takes its directory, and no namespace."""
+    return "--dir" in output
+
+
+def test_all_commands_are_known_here() -> None:
+    for words in (["up"], ["log", "truncate"], ["log", "settings", "set"], ["janitor", "run"]):
+        assert words in COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -50,8 +70,26 @@ def test_the_help_of_each_command_teaches_by_examples(command: list[str]) -> Non
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_each_command_takes_a_uri_and_most_speak_json(command: list[str]) -> None:
     output = dlog(*command, "--help").output
-    assert ("--zookeeper" if command == ["up"] else "--uri") in output
-    assert "--json" in output or command == ["bookie", "start"]
+    assert "--uri" in output or command in WITHOUT_CLUSTER or works_on_files(output)
+    assert "--json" in output or command in WITHOUT_JSON
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_documentation_names_each_command(command: list[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    if command[0] == "bookie":
+        command = ["bookie", "..."]  # those have a page of their own
+    assert f"`dlog {' '.join(command)}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_documentation_names_no_option_that_does_not_exist(command: list[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    words = f"| `dlog {' '.join(command)}"
+    lines = [line for line in text.splitlines() if line.startswith(words)]
+    told = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
+    shown = dlog(*command, "--help").output
+    assert [option for option in sorted(told) if option not in shown] == []
 
 
 def test_the_help_documents_the_exit_codes() -> None:

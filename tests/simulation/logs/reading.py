@@ -23,8 +23,8 @@ class Tailer:
     def __init__(self, process: Process, name: str, profile: LogProfile) -> None:
         self.process = process
         self.name = name
-        self.target: int | None = None
-        """Once nothing is appended any more: the offset to read up to."""
+        self.finishing = False
+        """Set once nothing is appended any more: read up to the end, then stop."""
         self.fixed_start: Start | None = None
         self.reading: Reading | None = None
         self._barrier = 0
@@ -36,7 +36,7 @@ class Tailer:
     def wanted(self) -> str:
         """Say what is missing, for a run that does not finish."""
         at = "nowhere" if self.reading is None else str(self.reading.next_offset)
-        return f"{self.process.name} at {at} of {self.target} in {self.name}"
+        return f"{self.process.name} at {at} in {self.name}"
 
     async def run(self) -> None:
         while True:
@@ -45,7 +45,7 @@ class Tailer:
                 reader = await Log.tail(self.name, start=start, client=self.process.ledgers)
             except (NoSuchLog, Trimmed, InvalidPosition) as error:
                 self._failed(error)
-                if self.target is not None:
+                if self.finishing:
                     return
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -67,8 +67,7 @@ class Tailer:
         start, self.reading = reader.position, None
         batches = self._barrier = 0
         while True:
-            wanted = None if self.target is None else max(self.target, self._barrier)
-            if wanted is not None and reader.position >= wanted:
+            if self.finishing and reader.position >= max(self._end(reader), self._barrier):
                 self.process.mark("reader_reached_end")
                 return True
             if reader.at_end:
@@ -77,8 +76,8 @@ class Tailer:
                 assert sealed.sealed, f"{self.process.name} ended, and the log is not sealed"
                 assert reader.position >= sealed.sealed_end, f"ended at {reader.position}"
                 await asyncio.sleep(RETRY_S)
-                return self.target is not None
-            if batches and self.target is None and self._random.random() < self._profile.restarts:
+                return self.finishing
+            if batches and not self.finishing and self._random.random() < self._profile.restarts:
                 self.process.mark("reader_restarted")
                 return False
             try:
@@ -92,7 +91,7 @@ class Tailer:
             except NoSuchLog as error:
                 self.process.mark("reader_lost_its_log")
                 self._failed(error)
-                return self.target is not None
+                return self.finishing
             except LogError as error:
                 self._failed(error)
                 self._stop(reader, start, f"{type(error).__name__}: {error}")
@@ -131,6 +130,14 @@ class Tailer:
         logs = self.process.world.logs
         logs.barrier(history.incarnation, self.process.name, acknowledged, end)
         self._barrier = max(self._barrier, end)
+
+    def _end(self, reader: Reader) -> int:
+        """Return the end of the log that is read, whatever its name is by now."""
+        logs = self.process.world.logs
+        history = logs.current.get(self.name)
+        if reader.incarnation is not None:
+            history = logs.histories[reader.incarnation]
+        return 0 if history is None else history.end
 
     def _stop(self, reader: Reader, start: int, failure: str) -> None:
         history = self._history(reader)

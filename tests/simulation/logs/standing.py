@@ -74,7 +74,7 @@ class StandbyLeader(Leader):
     def _apply(self, records: list[Record]) -> None:
         """Take records into the state: here, report them."""
         logs = self.process.world.logs
-        incarnation = logs.incarnation_with(self.name, bytes(records[0].value))
+        incarnation = logs.incarnation_with(bytes(records[0].value))
         if self._reading is None:
             self._reading = logs.reads(incarnation, self.process.name, records[0].offset)
         for record in records:

@@ -11,21 +11,19 @@ import pytest
 from dlog.aio.writer import LogWriter
 from tests.simulation.__main__ import main
 from tests.simulation.logs.coverage import REQUIRED_OF_LOGS, missing_of_logs
-from tests.simulation.logs.workload import LogSimulation, run_log_seed
+from tests.simulation.logs.workload import LogSimulation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations.judging import judge
-from tests.simulation.workload import Outcome
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(60)
-FAST_SEEDS_MAX = 60
+FAST_SEEDS_MAX = 200
 FAST = [
     "fences_only_the_last_ledger",
     "swaps_before_it_recovers",
     "switches_before_the_old_ledger_is_confirmed",
     "appends_before_the_swap",
     "keeps_what_it_read_before_it_won",
-    "deletes_its_ledger_although_the_swap_may_have_arrived",
     "uses_the_number_of_an_empty_segment_again",
     "trims_the_segment_of_the_trim_point",
     "deletes_ledgers_before_the_manifest_says_so",
@@ -35,17 +33,10 @@ FAST = [
     "jumps_over_what_was_trimmed",
     "acknowledges_what_it_has_only_sent",
     "calls_refused_what_it_has_sent",
+    "serves_before_it_has_read_the_end",
+    "moves_a_consumer_back",
 ]
 """Mutations that a few seeds find; `make mutations` runs all of them."""
-
-FOUND = {
-    20: "the last txid was forgotten with the segment that told it",
-    80: "a takeover that slept failed for good over a ledger that was deleted meanwhile",
-    145: "a writer that closed in the middle of a roll sealed another writer's segment",
-    200: "a writer that slept truncated a log that was made anew",
-}
-"""Seeds that found a bug here, when they did. What they draw changes with the scenario; each bug
-has a test of its own beside the code, and most are mutations."""
 
 
 def test_logs_keep_every_invariant_and_finish() -> None:
@@ -53,11 +44,6 @@ def test_logs_keep_every_invariant_and_finish() -> None:
     for seed in SEEDS:
         covered.update(LogSimulation(seed).run().marks)
     assert len(missing_of_logs(covered)) <= 12, f"too much never happened: {covered}"
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_a_seed_that_found_a_bug_finds_none(seed: int) -> None:
-    assert isinstance(run_log_seed(seed), Outcome)
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:

@@ -10,7 +10,7 @@ end, and no ledger be left that no log needs.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ class LogSimulation:
         self._healed = True
         for leader in self._leaders:
             leader.stopping = True
-        self._settle(self._names)
+        self._settle()
         self._wake_sleepers()
 
     # The scenario.
@@ -132,6 +132,7 @@ class LogSimulation:
             fate,
             at_call,
             opening=lambda: leader.opening,
+            closing=lambda: leader.closing,
             on_crash=partial(self._replace, name),
         )
         process.run(leader.run())
@@ -157,6 +158,7 @@ class LogSimulation:
             some_time(profile.consumers, partial(self._consume, name))
             some_time(profile.admin_truncates, partial(self._administer, "admin", name))
         some_time(profile.seals, self._seal_some_log)
+        some_time(profile.renames, self._rename_some_log)
         some_time(profile.deletes, self._delete_some_log)
         some_time(profile.sweeps, self._sweep)
 
@@ -204,8 +206,19 @@ class LogSimulation:
             self._random.choice(fates),
             1 + self._random.randrange(calls_max),
             opening=lambda: False,
+            closing=lambda: False,
             on_crash=lambda _: None,
         )
+
+    def _rename_some_log(self) -> None:
+        """Give a log one of a few names, so that it may come back to one that it had."""
+        process = self.world.process("renamer")
+        self._doom(process, HASTY, calls_max=16)
+        names = [*self._names, *(f"{name}-moved" for name in self._names)]
+        name, new = self._random.sample(names, 2)
+        if name not in self.world.logs.current:
+            name, new = new, name
+        process.run(administration.rename(process, name, new))
 
     def _seal_some_log(self) -> None:
         process = self.world.process("sealer")
@@ -218,20 +231,20 @@ class LogSimulation:
 
     # The end.
 
-    def _settle(self, names: Iterable[str]) -> None:
+    def _settle(self) -> None:
         """Let what is under way finish, open and close every log, read it, sweep."""
         self._step_until_idle("not finished after healing", self._busy)
+        names = sorted({*self._names, *self.world.logs.current})
         for name in names:
             self._must(f"open {name}", partial(self._lead, name, 3))
         for name in names:  # recovers what was abandoned, and tells orphans of a roll
             self._must(f"open {name} again", partial(self._lead, name, 0))
-        ends = {name: self._end_of(name) for name in names}
         for tailer in self._tailers:
-            tailer.target = ends[tailer.name]
+            tailer.finishing = True
         for name in names:
             tailer = self._tail(name)
             tailer.fixed_start = "start"
-            tailer.target = ends[name]
+            tailer.finishing = True
         self._step_until_idle("readers do not come to the end", self._reading)
         self._tailers.clear()
         self._must("sweep", administration.sweep)
@@ -267,10 +280,6 @@ class LogSimulation:
         leader = Leader(process, name, self.profile)
         return await leader.lead(bursts)
 
-    def _end_of(self, name: str) -> int:
-        history = self.world.logs.current.get(name)
-        return 0 if history is None else history.end
-
     def _sleepers(self) -> list[Process]:
         return [p for p in self.world.processes if p.host.up and p.host.asleep]
 
@@ -287,7 +296,7 @@ class LogSimulation:
             self.scheduler.after(at_s, process.host.resume)
             self.scheduler.mark("leader_woke_after_hours")
         self._step_while(lambda: bool(self._sleepers()))
-        self._settle(self._names)
+        self._settle()
 
     def _busy(self) -> list[str]:
         """Return what is still under way; who sleeps keeps nobody waiting, readers go on."""

@@ -29,6 +29,7 @@ class Leader:
         self.name = name
         self.stopping = False
         self.opening = False
+        self.closing = False
         self._profile = profile
         self._random = process.world.scheduler.random
         self._appended = 0
@@ -181,6 +182,7 @@ class Leader:
         logs.failed(incarnation, append, unknown=error.outcome_unknown)
 
     async def _leave(self, log: Log) -> None:
+        self.closing = True
         try:
             if self._random.random() < self._profile.abandons:
                 self.process.mark("log_abandoned")
@@ -190,6 +192,8 @@ class Leader:
                 self.process.mark("log_closed")
         except LogError as error:
             self._failed(error)
+        finally:
+            self.closing = False
 
     def _failed(self, error: LogError) -> None:
         self.process.note(f"{self.name}: {error}")

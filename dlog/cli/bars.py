@@ -1,0 +1,32 @@
+"""A bar on stderr while a person waits for long work, and nothing if nobody looks there."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+Tell = Callable[[int, int | None, str], None]
+"""Told how much is done, how much there is (None: not known), and a few words."""
+
+
+@contextmanager
+def shown_bar(what: str) -> Iterator[Tell]:
+    """Yield what to tell how far *what* is; the bar is gone when the block ends."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _words: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[words]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None, words="")
+
+        def tell(done: int, total: int | None, words: str) -> None:
+            progress.update(task, completed=done, total=total or None, words=words)
+
+        yield tell

@@ -1,0 +1,200 @@
+"""``dlog consumer``: named consumers of logs, where they are, and how far behind."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.running import FAILED, run
+from dlog.cli.values import POSITION_HELP, parse_start
+
+if TYPE_CHECKING:
+    from dlog.consumers import ConsumerInfo
+
+app = typer.Typer(
+    no_args_is_help=True, help="Named consumers of a log: look, begin again elsewhere, forget."
+)
+
+ConsumerName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")]
+
+
+@app.command(
+    "list", epilog=examples("dlog consumer list flights", "dlog consumer list flights --json")
+)
+def list_(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
+    """List the consumers of a log with their positions. With --json, one line for all."""
+
+    async def command() -> None:
+        from dlog.consumers import list_consumers
+
+        found = await list_consumers(log, uri=uri)
+        if as_json:
+            print_json([consumer_facts(each) for each in found])
+        elif found:
+            print_table(
+                ("consumer", "position", "lag", "trimmed", "in use by", "changed"),
+                (
+                    (
+                        each.name,
+                        each.position,
+                        each.lag,
+                        each.trimmed,
+                        each.in_use_by or "-",
+                        shown_time(each.updated_ms),
+                    )
+                    for each in found
+                ),
+            )
+        else:
+            typer.echo(f"log {log!r} has no consumers", err=True)
+
+    run(command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog consumer show flights printer",
+        "dlog consumer show flights printer --json | jq .position",
+    )
+)
+def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = False) -> None:
+    """Show a consumer: its position, how far it is behind, and who uses it."""
+
+    async def command() -> None:
+        from dlog.consumers import consumer_info
+
+        found = await consumer_info(name, log, uri=uri)
+        if as_json:
+            print_json(consumer_facts(found))
+            return
+        print_facts(
+            {
+                "consumer": found.name,
+                "log": found.log,
+                "position": found.position,
+                "lag": found.lag,
+                "trimmed": found.trimmed,
+                "epoch": found.epoch,
+                "exclusive": "yes" if found.exclusive else "no",
+                "in use by": found.in_use_by or "-",
+                "owner": found.owner or "-",
+                "changed": shown_time(found.updated_ms),
+            }
+        )
+
+    run(command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog consumer reset flights printer --to start",
+        "dlog consumer reset flights printer --to time:2h",
+        "dlog consumer reset flights printer --to 1000 --json",
+    )
+)
+def reset(
+    log: LogName,
+    name: ConsumerName,
+    to: Annotated[
+        str, typer.Option(metavar="POSITION", help=f"Where it goes on: {POSITION_HELP}.")
+    ],
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Let a consumer go on elsewhere; print the offset.
+
+    Processes that have it open cannot commit any more, and have to open it again."""
+    position = parse_start(to, "--to")
+
+    async def command() -> None:
+        from dlog.consumers import reset_consumer
+
+        offset = await reset_consumer(name, log, position, uri=uri)
+        if as_json:
+            print_json({"log": log, "consumer": name, "position": offset})
+        else:
+            sys.stdout.write(f"{offset}\n")
+
+    run(command())
+
+
+@app.command(epilog=examples("dlog consumer delete flights printer --yes"))
+def delete(
+    log: LogName,
+    name: ConsumerName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a consumer and its position. Refused while somebody uses it exclusively."""
+    if not yes:
+        typer.confirm(f"Forget consumer {name!r} of log {log!r}?", abort=True, err=True)
+
+    async def command() -> None:
+        from dlog.consumers import delete_consumer
+
+        await delete_consumer(name, log, uri=uri)
+        if as_json:
+            print_json({"log": log, "consumer": name, "deleted": True})
+        else:
+            typer.echo(f"consumer {name!r} of log {log!r} was deleted", err=True)
+
+    run(command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog consumer lag flights",
+        "dlog consumer lag flights printer",
+        "dlog consumer lag flights --max 10000 || echo 'too far behind'",
+    )
+)
+def lag(
+    log: LogName,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this consumer.")
+    ] = None,
+    lag_max: Annotated[
+        int | None,
+        typer.Option("--max", help="Exit with 1 if the lag is larger.", min=0, show_default=False),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Print how many records consumers have not processed yet; for one, only the number.
+
+    Records that were trimmed away before they were processed count, too."""
+
+    async def command() -> list["ConsumerInfo"]:
+        from dlog.consumers import consumer_info, list_consumers
+
+        if name is None:
+            return await list_consumers(log, uri=uri)
+        return [await consumer_info(name, log, uri=uri)]
+
+    found = run(command())
+    if as_json:
+        print_json({each.name: {"lag": each.lag, "trimmed": each.trimmed} for each in found})
+    elif name is not None:
+        sys.stdout.write(f"{found[0].lag + found[0].trimmed}\n")
+    else:
+        sys.stdout.writelines(f"{each.name}\t{each.lag + each.trimmed}\n" for each in found)
+    if lag_max is not None and any(each.lag + each.trimmed > lag_max for each in found):
+        raise typer.Exit(FAILED)
+
+
+def consumer_facts(found: "ConsumerInfo") -> dict[str, object]:
+    return {
+        "consumer": found.name,
+        "log": found.log,
+        "position": found.position,
+        "lag": found.lag,
+        "trimmed": found.trimmed,
+        "epoch": found.epoch,
+        "exclusive": found.exclusive,
+        "in_use_by": found.in_use_by,
+        "owner": found.owner,
+        "updated_ms": found.updated_ms,
+    }

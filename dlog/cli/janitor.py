@@ -1,0 +1,130 @@
+"""``dlog janitor``: looks after logs that nobody writes now."""
+
+import asyncio
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.checking import unlisted_facts
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.output import print_json
+from dlog.cli.running import FAILED, run
+from dlog.cli.stores import connected
+
+if TYPE_CHECKING:
+    from dlog.aio.janitor import Janitor, JanitorPass
+
+_SECOND_MIN: Final = 0.001
+
+app = typer.Typer(
+    no_args_is_help=True, help="Apply retention, finish deletions, remove leaked ledgers."
+)
+
+
+@app.callback()
+def _janitor() -> None:
+    """Make `run` a command of its own, although it is the only one."""
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "dlog janitor run",
+        "dlog janitor run --interval-s 600 --json",
+        "dlog janitor run --once",
+    ),
+)
+def run_(
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Make one pass, whoever else works, and end.")
+    ] = False,
+    interval_s: Annotated[
+        float, typer.Option(help="Pause between two passes.", min=_SECOND_MIN)
+    ] = 60.0,
+    orphans_max: Annotated[
+        int, typer.Option(help="How many leaked ledgers a pass removes.", min=0)
+    ] = 1000,
+    elect: Annotated[
+        bool, typer.Option(help="Stay idle while another janitor of the namespace works.")
+    ] = True,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Look after all logs of the namespace until SIGTERM or Ctrl-C: one pass after the other.
+
+    A pass applies retention to logs without a writer too, finishes deletions that were cut
+    off, and deletes ledgers that are provably of no use to any log. Stopping it in the middle
+    is safe, and so is running several. Prints what each pass did. With --once, exits with 1 if
+    something could not be done."""
+
+    async def command() -> bool:
+        from dlog.aio.janitor import Janitor, JanitorConfig
+
+        config = JanitorConfig(interval_s=interval_s, orphans_max=orphans_max, elect=elect)
+        async with connected(uri) as client:
+            janitor = Janitor(client, config)
+            if once:
+                done = await janitor.run_once()
+                _show(done, as_json=as_json)
+                return not done.troubles
+            await _until_stopped(janitor, as_json=as_json)
+            return True
+
+    if not run(command()):
+        raise typer.Exit(FAILED)
+
+
+async def _until_stopped(janitor: "Janitor", *, as_json: bool) -> None:
+    stop = asyncio.Event()
+    with ExitStack() as handlers:
+        loop = asyncio.get_running_loop()
+        with suppress(ValueError):  # not in the main thread: then others handle signals
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, stop.set)
+                handlers.callback(loop.remove_signal_handler, number)
+        showing = asyncio.ensure_future(_show_passes(janitor, as_json=as_json))
+        working = asyncio.ensure_future(janitor.run())
+        stopping = asyncio.ensure_future(stop.wait())
+        tasks = {showing, working, stopping}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done - {stopping}:
+            task.result()  # raises why it ended by itself
+
+
+async def _show_passes(janitor: "Janitor", *, as_json: bool) -> None:
+    while True:
+        _show(await janitor.next_pass(), as_json=as_json)
+
+
+def _show(done: "JanitorPass", *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "logs": done.logs,
+                "records_trimmed": done.records_trimmed,
+                "ledgers_deleted": done.ledgers_deleted,
+                "logs_deleted": list(done.logs_deleted),
+                "orphans": [unlisted_facts(each) for each in done.orphans],
+                "troubles": [
+                    {"what": each.what, "error": str(each.error)} for each in done.troubles
+                ],
+            }
+        )
+        return
+    sys.stdout.write(
+        f"looked after {done.logs} logs: {done.records_trimmed} records trimmed, "
+        f"{done.ledgers_deleted} ledgers deleted, {len(done.orphans)} orphans removed, "
+        f"{len(done.logs_deleted)} deletions of logs finished\n"
+    )
+    sys.stdout.flush()
+    for trouble in done.troubles:
+        typer.echo(f"dlog: {trouble.what}: {trouble.error}", err=True)

@@ -1,0 +1,153 @@
+"""``dlog leader``: who leads which log, and who would next. Fencing decides who can write."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.running import FAILED, failed, run
+from dlog.cli.stores import opened_store
+
+if TYPE_CHECKING:
+    from leader import LeaderInfo
+    from ledger.metastore.port import MetadataStore
+
+_LOOK_AGAIN_S: Final = 0.2
+
+app = typer.Typer(no_args_is_help=True, help="Elections: who leads a log, and who waits to.")
+
+
+@app.command("list", epilog=examples("dlog leader list", "dlog leader list --json"))
+def list_(
+    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """List the logs that have a leader. Logs written without an election have none."""
+
+    async def command() -> list[list["LeaderInfo"]]:
+        from leader import candidates, contested_logs
+
+        async with opened_store(uri) as store:
+            names = [name for name in await contested_logs(store) if name.startswith(prefix)]
+            return [found for name in names if (found := await candidates(store, name))]
+
+    found = run(command())
+    if as_json:
+        print_json([_facts(each) for each in found])
+    elif found:
+        print_table(
+            ("log", "leader", "epoch", "since", "waiting"),
+            (
+                (
+                    each[0].log,
+                    each[0].candidate,
+                    each[0].epoch,
+                    shown_time(each[0].since_ms),
+                    len(each) - 1,
+                )
+                for each in found
+            ),
+        )
+    else:
+        typer.echo("no log has a leader", err=True)
+
+
+@app.command(
+    epilog=examples("dlog leader show flights", "dlog leader show flights --json | jq .candidate")
+)
+def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
+    """Show who leads a log, and who waits to, first who would be next.
+
+    A leader that died is named until its session has ended. Exits with 1 if nobody leads."""
+
+    async def command() -> list["LeaderInfo"]:
+        from leader import candidates
+
+        async with opened_store(uri) as store:
+            return await candidates(store, log)
+
+    found = run(command())
+    if not found:
+        raise failed(f"nobody leads log {log!r}")
+    if as_json:
+        print_json(_facts(found))
+        return
+    leader, *waiting = found
+    print_facts(
+        {
+            "log": log,
+            "leader": leader.candidate,
+            "epoch": leader.epoch,
+            "since": shown_time(leader.since_ms),
+            "waiting": ", ".join(each.candidate for each in waiting) or "nobody",
+        }
+    )
+
+
+@app.command(
+    epilog=examples(
+        "dlog leader wait flights",
+        "dlog leader wait flights --not host-a:4711 --timeout 30",
+    )
+)
+def wait(
+    log: LogName,
+    *,
+    other_than: Annotated[
+        str | None,
+        typer.Option(
+            "--not", metavar="CANDIDATE", help="Until another one leads.", show_default=False
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="Give up after so many seconds.", min=0.0)
+    ] = 60.0,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Wait until a log has a leader; print who it is. Exits with 1 if it has none in time."""
+
+    async def command() -> "LeaderInfo | None":
+        async with opened_store(uri) as store:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await _until_led(store, log, other_than)
+            except TimeoutError:
+                return None
+
+    found = run(command())
+    if found is None:
+        other = "nobody" if other_than is None else f"nobody but {other_than}"
+        typer.echo(f"dlog: {other} leads log {log!r} after {timeout_s:g} s", err=True)
+        raise typer.Exit(FAILED)
+    if as_json:
+        print_json(_facts([found]))
+    else:
+        typer.echo(found.candidate)
+
+
+async def _until_led(store: "MetadataStore", log: str, other_than: str | None) -> "LeaderInfo":
+    from leader import current_leader
+
+    while True:
+        found = await current_leader(store, log)
+        if found is not None and found.candidate != other_than:
+            return found
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _facts(found: list["LeaderInfo"]) -> dict[str, object]:
+    leader, *waiting = found
+    return {
+        "log": leader.log,
+        "candidate": leader.candidate,
+        "epoch": leader.epoch,
+        "since_ms": leader.since_ms,
+        "waiting": [
+            {"candidate": each.candidate, "epoch": each.epoch, "since_ms": each.since_ms}
+            for each in waiting
+        ],
+    }

@@ -1,0 +1,27 @@
+"""Names out of the namespace, for the completion of shells."""
+
+import asyncio
+from typing import Final
+
+import typer
+
+from ledger.errors import LogError
+
+LOOK_S: Final = 2.0
+"""A person waits for it: better no completion than a late one."""
+
+
+def complete_log(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of logs that begin with *incomplete*; none if they cannot be told."""
+
+    async def look() -> list[str]:
+        from dlog.aio.watching import log_names
+        from dlog.cli.stores import opened_store
+
+        async with asyncio.timeout(LOOK_S), opened_store(context.params.get("uri")) as store:
+            return await log_names(store, incomplete)
+
+    try:
+        return asyncio.run(look())
+    except (LogError, OSError):  # OSError: the time-out, too
+        return []

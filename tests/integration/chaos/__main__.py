@@ -1,0 +1,62 @@
+"""Real processes under real trouble, on an ensemble of three ZooKeepers: `make chaos`.
+
+Call: python -m tests.integration.chaos [--seconds 600] [--seed 1] [--zookeepers 3|0]
+"""
+
+import argparse
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from dlog.local.errors import JavaMissing, ZooKeeperMissing
+from tests.integration.chaos.places import Places, entering
+from tests.integration.chaos.stage import Plan, Stage
+
+_PR_SET_PDEATHSIG: Final = 1
+_INSIDE: Final = "DLOG_TEST_CHAOS_INSIDE"
+"""Tells the second start, in the namespace, whose child it is; and why there is none."""
+SESSION_TIMEOUT_S: Final = "4"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make chaos")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--zookeepers", type=int, choices=(0, 1, 3), default=3)
+    parser.add_argument("--bookies", type=int, default=4)
+    options = parser.parse_args()
+    parent = os.environ.get(_INSIDE)
+    why_not_apart = ""
+    if parent is None:
+        command, why_not_apart = entering()
+        if command:
+            os.environ[_INSIDE] = str(os.getppid())
+            module = [sys.executable, "-m", "tests.integration.chaos", *sys.argv[1:]]
+            os.execvp(command[0], [*command, *module])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != int(parent):
+        return 1
+    os.environ["DLOG_SESSION_TIMEOUT_S"] = SESSION_TIMEOUT_S
+    plan = Plan(
+        seconds=options.seconds,
+        seed=options.seed,
+        zookeepers=options.zookeepers,
+        bookies=options.bookies,
+    )
+    with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:
+        stage = Stage(plan, Path(directory), Places(apart=parent is not None), why_not_apart)
+        try:
+            asyncio.run(stage.run())
+        except (JavaMissing, ZooKeeperMissing) as error:
+            print(f"skipped: {error}")
+            return 5
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The writers and readers as processes that are told things, killed, stopped and cut off."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from dlog.local.bookie_process import BookieProcess
+from dlog.local.cluster import LocalCluster
+from tests.integration.chaos.places import Place, python
+
+ROOT: Final = Path(__file__).parents[3]
+_LINE_BYTES_MAX: Final = 1 << 24
+
+Event = dict[str, Any]
+Hear = Callable[["Member", Event], None]
+
+
+class Member:
+    """A writer or a reader; may be started again after each end, as another life of it."""
+
+    def __init__(self, name: str, place: Place, directory: Path, hear: Hear) -> None:
+        self.name = name
+        self.place = place
+        self.lives = 0
+        self._log = directory / f"{name}.log"
+        self._hear = hear
+        self._killed = False
+        self._process: asyncio.subprocess.Process | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def life(self) -> str:
+        return f"{self.name}.{self.lives}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def ended_by_itself(self) -> bool:
+        return self.lives > 0 and not self._killed and not self.running
+
+    async def start(self, module: str, *arguments: str) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.place.command(python(module, *arguments)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                start_new_session=True,
+                limit=_LINE_BYTES_MAX,
+            )
+        self.lives += 1
+        self._killed = False
+        self._listening = asyncio.create_task(self._listen(self._process))
+
+    def tell(self, line: str) -> None:
+        if self.running:
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(line.encode() + b"\n")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        if self.running:
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """Kill it, and hear what it had said."""
+        if self._process is not None and self._listening is not None:
+            self._killed = True
+            self.signal(signal.SIGKILL)
+            await self._process.wait()
+            await self._listening
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if line.endswith(b"\n"):  # else it was killed in the middle of a word
+                self._hear(self, json.loads(line))
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+class Bookie(BookieProcess):
+    """A bookie in a place of its own. It dies with us also while it is stopped."""
+
+    place = Place("")
+
+    def _command(self) -> list[str]:
+        command = [each for each in super()._command() if each != "--die-with-parent"]
+        command[command.index("--host") + 1] = self.place.host
+        return self.place.command(command)
+
+
+class Cluster(LocalCluster):
+    """The bookies, each in one of *places*, on a metadata store that runs already."""
+
+    def __init__(self, directory: Path, places: list[Place], uri: str | None) -> None:
+        super().__init__(directory, bookies=len(places), zookeeper=uri)
+        self.places = places
+
+    def _process(self, index: int) -> BookieProcess:
+        name = f"bookie-{index}"
+        log_path = self.directory / f"{name}.log"
+        process = Bookie(name, self.directory / name, uri=self.uri, log_path=log_path)
+        process.place = self.places[index]
+        return process
