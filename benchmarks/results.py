@@ -8,13 +8,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from benchmarks.disk import DiskFigures, measure_disk
 from benchmarks.figures import Figure, percentile
 from benchmarks.plot import svg
+
+_UNSTEADY: Final = 2.0
+"""A disk whose figures differ more before and after a measurement is no measure for it."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,23 @@ class Results:
         self.note(f"F before {section}", sync_s * 1e3, "ms")
         self.note(f"load before {section}", load, "")
 
+    def end(self, section: str, seconds: float, first: int) -> None:
+        """Measure the disk once more: if it changed, what was told in it is not judged.
+
+        *first*: the index of the first figure of *section*."""
+        before, after = self.disk, measure_disk(self.directory, seconds)
+        self.note(f"R after {section}", after.bytes_per_s / 1e6, "MB/s")
+        self.note(f"F after {section}", after.sync_s * 1e3, "ms")
+        units = set()
+        if not _alike(before.bytes_per_s, after.bytes_per_s):
+            units.add("R")
+        if not _alike(before.sync_s, after.sync_s):
+            units.add("F")
+        for index, figure in enumerate(self.figures[first:], first):
+            if figure.met is not None and figure.ratio_unit.partition("/")[0] in units:
+                aim = f"{figure.aim}, disk unsteady"
+                self.figures[index] = replace(figure, met=None, aim=aim)
+
     @contextmanager
     def place(self) -> Iterator[Path]:
         """Yield a new directory on the disk that is measured; it is removed in the end."""
@@ -79,6 +100,10 @@ class Results:
             yield path
         finally:
             shutil.rmtree(path)
+
+
+def _alike(before: float, after: float) -> bool:
+    return max(before, after) <= _UNSTEADY * min(before, after)
 
 
 def keep(figures: Sequence[Figure], sizes: Mapping[str, object], path: Path) -> None:

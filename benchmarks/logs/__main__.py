@@ -2,10 +2,11 @@
 
     python -m benchmarks.logs [--only SECTION ...] [--dir DIR] [--json FILE] [--quick]
 
-First the disk of DIR is measured, and again before each section; see `benchmarks.disk` for R
-and F, in which all else is told. Each section has a new cluster, whose metadata store is the
-embedded one. Prints a table, and keeps the same as JSON in FILE and as a drawing beside it.
-Where the time of an append goes is told in `appends.md`.
+First the disk of DIR is measured, and again before and after each section; see `benchmarks.disk`
+for R and F, in which all else is told. Where it changed much meanwhile, aims told in it are not
+judged. What the bookies wrote to files meanwhile is told beside the shares of R/6. Each section
+has a new cluster, whose metadata store is the embedded one. Prints a table, and keeps the same
+as JSON in FILE and as a drawing beside it. `appends.md` tells where the time of an append goes.
 """
 
 import argparse
@@ -44,9 +45,11 @@ async def measure(options: argparse.Namespace) -> Bench:
         with bench.place() as place:
             async with ledger.running(place) as (cluster, client):
                 for name in together:
+                    first = len(bench.figures)
                     bench.begin(name, sizes.seconds / 4)
                     on = ledger.Bench(cluster, client, bench.disk, sizes.seconds, [])
                     await SECTIONS[name](bench, on)
+                    bench.end(name, sizes.seconds / 4, first)
     return bench
 
 

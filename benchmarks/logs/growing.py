@@ -35,7 +35,7 @@ async def many_writers(bench: Bench, on: ledger.Bench) -> None:
     """Write many logs from one process, in turn: a few records to each, then to the next."""
     count = bench.sizes.logs_written
     name, payload = f"{count:,} logs written by one process", bytes(RECORD_BYTES)
-    before, started = _resident_bytes(), time.perf_counter()
+    started = time.perf_counter()
     logs: list[Log] = []
     for numbers in _groups(count):
         opening = (Log.open(f"writer {number}", client=on.client) for number in numbers)
@@ -53,7 +53,7 @@ async def many_writers(bench: Bench, on: ledger.Bench) -> None:
     bench.duration(f"{name}: {_BURST} records to each, all confirmed", took / turns)
     times = await lone_times(logs[count // 2], bench.sizes.seconds)
     bench.latency(f"{name}: lone append to one", times)
-    bench.note(f"{name}: memory of each", (_resident_bytes() - before) / count / 1e3, "KB")
+    bench.note(f"{name}: memory of that process", _resident_bytes() / 1e6, "MB")
     for numbers in _groups(count):
         await asyncio.gather(*[logs[number].close() for number in numbers])
 

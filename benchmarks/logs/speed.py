@@ -1,5 +1,7 @@
 """One writer and one reader of one log: rates against R/6 and aims, latencies in F."""
 
+import time
+from pathlib import Path
 from typing import Final
 
 from benchmarks import ledger
@@ -30,6 +32,7 @@ async def latency(bench: Bench, on: ledger.Bench) -> None:
 async def appends(bench: Bench, on: ledger.Bench) -> None:
     """Append with `append_async` as fast as it goes, on an event loop and from a thread."""
     for size, label in ((RECORD_BYTES, "100 B"), (1000, "1 KB")):
+        written, started = _written_bytes(on), time.perf_counter()
         rates = {
             "append_async, aio": await ledger.aio_appends(on, f"aio {size}", size),
             "append_async, threads": await ledger.in_thread(
@@ -37,6 +40,9 @@ async def appends(bench: Bench, on: ledger.Bench) -> None:
             ),
             "append_many_async, aio": await ledger.aio_appends_many(on, f"many {size}", size),
         }
+        took = time.perf_counter() - started
+        per_s = (_written_bytes(on) - written) / took
+        bench.note(f"appends of {label}: written by the bookies meanwhile", per_s / 1e6, "MB/s")
         for kind, per_s in rates.items():
             name = f"appends of {label}, {kind}"
             if size == RECORD_BYTES:
@@ -45,6 +51,12 @@ async def appends(bench: Bench, on: ledger.Bench) -> None:
             else:
                 bench.note(f"{name}: records", per_s, "/s")
                 bench.share(name, per_s * size, copies=COPIES, aim=_SHARE_AIM)
+
+
+def _written_bytes(on: ledger.Bench) -> int:
+    """Return how many bytes the bookies gave to files so far."""
+    texts = [Path(f"/proc/{process.pid}/io").read_text() for process in on.cluster.processes]
+    return sum(int(text.partition("\nwrite_bytes:")[2].split()[0]) for text in texts)
 
 
 async def catch_up(bench: Bench, on: ledger.Bench) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from benchmarks import ledger
 from benchmarks.logs.bench import Bench
 from dlog.aio import Log
+from dlog.aio.manifests import ManifestNode
 from dlog.position import RecordIds
 from ledger import LedgerClient
 
@@ -38,6 +39,9 @@ async def takeover(bench: Bench, on: ledger.Bench) -> None:
             await _cool(on)
         took, last_offset = await _taken_over(on.cluster.uri, name)
         assert last_offset == (count - 1 if cold else -1)
+        manifest, _ = await ManifestNode(on.client.store, name).read()
+        segments = [segment.sealed.bytes for segment in manifest.segments if segment.sealed]
+        assert not cold or segments[0] >= size, "it was rolled before it was taken over"
         if cold:
             bench.at_most(f"takeover, {what} of {size / 1e9:g} GB", took, "s", _AIM_S)
         else:

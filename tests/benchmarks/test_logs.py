@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.disk import DiskFigures
 from benchmarks.figures import Figure
-from benchmarks.results import keep
+from benchmarks.results import Results, keep
 
 PERCENTILES = ("p50", "p99")
 PROMISED = (
@@ -28,7 +29,7 @@ PROMISED = (
     ),
     "takeover, cold last segment of 0.002 GB",
     "5 logs written by one process: appends of 100 B",
-    "5 logs written by one process: memory of each",
+    "5 logs written by one process: memory of that process",
     *(
         f"{count}: {what}"
         for count in ("3 segments", "30 segments")
@@ -73,3 +74,18 @@ def test_what_is_kept_tells_the_machine_and_its_load_beside_the_figures(tmp_path
     assert told["processors"] >= 1
     assert told["load_after"] >= 0
     assert ">rate</text>" in path.with_suffix(".svg").read_text()
+
+
+def test_an_aim_told_in_a_disk_that_changed_meanwhile_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = DiskFigures(1e8, 1e8, 1e-3, 1e-3, 1e-3), DiskFigures(1e8, 1e8, 9e-3, 1, 1)
+    monkeypatch.setattr("benchmarks.results.measure_disk", lambda *_: after)
+    results = Results(tmp_path, before, [])
+    results.latency("an add", [2e-3], aim_f=6)
+    results.share("adds", 5e7, copies=6, aim=0.6)
+    results.end("adding", 0.1, 0)
+    by_name = {figure.name: figure for figure in results.figures}
+    assert by_name["an add p50"].met is None
+    assert "disk unsteady" in by_name["an add p50"].aim
+    assert by_name["adds"].met is True
