@@ -44,12 +44,12 @@ async def measure(options: argparse.Namespace) -> Bench:
     for together in [wanted] if options.quick else [[name] for name in wanted]:
         with bench.place() as place:
             async with ledger.running(place) as (cluster, client):
+                label, first = " and ".join(together), len(bench.figures)
+                bench.begin(label, sizes.seconds / 4)
+                on = ledger.Bench(cluster, client, bench.disk, sizes.seconds, [])
                 for name in together:
-                    first = len(bench.figures)
-                    bench.begin(name, sizes.seconds / 4)
-                    on = ledger.Bench(cluster, client, bench.disk, sizes.seconds, [])
                     await SECTIONS[name](bench, on)
-                    bench.end(name, sizes.seconds / 4, first)
+                bench.end(label, sizes.seconds / 4, first)
     return bench
 
 
