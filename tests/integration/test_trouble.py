@@ -186,7 +186,7 @@ def test_bookies_that_cannot_be_reached_are_told_in_bounded_time(tmp_path: Path,
         async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path) as cluster:
             config = ClientConfig(bookie_timeout_s=BOOKIE_TIMEOUT_S)
             client = await LedgerClient.connect(cluster.uri, config)
-            log = await Log.open("flights", client=client)
+            log = await Log.open("flights", client=client, heal_s=0)
             expected = [b"%d" % i for i in range(100)]
             for value in expected:
                 await log.append(value)

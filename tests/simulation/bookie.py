@@ -97,12 +97,17 @@ class SimBookie:
         self._cluster.scheduler.note(self.name, "loses its disk")
         self._cluster.scheduler.mark("disk_lost")
 
+    @property
+    def journal(self) -> str:
+        """The path of the journal file whose commits were seen to be durable last."""
+        return path_of(self._proven.journal_id)
+
     def rot(self, path: str) -> None:
         """Let one byte of a file change on the disk.
 
         Not of the journal's last commit: nothing tells that from a torn write (rule 61)."""
         first, size_bytes = 0, len(self.disk.content(path))
-        if path == path_of(self._proven.journal_id):
+        if path == self.journal:
             size_bytes = self._proven.offset
             first = max(0, size_bytes - RECENT_BYTES)  # most before it is behind the mark
         elif path.startswith(JOURNAL) and path > path_of(self._proven.journal_id):

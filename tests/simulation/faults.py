@@ -117,7 +117,10 @@ class Faults:
         files = [path for path in bookie.disk.files() if bookie.disk.content(path)]
         if files:
             folder = self._random.choice(sorted({path.split("/")[0] for path in files}))
-            bookie.rot(self._random.choice([p for p in files if p.startswith(folder)]))
+            path = self._random.choice([p for p in files if p.startswith(folder)])
+            if bookie.journal in files and self._scheduler.chance(0.5):
+                path = bookie.journal  # nothing else knows what was promised last
+            bookie.rot(path)
             if bookie.host.up and self._scheduler.chance(0.5):
                 bookie.crash()
                 self._restart_soon(bookie)
