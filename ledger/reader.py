@@ -248,7 +248,9 @@ class LedgerReader:
 
     def _take_hint(self, hint: RepairHint) -> None:
         of = (hint.bookie, hint.fault)
-        tell = _log.debug if of in self._hinted else _log.warning
+        # What is missing may still be on its way: the ack quorum did not wait for this one.
+        first = _log.info if hint.fault is Fault.MISSING else _log.warning
+        tell = _log.debug if of in self._hinted else first
         self._hinted[of] = self._hinted.get(of, 0) + hint.count
         tell(
             "replica_wants_repair",

@@ -1,6 +1,7 @@
 """What a caller chooses or meets at the edges: room, racks, delayed changes, deletion."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -117,7 +118,9 @@ def test_unconfirmed_entries_are_read_only_by_name() -> None:
     asyncio.run(scenario())
 
 
-def test_a_missing_replica_is_read_elsewhere_and_hinted_at() -> None:
+def test_a_missing_replica_is_read_elsewhere_and_hinted_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario() -> None:
         async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
             client = await cluster.client()
@@ -132,7 +135,10 @@ def test_a_missing_replica_is_read_elsewhere_and_hinted_at() -> None:
             assert len(await reader.read(0, 2)) == 3
             assert reader.repair_hints == {(first, Fault.MISSING): 1}
 
-    asyncio.run(scenario())
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    (told,) = (r for r in caplog.records if "replica_wants_repair" in r.getMessage())
+    assert told.levelno == logging.INFO  # it may only be behind: the ack quorum did not wait
 
 
 def test_ensembles_and_replacements_span_the_racks_that_bookies_registered() -> None:
