@@ -108,9 +108,12 @@ class AppendRejected(CallerError):
 
 class TxidOutOfOrder(AppendRejected):
     def __init__(self, log: str, txid: int, last_txid: int) -> None:
-        super().__init__(
-            f"log {log!r}: txid {txid} comes after {last_txid}; txids must not decrease"
+        reason = (
+            f"comes after {last_txid}; txids must not decrease"
+            if txid < last_txid
+            else "is out of range; use numbers above -2**63 and below 2**63"
         )
+        super().__init__(f"log {log!r}: txid {txid} {reason}")
         self.log, self.txid, self.last_txid = log, txid, last_txid
 
 

@@ -22,6 +22,7 @@ RECORD_BYTES_LIMIT: Final = 16 * 1024 * 1024
 LIMIT_MAX: Final = 2**53
 """No limit of bytes, records or seconds is larger."""
 
+_KINDS: Final = (("quorum", Quorum), ("digest", Digest), ("codec", Codec))
 _COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
 _SECONDS: Final = ("roll_age_s", "roll_idle_s", "retention_age_s")
 _SECOND_MIN: Final = 0.001
@@ -54,6 +55,10 @@ class LogSettings:
     """Retention trims nothing that a named consumer of the log has not processed yet."""
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS:
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise InvalidSettings(name, value, f"use a {kind.__name__}")
         _check_type("record_bytes_max", self.record_bytes_max, int)
         if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
             raise InvalidSettings(

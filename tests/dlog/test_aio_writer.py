@@ -170,6 +170,8 @@ async def test_txids_must_not_decrease_within_what_is_pending_either() -> None:
         with pytest.raises(TxidOutOfOrder, match="txid 4 comes after 5"):
             await wrong
         assert ((await first).offset, (await same).offset) == (0, 1)
+        with pytest.raises(TxidOutOfOrder, match="is out of range"):
+            await log.append(b"d", txid=2**63)
 
 
 @asynchronous

@@ -1,5 +1,7 @@
 """Settings of a log by name, as configuration files and command lines give them."""
 
+from typing import Any
+
 import pytest
 
 from dlog.errors import InvalidSettings
@@ -66,3 +68,9 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused(name: str, value: ob
 def test_a_quorum_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidQuorum):
         parse_settings({"ensemble": 2})
+
+
+@pytest.mark.parametrize("fields", [{"codec": "zstd"}, {"digest": 1}, {"quorum": (3, 3, 2)}])
+def test_a_setting_of_another_kind_is_refused_before_it_is_stored(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettings, match="use a "):
+        LogSettings(**fields)
