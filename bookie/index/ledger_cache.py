@@ -21,6 +21,8 @@ from bookie.files import FileCache
 from bookie.index.format import PAGE_BYTES, check_page, new_page, page_offset, path_of
 
 _PAGE_COST_BYTES: Final = PAGE_BYTES + 300
+_DIRTY_SHARE: Final = 4
+"""Of the pages, one of so many may be dirty: a flush holds them twice, and their headers."""
 _Place = tuple[int, int]
 
 
@@ -38,8 +40,8 @@ class LedgerCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether the dirty pages fill it; then it is time to flush."""
-        return len(self._dirty) >= self.pages_max
+        """Whether the dirty pages fill their share of it; then it is time to flush."""
+        return len(self._dirty) * _DIRTY_SHARE >= self.pages_max
 
     def __len__(self) -> int:
         """Return the number of pages in memory."""
