@@ -105,7 +105,7 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
 ) -> None:
     bound = 2 * (50 + RECORD_CHARGE)
     monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", bound)
-    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", bound)
+    monkeypatch.setattr("dlog.aio.append_path.PENDING_BYTES_ROOM", bound)
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []
