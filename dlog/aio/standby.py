@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Self
 
 from dlog.aio.connecting import connect
-from dlog.aio.log import Log, ensure_log
+from dlog.aio.creating import ensure_log
+from dlog.aio.log import Log
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.reader import Reader

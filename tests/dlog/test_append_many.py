@@ -166,6 +166,7 @@ def test_threads_append_many_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return cluster.client(MemoryStore("memory://many", "many"))
 
     monkeypatch.setattr("dlog.aio.log.connect", connect)
+    monkeypatch.setattr("dlog.aio.reading.connect", connect)
     with dlog.Log.open("log") as log:
         log.append(b"a")
         pending = log.append_many_async([b"b", b"c"])
