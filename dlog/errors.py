@@ -173,7 +173,7 @@ class UsedAfterFork(CallerError):
 class LostOwnership(RemoteError):
     def __init__(self, log: str, reason: str = "another process took it over") -> None:
         super().__init__(
-            f"log {log!r} is no longer written here: {reason}. This append was not sent; "
+            f"log {log!r} is no longer written here: {reason}. Nothing was sent; "
             "open the log again if this process should write it"
         )
         self.log, self.reason = log, reason
@@ -224,7 +224,7 @@ class AppendFailed(RemoteError):
 
     def __init__(self, log: str, reason: str) -> None:
         super().__init__(
-            f"log {log!r}: this writer failed earlier: {reason}. This append was not sent; "
+            f"log {log!r}: this writer failed earlier: {reason}. Nothing was sent; "
             "open the log again to go on"
         )
         self.log, self.reason = log, reason

@@ -6,31 +6,28 @@
     for record in Log.tail("flights", follow=False):
         ...
 
-A thin facade: everything happens in `dlog.aio` on one private event-loop thread. Appends from
-many threads gather in a queue that costs the loop one wake-up per batch. A handle may be
-used by several threads, but not across a fork (`UsedAfterFork`).
+A thin facade: everything happens in `dlog.aio` on one private event-loop thread; appends go
+there by `dlog.append_queue`. A handle may be used by several threads, but not across a fork
+(`UsedAfterFork`).
 """
 
-import asyncio
-import threading
-from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from dlog import aio
-from dlog.aio.append_future import resolve_many
 from dlog.aio.barriers import BARRIER_S
-from dlog.aio.columns import Columns, Payload, checked, checked_many
+from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.consumer import OnTrimmed
 from dlog.aio.healing import HEAL_S
-from dlog.aio.log import LAST_BYTES_MAX
 from dlog.aio.port import Leadership
+from dlog.aio.reading import LAST_BYTES_MAX
 from dlog.aio.trimming import Before
 from dlog.aio.writer import CLOSE_S, LogWriter
 from dlog.append_future import AppendFuture
+from dlog.append_queue import AppendQueue
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.loop_thread import LoopThread, forks
 from dlog.outcome import Outcome
@@ -38,18 +35,7 @@ from dlog.position import Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.reading import Consumer, ManyReader, Reader
 from dlog.settings import LogSettings
-from ledger.errors import LogError, TooManyPending
-
-QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of appends that wait for the loop; beyond that the calling thread waits."""
-
-
-_Queued = (
-    tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
-    | tuple[Future[RecordIds], int, Columns, int | None]
-)
-"""An append: its future, its columns, the expected offset. Or one of many: its future, its size,
-their columns, the expected offset."""
+from ledger.errors import LogError
 
 
 class Log:
@@ -57,16 +43,8 @@ class Log:
 
     def __init__(self, log: aio.Log, writer: LogWriter, thread: LoopThread) -> None:
         self._log = log
-        self._writer = writer
         self._thread = thread
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._queue: deque[_Queued] = deque()
-        self._queued_bytes = 0
-        self._draining = False
-        """True while the loop was told, or knows, that the queue is not empty."""
-        self._newest: Future[RecordId] | Future[RecordIds] | None = None
-        self._closed = False
+        self._queue = AppendQueue(writer, thread)
 
     @classmethod
     def open(
@@ -224,11 +202,12 @@ class Log:
             or timestamp_ms is not None
         ):
             payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
+        if self._thread.generation != forks.generation:
+            raise UsedAfterFork(self.name)
         ticket = AppendFuture()
         size = len(payload) + RECORD_CHARGE
-        if not self._enqueue(
-            ticket, size, (ticket, payload, key, txid, timestamp_ms, expected_offset)
-        ):
+        queued = (ticket, payload, key, txid, timestamp_ms, expected_offset)
+        if not self._queue.put(ticket, size, queued):
             ticket.attach(Outcome.refused(LogClosed(self.name)), 0)
         return ticket
 
@@ -261,44 +240,24 @@ class Log:
     ) -> Future[RecordIds]:
         """As `append_many`, but return one future for all. Blocks as `append_async`."""
         columns = checked_many(payloads, keys, txids, timestamps_ms)
+        self._check_process()
         future: Future[RecordIds] = Future()
         future.set_running_or_notify_cancel()  # an append cannot be taken back
         size = sum(map(len, columns[0])) + RECORD_CHARGE * len(columns[0])
-        if not self._enqueue(future, size, (future, size, columns, expected_offset)):
+        if not self._queue.put(future, size, (future, size, columns, expected_offset)):
             future.set_exception(LogClosed(self.name))
         return future
-
-    def _enqueue(
-        self, future: Future[RecordId] | Future[RecordIds], size: int, queued: _Queued
-    ) -> bool:
-        """Hand *queued* to the loop, once there is room; return False if the log is closed."""
-        if self._thread.generation != forks.generation:
-            raise UsedAfterFork(self.name)
-        with self._lock:
-            while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
-                if self._thread.is_current():
-                    raise TooManyPending(self._queued_bytes, QUEUED_BYTES_MAX)
-                self._room.wait()
-            if self._closed:
-                return False
-            self._queue.append(queued)
-            self._queued_bytes += size
-            self._newest = future
-            wake, self._draining = not self._draining, True
-        if wake:
-            self._thread.loop.call_soon_threadsafe(self._drain)
-        return True
 
     def flush(self) -> None:
         """Return once every append made before is confirmed; raise if one cannot be."""
         self._check_process()
-        self._settle()
+        self._queue.settle()
         self._thread.run(self._log.flush())
 
     def roll(self) -> None:
         """Begin a new segment, unless the present one is empty."""
         self._check_process()
-        self._settle()
+        self._queue.settle()
         self._thread.run(self._log.roll())
 
     def truncate(
@@ -310,7 +269,7 @@ class Log:
     ) -> None:
         """Remove the oldest records; see `dlog.aio.Log.truncate`."""
         self._check_process()
-        self._settle()
+        self._queue.settle()
         self._thread.run(
             self._log.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s)
         )
@@ -318,7 +277,7 @@ class Log:
     def seal(self) -> None:
         """End the log for good, and close it; see `dlog.aio.Log.seal`."""
         if self._begin_to_close():
-            self._settle()
+            self._queue.settle()
             self._thread.run(self._log.seal())
 
     def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
@@ -342,79 +301,24 @@ class Log:
             self.close()
 
     def _begin_to_close(self) -> bool:
-        """Refuse further appends and wait for those made; return False if it is closed."""
+        """Refuse further appends; return False if it is closed."""
         self._check_process()
-        with self._lock:
-            if self._closed:
-                return False
-            self._closed = True
-            self._room.notify_all()
-        return True
+        return self._queue.close()
 
     def _check_process(self) -> None:
         if self._thread.generation != forks.generation:
             raise UsedAfterFork(self.name)
 
-    def _settle(self) -> None:
-        """Wait until everything that was queued before is resolved."""
-        with self._lock:
-            newest = self._newest
-        if newest is not None:
-            newest.exception()
-
-    # On the loop's thread.
-
-    def _drain(self) -> None:
-        queue, writer = self._queue, self._writer
-        drained = taken = 0
-        while queue and writer.has_room:
-            queued = queue.popleft()
-            taken += 1
-            if len(queued) == 6:
-                ticket, payload, key, txid, timestamp_ms, expected_offset = queued
-                drained += len(payload) + RECORD_CHARGE
-                ticket.attach(*writer.submit(payload, key, txid, timestamp_ms, expected_offset))
-            else:
-                drained += queued[1]
-                self._append_many(*queued)
-        with self._lock:
-            self._queued_bytes -= drained
-            if self._queued_bytes < QUEUED_BYTES_MAX:
-                self._room.notify_all()
-            self._draining = bool(taken or queue)
-        # Look again before sleeping: woken for each record, the two threads would take turns
-        # of one record each. While the loop looks, the other thread has the interpreter.
-        if queue:
-            writer.when_room(self._drain)
-        elif taken:
-            self._thread.loop.call_soon(self._drain)
-
-    def _append_many(
-        self, future: Future[RecordIds], _: int, columns: Columns, expected_offset: int | None
-    ) -> None:
-        try:
-            parts = self._writer.submit_many(*columns, expected_offset)
-        except LogError as error:
-            future.set_exception(error)
-        else:
-            resolve_many(future, parts)
-
     async def _close(self, timeout_s: float | None) -> None:
         """Hand over what is queued, as fast as there is room, then close."""
         began = self._thread.loop.time()
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._queue:
-                    await self._writer.room()
-                    self._drain()
-        except TimeoutError:
-            pass  # the writer tells what was pending
+        await self._queue.hand_over(timeout_s)
         if timeout_s is not None:
             timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
         try:
             await self._log.close(timeout_s=timeout_s)
         finally:
-            self._drain()  # refuses what is left
+            self._queue.give_up()
 
 
 class _LocalView:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dlog.aio.auditing import AuditProgress, AuditReport, audit
 from dlog.aio.connecting import connect, connected
+from dlog.aio.creating import create
 from dlog.aio.dropping import drop
-from dlog.aio.log import create
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.renaming import rename

@@ -4,19 +4,23 @@ A session of ZooKeeper outlives a killed process by its whole time-out, although
 closed every connection of the dead at once. So each candidate listens on a port of its own
 and names it in its node; the candidate behind it connects and waits for the end. If the
 connection ends *and* the port then refuses, the process is gone, and the follower may delete
-its node instead of waiting for the session.
+its node instead of waiting for the session. A port that refuses from the start may have died
+before the follower came: `leader.refusals` decides whether that is known.
 
-Nothing is concluded from silence, and nothing from a port that did not first prove, by a
-secret from the node, that the right process listens there. A wrong conclusion would cost an
-election, never a record: fencing decides who can write.
+A candidate listens before its node is made, and for as long as it may lead. Nothing is
+concluded from silence, nor from a port where another process listens: the right one proves
+itself by a secret from the node. A wrong conclusion would cost an election, never a record:
+fencing decides who can write.
 """
 
 import asyncio
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
+
+from leader.refusals import LifelineAddress, Refusals
 
 CONNECT_S: Final = 2.0
 SECRET_BYTES: Final = 16
@@ -26,13 +30,7 @@ REFUSAL_PAUSE_S: Final = 0.02
 _NOTHING_TOLD: Final = (OSError, EOFError, TimeoutError)
 
 
-@dataclass(frozen=True, slots=True)
-class LifelineAddress:
-    """Where a candidate's lifeline is, and what it says to prove that it is the one."""
-
-    host: str
-    port: int
-    secret: bytes
+_refusals: Final = Refusals()
 
 
 class Lifeline:
@@ -71,7 +69,7 @@ class Lifeline:
         listening = socket.create_server((host, 0), family=family)
         port = listening.getsockname()[1]
         server = await asyncio.start_server(greet, sock=listening, start_serving=False)
-        lifeline = cls(server, LifelineAddress(host, port, secret), followers)
+        lifeline = cls(server, LifelineAddress(host, port, secret, network()), followers)
         try:
             await server.start_serving()
         except BaseException:
@@ -91,14 +89,28 @@ class Lifeline:
             writer.close()
 
 
-async def has_died(address: LifelineAddress) -> bool:
-    """Wait for the end of the process at *address*: True once it is gone for certain.
+def network() -> str:
+    """Return a name of the network stack of this process, or nothing where there is none.
+
+    No living process of this boot can have another stack of the same name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return ""  # not Linux
+
+
+async def has_died(address: LifelineAddress, refusals: Refusals = _refusals) -> bool:
+    """Wait for the end of the process at *address*: True once it counts as gone.
 
     False as soon as it turns out that nothing can be told from here."""
     try:
         reader, connection = await _verified(address)
-    except _NOTHING_TOLD:
+    except TimeoutError:
         return False
+    except _NOTHING_TOLD:
+        return await _refuses(address) and refusals.is_death(address, here=network())
+    refusals.proven(address)
     try:
         with suppress(OSError):
             while await reader.read(1024):

@@ -5,7 +5,7 @@ from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
-from leader.lifeline import LifelineAddress
+from leader.refusals import LifelineAddress
 from leader.wire import leader_pb2 as pb
 from ledger.errors import DamagedMetadata
 
@@ -26,6 +26,7 @@ class CandidateRecord:
             node.lifeline_host = self.lifeline.host
             node.lifeline_port = self.lifeline.port
             node.lifeline_secret = self.lifeline.secret
+            node.lifeline_network = self.lifeline.network
         return node.SerializeToString(deterministic=True)
 
     @classmethod
@@ -41,5 +42,10 @@ class CandidateRecord:
             )
         lifeline = None
         if node.lifeline_port:
-            lifeline = LifelineAddress(node.lifeline_host, node.lifeline_port, node.lifeline_secret)
+            lifeline = LifelineAddress(
+                node.lifeline_host,
+                node.lifeline_port,
+                node.lifeline_secret,
+                node.lifeline_network,
+            )
         return cls(node.candidate, node.since_ms, lifeline)

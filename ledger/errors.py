@@ -23,7 +23,8 @@
     |  |- WriterFailed             the writer met what must not happen; recover the ledger
     |  |- LedgerFenced             another process recovers or has closed the ledger
     |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
-    |  `- EntryLost                no replica can give an entry that was acknowledged
+    |  |- EntryUnavailable         no replica gave an entry, and some did not answer
+    |  `- EntryLost                every replica answered that it cannot give the entry
     `- StorageError                bytes that were read are not the bytes that were written
        |- DamagedEntry
        |- DamagedMetadata
@@ -257,12 +258,27 @@ class RecoveryFailed(RemoteError):
         self.ledger_id, self.reason = ledger_id, reason
 
 
-class EntryLost(RemoteError):
+class EntryUnavailable(RemoteError):
+    """Nothing is known to be lost: a bookie that could not be asked may well have it."""
+
     retryable = True
 
     def __init__(self, ledger_id: int, entry_id: int, reason: str) -> None:
         super().__init__(
-            f"entry {entry_id} of ledger {ledger_id} cannot be read from any replica now: {reason}"
+            f"entry {entry_id} of ledger {ledger_id} cannot be read now: {reason}; "
+            "bring its bookies back"
+        )
+        self.ledger_id, self.entry_id, self.reason = ledger_id, entry_id, reason
+
+
+class EntryLost(RemoteError):
+    """Every replica said that it has not, or cannot read, the entry. A repair may bring it back."""
+
+    retryable = True
+
+    def __init__(self, ledger_id: int, entry_id: int, reason: str) -> None:
+        super().__init__(
+            f"entry {entry_id} of ledger {ledger_id} cannot be read from any replica: {reason}"
         )
         self.ledger_id, self.entry_id, self.reason = ledger_id, entry_id, reason
 

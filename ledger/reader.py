@@ -10,6 +10,7 @@ from ledger.environment import Credentials, Environment
 from ledger.errors import (
     BookieUnavailable,
     EntryLost,
+    EntryUnavailable,
     HandleClosed,
     LogError,
     NoSuchLedger,
@@ -95,8 +96,9 @@ class LedgerReader:
     async def read(self, first: int, last: int) -> list[Entry]:
         """Return entries first..last, all of them.
 
-        Raises `EntryLost` if one is beyond the last add confirmed or unreadable, and
-        `NoSuchLedger`, `WrongPassword`, `MetadataUnavailable`."""
+        Raises `EntryLost` if one is beyond the last add confirmed or no replica can give it,
+        `EntryUnavailable` if not all replicas could be asked, and `NoSuchLedger`,
+        `WrongPassword`, `MetadataUnavailable`."""
         entries: list[Entry] = []
         while first <= last:
             some = await self.read_some(first, last=last)
@@ -114,7 +116,7 @@ class LedgerReader:
         it never was part of it (rule 53). To be used by those who know that the ledger's
         writer is gone and decide by other means, or only look. A ledger that is CLOSED has
         no unconfirmed entries. Ends at the first entry that its bookies do not have. Raises
-        `EntryLost` if none of them answers, and as `read` does."""
+        `EntryUnavailable` if none of them answers, and as `read` does."""
         entries: list[Entry] = []
         while first <= last:
             some = await self._read_some(first, last, 1 << 20, 0.0, unconfirmed=True)
@@ -404,13 +406,15 @@ class _Read:
 
     def _error_of(self, failure: protocol.Failure) -> LogError:
         ledger_id = self._reader.ledger_id
+        reason = "; ".join(dict.fromkeys(self._failures)) or failure.value
         match failure:
             case protocol.Failure.DELETED:
                 return NoSuchLedger(ledger_id)
             case protocol.Failure.WRONG_KEY:
                 return WrongPassword(ledger_id)
             case protocol.Failure.LOST:
-                reason = "; ".join(dict.fromkeys(self._failures)) or failure.value
                 return EntryLost(ledger_id, self._first, reason)
+            case protocol.Failure.UNAVAILABLE:
+                return EntryUnavailable(ledger_id, self._first, reason)
             case _:
                 assert_never(failure)

@@ -9,41 +9,29 @@ async for record in await Log.tail("flights"):
 
 import asyncio
 import os
-import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog.aio import reading
 from dlog.aio.append_future import AppendFuture, resolve_many
-from dlog.aio.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.connecting import connect
-from dlog.aio.consumer import Consumer, OnTrimmed
-from dlog.aio.dropping import finish_drop
+from dlog.aio.creating import ensure_log
 from dlog.aio.healing import HEAL_S
 from dlog.aio.manifests import ManifestNode
-from dlog.aio.many import ManyReader
 from dlog.aio.opening import TakeoverDriver
-from dlog.aio.places import last_records, start_offset, stop_offset
 from dlog.aio.port import Leadership, Ledgers
-from dlog.aio.ranges import PATIENCE_S
-from dlog.aio.reader import Reader
 from dlog.aio.sealing import seal
 from dlog.aio.trimming import Before, Keep, trim_target
 from dlog.aio.writer import CLOSE_S, LogWriter
-from dlog.errors import InvalidPosition, LogExists, NoSuchLog
-from dlog.manifest import Manifest
 from dlog.names import check_name
-from dlog.position import Record, RecordId, RecordIds, Start, Stop
-from dlog.recordbatch import check_codec
+from dlog.position import RecordId, RecordIds
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending
-
-LAST_BYTES_MAX = 64 * 1024 * 1024
-"""How much `Log.last` returns at most unless told otherwise."""
 
 
 class Log:
@@ -107,152 +95,11 @@ class Log:
             raise
         return cls(writer, ledgers, owns_ledgers=owns)
 
-    @staticmethod
-    async def tail(
-        name: str,
-        *,
-        uri: str | None = None,
-        start: Start = "start",
-        follow: bool = True,
-        stop: Stop | None = None,
-        client: Ledgers | None = None,
-    ) -> Reader:
-        """Return a reader of the log, beside whoever writes it.
-
-        It begins at *start* and ends before *stop*; with *follow* False also at the end the
-        log has now: after every record that was acknowledged before this call, as long as
-        its writer lives (`end_of` says what is promised if it does not). Raises
-        `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting raises."""
-        check_name(name)
-        ledgers = client if client is not None else await connect(uri)
-        try:
-            node = ManifestNode(ledgers.store, name)
-            first = await start_offset(ledgers, node, start)
-            end = await stop_offset(ledgers, node, stop, follow=follow)
-        except BaseException:
-            if client is None:
-                await ledgers.close()
-            raise
-        return Reader(
-            ledgers,
-            node,
-            first,
-            stop=end,
-            patience_s=None if follow else PATIENCE_S,
-            owns_ledgers=client is None,
-        )
-
-    @staticmethod
-    async def tail_many(
-        names: Iterable[str],
-        *,
-        uri: str | None = None,
-        start: Start | Mapping[str, Start] = "start",
-        follow: bool = True,
-        client: Ledgers | None = None,
-    ) -> ManyReader:
-        """Return one stream of (log, record) of several logs, up to 1000.
-
-        Logs that have records take turns, an entry each; inside a log the order is the
-        log's. *start* is one for all or one by log ("start" for those it does not name);
-        `ManyReader.positions` is such a mapping. With *follow* False it ends when each log was read
-        up to the end it has now. Raises as `tail`, and `TooManyLogs`."""
-        ledgers = client if client is not None else await connect(uri)
-        try:
-            return await ManyReader.open(
-                ledgers, names, start=start, follow=follow, owns_ledgers=client is None
-            )
-        except BaseException:
-            if client is None:
-                await ledgers.close()
-            raise
-
-    @staticmethod
-    async def consumer(
-        name: str,
-        log: str,
-        *,
-        uri: str | None = None,
-        start: Start = "start",
-        exclusive: bool = False,
-        wait_s: float = 0.0,
-        follow: bool = True,
-        on_trimmed: OnTrimmed = "raise",
-        client: Ledgers | None = None,
-    ) -> Consumer:
-        """Return a reader of *log* whose position is kept under the name *name*.
-
-        It begins after what was committed last, or at *start* if there was no such consumer
-        yet. Shared, any number of processes may read by one name; each gets all records, and
-        the one that is furthest decides the position. *exclusive*: one process at a time;
-        waits up to *wait_s* for another one to close. If that one's session ended although it
-        still runs, it is fenced: it cannot commit any more (`ConsumerFenced`).
-
-        Records that were trimmed before they were committed are an error (`Trimmed`), or
-        with *on_trimmed* "skip" are counted in `skipped`. Raises `InvalidName`, `NoSuchLog`,
-        `ConsumerBusy`, `TooManyConsumers`, and as `tail`."""
-        ledgers = client if client is not None else await connect(uri)
-        try:
-            return await Consumer.open(
-                ledgers,
-                name,
-                log,
-                start=start,
-                exclusive=exclusive,
-                wait_s=wait_s,
-                follow=follow,
-                on_trimmed=on_trimmed,
-                owns_client=client is None,
-            )
-        except BaseException:
-            if client is None:
-                await ledgers.close()
-            raise
-
-    @staticmethod
-    async def last(
-        name: str,
-        count: int = 1,
-        *,
-        uri: str | None = None,
-        bytes_max: int = LAST_BYTES_MAX,
-        client: Ledgers | None = None,
-    ) -> list[Record]:
-        """Return the last *count* records of a log, oldest first.
-
-        Fewer if the log has fewer, and only the newest *bytes_max* bytes of values and keys
-        (the last record in any case). Counts every record that was acknowledged before this
-        call, as `end_of`. Raises `InvalidPosition` if *count* is not positive, and as `tail`."""
-        check_name(name)
-        if count <= 0:
-            raise InvalidPosition(name, count, "ask for one record or more")
-        ledgers = client if client is not None else await connect(uri)
-        try:
-            node = ManifestNode(ledgers.store, name)
-            return await last_records(ledgers, node, count, bytes_max=bytes_max)
-        finally:
-            if client is None:
-                await ledgers.close()
-
-    @staticmethod
-    async def end_of(
-        name: str,
-        *,
-        uri: str | None = None,
-        timeout_s: float = BARRIER_S,
-        client: Ledgers | None = None,
-    ) -> int:
-        """Return the offset after every record of *name* acknowledged before this call.
-
-        The barrier of `Reader.barrier` without a reader; raises the same, and `InvalidName`."""
-        check_name(name)
-        ledgers = client if client is not None else await connect(uri)
-        try:
-            node = ManifestNode(ledgers.store, name)
-            return await acknowledged_end(ledgers, node, timeout_s=timeout_s)
-        finally:
-            if client is None:
-                await ledgers.close()
+    tail = staticmethod(reading.tail)
+    tail_many = staticmethod(reading.tail_many)
+    consumer = staticmethod(reading.consumer)
+    last = staticmethod(reading.last)
+    end_of = staticmethod(reading.end_of)
 
     @property
     def writer(self) -> LogWriter:
@@ -461,23 +308,3 @@ class Log:
 def this_process() -> str:
     """Return how people may find this process."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> None:
-    """Create the log unless it exists."""
-    try:
-        manifest, _ = await node.read()
-    except NoSuchLog:
-        manifest = None
-    if manifest is not None and not manifest.dropped:
-        return
-    with suppress(LogExists):  # another process was faster
-        await create(ledgers, node, settings)
-
-
-async def create(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> Manifest:
-    """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
-    check_codec((settings or LogSettings()).codec)
-    await finish_drop(ledgers, node)
-    manifest = Manifest(incarnation=secrets.token_hex(8), settings=settings or LogSettings())
-    return await node.create(manifest)

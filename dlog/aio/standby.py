@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Self
 
 from dlog.aio.connecting import connect
-from dlog.aio.log import Log, ensure_log
+from dlog.aio.creating import ensure_log
+from dlog.aio.log import Log
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.reader import Reader
@@ -160,12 +161,19 @@ class Standby:
         goes half way, another election follows. *timeout_s* bounds the wait to be elected;
         None waits for ever. A promotion that failed or was cancelled can be tried again.
 
-        Raises `NotElected` in time; `AlreadyPromoted`, `LogClosed`; what ended the following
-        (`Trimmed`: begin anew from a newer snapshot; what *apply* raised); and as `Log.open`."""
+        Raises `NotElected` in time; `AlreadyPromoted` while this leads or is being promoted,
+        `LostOwnership` once it led and `lost` tells that this is over, `LogClosed`; what ended
+        the following (`Trimmed`: begin anew from a newer snapshot; what *apply* raised); and as
+        `Log.open`."""
         if self._closing is not None:
             raise LogClosed(self.name)
-        if self._log is not None or self._promoting is not None:
+        if self._promoting is not None:
             raise AlreadyPromoted(self.name)
+        if self._log is not None and self._term is not None:
+            if self.is_leader:
+                raise AlreadyPromoted(self.name)
+            self._lose(_why_lost(self._log, self._term))  # the guard has not come to it yet
+            raise LostOwnership(self.name, f"{self.lost_reason}; close this standby, open another")
         self._promoting = asyncio.create_task(self._promote(timeout_s), name="promotion")
         try:
             return await self._promoting
@@ -332,9 +340,9 @@ class Standby:
         await _first(set(), term.lost, log.lost)
         if term.lost.is_set():
             log.writer.lose(LostOwnership(self.name, _term_over(term)))
-            self._lose(_term_over(term))
+            self._lose(_why_lost(log, term))
         else:
-            self._lose(str(log.writer.error))
+            self._lose(_why_lost(log, term))
             await term.resign()
 
     def _lose(self, reason: str) -> None:
@@ -375,15 +383,15 @@ def _term_over(term: Term) -> str:
     return "" if term.is_current() else f"its term is over ({term.lost_reason or 'lease'})"
 
 
+def _why_lost(log: Log, term: Term) -> str:
+    return _term_over(term) or str(log.writer.error)
+
+
 async def _first(tasks: set[asyncio.Task[None]], *events: asyncio.Event) -> None:
     """Return when one of *tasks* is done or one of *events* is set."""
-    waiting = {asyncio.create_task(_set(event)) for event in events}
+    waiting = {asyncio.create_task(event.wait()) for event in events}
     try:
-        await asyncio.wait(tasks | waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*tasks, *waiting], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in waiting:
             each.cancel()
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()

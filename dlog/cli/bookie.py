@@ -9,7 +9,7 @@ import typer
 from dlog.cli import offline, offline_dumps, operating
 from dlog.cli.options import JournalDirs, Json, LedgerDirs, Uri, examples
 from dlog.cli.output import print_json, print_table
-from dlog.cli.running import failed, run
+from dlog.cli.running import failed, run_at
 from dlog.cli.stores import opened_store
 from dlog.config import resolve_uri
 from ledger.errors import LogError
@@ -221,4 +221,4 @@ def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
             typer.echo("no bookie is registered", err=True)
         sys.stdout.flush()
 
-    run(command())
+    run_at(uri, command())

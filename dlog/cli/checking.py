@@ -10,7 +10,7 @@ from dlog.cli.bars import Tell, shown_bar
 from dlog.cli.names import complete_log
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.output import print_facts, print_json, print_table
-from dlog.cli.running import FAILED, run
+from dlog.cli.running import FAILED, run_at
 from dlog.cli.stores import connected
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def verify(logs: LogNames, uri: Uri = None, as_json: Json = False) -> None:
                 healthy = healthy and report.healthy
         return healthy
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 
@@ -95,7 +95,7 @@ def audit(
             _print_audited(report)
         return report.healthy
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 

@@ -7,7 +7,7 @@ import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.running import FAILED, run
+from dlog.cli.running import FAILED, run_at
 from dlog.cli.values import POSITION_HELP, parse_start
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def list_(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         else:
             typer.echo(f"log {log!r} has no consumers", err=True)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -84,7 +84,7 @@ def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = Fals
             }
         )
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -117,7 +117,7 @@ def reset(
         else:
             sys.stdout.write(f"{offset}\n")
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(epilog=examples("dlog consumer delete flights printer --yes"))
@@ -141,7 +141,7 @@ def delete(
         else:
             typer.echo(f"consumer {name!r} of log {log!r} was deleted", err=True)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -174,7 +174,7 @@ def lag(
             return await list_consumers(log, uri=uri)
         return [await consumer_info(name, log, uri=uri)]
 
-    found = run(command())
+    found = run_at(uri, command())
     if as_json:
         print_json({each.name: {"lag": each.lag, "trimmed": each.trimmed} for each in found})
     elif name is not None:

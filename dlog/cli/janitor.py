@@ -11,7 +11,7 @@ import typer
 from dlog.cli.checking import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.output import print_json
-from dlog.cli.running import FAILED, run
+from dlog.cli.running import FAILED, run_at
 from dlog.cli.stores import connected
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run_(
             await _until_stopped(janitor, as_json=as_json)
             return True
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 

@@ -7,8 +7,9 @@ import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.running import FAILED, failed, run
+from dlog.cli.running import FAILED, failed, run_at
 from dlog.cli.stores import opened_store
+from dlog.cli.values import DURATION_HELP, parse_duration
 
 if TYPE_CHECKING:
     from leader import LeaderInfo
@@ -34,12 +35,12 @@ def list_(
             names = [name for name in await contested_logs(store) if name.startswith(prefix)]
             return [found for name in names if (found := await candidates(store, name))]
 
-    found = run(command())
+    found = run_at(uri, command())
     if as_json:
         print_json([_facts(each) for each in found])
     elif found:
         print_table(
-            ("log", "leader", "epoch", "since", "waiting"),
+            ("log", "leader", "term", "since", "waiting"),
             (
                 (
                     each[0].log,
@@ -69,7 +70,7 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         async with opened_store(uri) as store:
             return await candidates(store, log)
 
-    found = run(command())
+    found = run_at(uri, command())
     if not found:
         raise failed(f"nobody leads log {log!r}")
     if as_json:
@@ -80,7 +81,7 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         {
             "log": log,
             "leader": leader.candidate,
-            "epoch": leader.epoch,
+            "term": leader.epoch,
             "since": shown_time(leader.since_ms),
             "waiting": ", ".join(each.candidate for each in waiting) or "nobody",
         }
@@ -90,7 +91,7 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
 @app.command(
     epilog=examples(
         "dlog leader wait flights",
-        "dlog leader wait flights --not host-a:4711 --timeout 30",
+        "dlog leader wait flights --not host-a:4711 --timeout 30s",
     )
 )
 def wait(
@@ -102,13 +103,15 @@ def wait(
             "--not", metavar="CANDIDATE", help="Until another one leads.", show_default=False
         ),
     ] = None,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", help="Give up after so many seconds.", min=0.0)
-    ] = 60.0,
+    timeout: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help=f"Give up after that: {DURATION_HELP}."),
+    ] = "60s",
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Wait until a log has a leader; print who it is. Exits with 1 if it has none in time."""
+    timeout_s = parse_duration(timeout, "--timeout")
 
     async def command() -> "LeaderInfo | None":
         async with opened_store(uri) as store:
@@ -118,7 +121,7 @@ def wait(
             except TimeoutError:
                 return None
 
-    found = run(command())
+    found = run_at(uri, command())
     if found is None:
         other = "nobody" if other_than is None else f"nobody but {other_than}"
         typer.echo(f"dlog: {other} leads log {log!r} after {timeout_s:g} s", err=True)

@@ -14,7 +14,7 @@ from dlog.cli.output import (
     shown_bytes,
     shown_time,
 )
-from dlog.cli.running import run
+from dlog.cli.running import run_at
 from dlog.cli.stores import connected
 from ledger.ids import LedgerId
 
@@ -42,7 +42,7 @@ def list_ledgers(uri: Uri = None, as_json: Json = False) -> None:
         else:
             sys.stdout.writelines(f"{ledger_id}\n" for ledger_id in found)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(epilog=examples("dlog ledger show 12", "dlog ledger show 12 --json"))
@@ -57,7 +57,7 @@ def show(ledger: LedgerNumber, uri: Uri = None, as_json: Json = False) -> None:
         else:
             _print_ledger(ledger, metadata)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -95,7 +95,7 @@ def read(
             finally:
                 await reader.close()
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(epilog=examples("dlog ledger recover 12"))
@@ -117,7 +117,7 @@ def recover(
                 f"{metadata.last_entry}, {metadata.length} bytes\n"
             )
 
-    run(command())
+    run_at(uri, command())
 
 
 def ledger_facts(ledger: int, metadata: "LedgerMetadata") -> dict[str, object]:

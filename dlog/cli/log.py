@@ -13,7 +13,7 @@ import typer
 from dlog.cli import checking, log_settings, log_shown, looking, records, tailing, truncating
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_json
-from dlog.cli.running import FAILED, run
+from dlog.cli.running import FAILED, run_at
 from dlog.cli.values import parse_settings
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
@@ -108,7 +108,7 @@ def create(
         else:
             typer.echo(f"log {log!r} was created", err=True)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -137,7 +137,7 @@ def list_(
         else:
             sys.stdout.writelines(f"{name}\n" for name in found)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(epilog=examples("dlog log exists flights && echo yes"))
@@ -152,7 +152,7 @@ def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
             print_json({"log": log, "exists": found})
         return found
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 
@@ -177,7 +177,7 @@ def rename(
         else:
             typer.echo(f"log {log!r} is {new_name!r} now", err=True)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(epilog=examples("dlog log seal orders-2025", "dlog log seal orders-2025 --yes"))
@@ -198,7 +198,7 @@ def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False)
         else:
             sys.stdout.write(f"{end}\n")
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(epilog=examples("dlog log delete scratch", "dlog log delete scratch --yes"))
@@ -216,7 +216,7 @@ def delete(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = Fals
         else:
             typer.echo(f"log {log!r} was deleted", err=True)
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -255,4 +255,4 @@ def watch(
                     sys.stdout.flush()
                 left = None if left is None else left - 1
 
-    run(command())
+    run_at(uri, command())

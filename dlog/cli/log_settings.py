@@ -7,7 +7,7 @@ import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_facts, print_json
-from dlog.cli.running import failed, run
+from dlog.cli.running import failed, run_at
 from dlog.cli.values import parse_settings
 
 app = typer.Typer(no_args_is_help=True, help="Show and change the settings of a log.")
@@ -45,7 +45,7 @@ def get(
         else:
             sys.stdout.write(f"{_shown(facts[name])}\n")
 
-    run(command())
+    run_at(uri, command())
 
 
 @app.command(
@@ -77,7 +77,7 @@ def set_(
 
         _show(settings_facts(await update_settings(log, changes, uri=uri)), as_json=as_json)
 
-    run(command())
+    run_at(uri, command())
 
 
 def _show(facts: dict[str, int | float | str], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.running import run
+from dlog.cli.running import run_at
 from dlog.cli.stores import connected
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         else:
             _print_log(info, leader)
 
-    run(command())
+    run_at(uri, command())
 
 
 def log_facts(info: "LogInfo", leader: "LeaderInfo | None") -> dict[str, object]:
@@ -128,7 +128,7 @@ def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
         "last txid": "-" if tail.last_txid is None else tail.last_txid,
         "epoch": manifest.epoch or "-",
         "owner": manifest.owner or "-",
-        "leader": f"{leader.candidate} (epoch {leader.epoch})" if leader else "none",
+        "leader": f"{leader.candidate} (term {leader.epoch})" if leader else "none",
         "sealed": "yes" if manifest.sealed else "no",
         "quorum": f"E={quorum.ensemble} Qw={quorum.write} Qa={quorum.ack}",
         "codec": settings.codec.name.lower(),

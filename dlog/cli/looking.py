@@ -8,7 +8,7 @@ import typer
 from dlog.cli.bars import shown_bar
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import json_bytes, print_facts, print_json, shown_bytes, shown_time
-from dlog.cli.running import failed, run
+from dlog.cli.running import failed, run_at
 from dlog.cli.stores import connected
 from dlog.cli.tailing import offset_of, record_facts
 from dlog.cli.values import POSITION_HELP, parse_start
@@ -112,7 +112,7 @@ def count(
                 raise failed(f"log {log!r}: read {records} records, not {facts['records']}")
             return {**facts, "value_bytes": value_bytes, "key_bytes": key_bytes}
 
-    facts = run(command())
+    facts = run_at(uri, command())
     if as_json:
         print_json(facts)
     elif read:
@@ -153,7 +153,7 @@ def seek(
                     await reader.close()
         _show_place(log, offset, record, as_json=as_json)
 
-    run(command())
+    run_at(uri, command())
 
 
 def dump(
@@ -190,7 +190,7 @@ def dump(
             finally:
                 await reader.close()
 
-    run(command())
+    run_at(uri, command())
 
 
 def chunk_facts(chunk: "Chunk", *, records: bool) -> dict[str, object]:

@@ -16,9 +16,11 @@ def complete_log(context: typer.Context, incomplete: str) -> list[str]:
 
     async def look() -> list[str]:
         from dlog.aio.watching import log_names
-        from dlog.cli.stores import opened_store
+        from dlog.cli.stores import check_there, opened_store
 
-        async with asyncio.timeout(LOOK_S), opened_store(context.params.get("uri")) as store:
+        uri = context.params.get("uri")
+        check_there(uri)
+        async with asyncio.timeout(LOOK_S), opened_store(uri) as store:
             return await log_names(store, incomplete)
 
     try:

@@ -18,7 +18,7 @@ from dlog.cli.operating_shown import (
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.output import print_json
 from dlog.cli.progress import shown_progress
-from dlog.cli.running import FAILED, failed, run
+from dlog.cli.running import FAILED, failed, run_at
 from dlog.cli.stores import opened_store
 from dlog.config import load
 from ledger.errors import LogError
@@ -92,7 +92,7 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
             typer.echo("no bookie is registered", err=True)
         return len(answered) == len(operators)
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 
@@ -111,7 +111,7 @@ def gc(bookies: Names, uri: Uri = None, as_json: Json = False) -> None:
                 whole = _show_run(name, done, as_json=as_json) and whole
         return whole
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 
@@ -141,7 +141,7 @@ def compact(
                 whole = _show_run(name, done, as_json=as_json) and whole
         return whole
 
-    if not run(command()):
+    if not run_at(uri, command()):
         raise typer.Exit(FAILED)
 
 
@@ -167,7 +167,7 @@ def readonly(
                 reasons = f": {'; '.join(reply.reasons)}" if reply.reasons else ""
                 sys.stdout.write(f"bookie {name} is {state}{reasons}\n")
 
-    run(command())
+    run_at(uri, command())
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_json
-from dlog.cli.running import run
+from dlog.cli.running import run_at
 from dlog.errors import RecordTooLarge
 from dlog.settings import RECORD_BYTES_LIMIT
 from ledger.errors import LogError, TooManyPending
@@ -52,7 +52,7 @@ def append(
 
     The line's end is not part of the record. This takes the log over: another program that
     writes it loses it. What has been acknowledged when an error stops it stays appended."""
-    run(_append(log, file, create=create, uri=uri, as_json=as_json))
+    run_at(uri, _append(log, file, create=create, uri=uri, as_json=as_json))
 
 
 async def _append(

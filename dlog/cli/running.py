@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 import typer
 
+from dlog.cli.stores import check_there
 from ledger import log_events
 from ledger.errors import LogError
 
@@ -48,6 +49,19 @@ def run(command: Coroutine[object, object, T]) -> T:
         raise failed(
             f"internal error: {error!r}; set DLOG_DEBUG=1 for the traceback and report it"
         ) from error
+
+
+def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
+    """As `run`, in the namespace *uri*, which must be there.
+
+    Whoever opens an embedded store makes its directory; at a shell that would answer a slip
+    of the pen with an empty namespace."""
+    try:
+        check_there(uri)
+    except LogError as error:
+        command.close()
+        raise failed(str(error)) from error
+    return run(command)
 
 
 def failed(sentence: str) -> typer.Exit:

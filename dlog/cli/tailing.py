@@ -10,7 +10,7 @@ import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import json_bytes
-from dlog.cli.running import run
+from dlog.cli.running import run_at
 from dlog.cli.stores import connected
 from dlog.cli.values import POSITION_HELP, TIME_HELP, parse_start, parse_time
 
@@ -107,7 +107,7 @@ def tail(
             end = None if until is None else await offset_of(client, log, until)
             await _print(reader, end=end, limit=limit, show=show)
 
-    run(command())
+    run_at(uri, command())
 
 
 async def offset_of(client: "LedgerClient", log: str, position: "Start") -> int:

@@ -8,7 +8,7 @@ import typer
 from dlog.cli.log_shown import print_segments, segment_facts
 from dlog.cli.options import Json, LogName, Uri, examples
 from dlog.cli.output import print_facts, print_json
-from dlog.cli.running import run
+from dlog.cli.running import run_at
 from dlog.cli.values import (
     DURATION_HELP,
     SIZE_HELP,
@@ -106,7 +106,7 @@ def truncate(
         else:
             sys.stdout.write(f"{offset}\n")
 
-    run(command())
+    run_at(uri, command())
 
 
 def plan_facts(plan: "TrimPlan") -> dict[str, object]:

@@ -20,7 +20,7 @@ TIME_HELP: Final = (
     "2026-11-21T12:00:00 (UTC unless it says otherwise), milliseconds since 1970, or 2h for two "
     "hours ago"
 )
-DURATION_HELP: Final = "seconds, or 90s, 15m, 2h, 7d, 1w"
+DURATION_HELP: Final = "seconds, or 250ms, 90s, 15m, 2h, 7d, 1w"
 SIZE_HELP: Final = "bytes, or 512K, 10M, 2G, 1T (powers of 1024)"
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

@@ -25,15 +25,69 @@ Invariants (asserted by `check`):
     after `Opened` or `GiveUp` nothing more happens
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
 from dlog.errors import EpochChanged, LostOwnership, NoSuchLog, TakeoverFailed
-from dlog.manifest import Manifest, Sealed
+from dlog.manifest import Manifest
 from dlog.protocol.edits import check_incarnation, check_writable
+from dlog.protocol.takeover_events import (
+    LEADERS_ONLY,
+    CheckLeadership,
+    CreateLedger,
+    DeleteLedger,
+    GiveUp,
+    LeadershipChecked,
+    LeadershipLost,
+    LedgerCreated,
+    LedgerDeleted,
+    ManifestConflicted,
+    ManifestRead,
+    ManifestWritten,
+    Opened,
+    OpenRequested,
+    ReadManifest,
+    RecoverSegment,
+    SegmentRecovered,
+    StepFailed,
+    TakeoverEffect,
+    TakeoverEvent,
+    Wait,
+    WaitEnded,
+    WriteManifest,
+)
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
+
+__all__ = [
+    "ATTEMPTS_MAX",
+    "LEADERS_ONLY",
+    "TROUBLES_MAX",
+    "CheckLeadership",
+    "CreateLedger",
+    "DeleteLedger",
+    "GiveUp",
+    "LeadershipChecked",
+    "LeadershipLost",
+    "LedgerCreated",
+    "LedgerDeleted",
+    "ManifestConflicted",
+    "ManifestRead",
+    "ManifestWritten",
+    "OpenRequested",
+    "Opened",
+    "Phase",
+    "ReadManifest",
+    "RecoverSegment",
+    "SegmentRecovered",
+    "StepFailed",
+    "Takeover",
+    "TakeoverEffect",
+    "TakeoverEvent",
+    "Wait",
+    "WaitEnded",
+    "WriteManifest",
+]
 
 RECOVERED_SEGMENTS: Final = 2
 ATTEMPTS_MAX: Final = 8
@@ -41,172 +95,6 @@ TROUBLES_MAX: Final = 3
 """Attempts that may end in an error of bookies or metadata store; the rest are for races."""
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
-
-
-# Events.
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRequested:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestRead:
-    """What is stored now; None iff there is no such log."""
-
-    manifest: Manifest | None
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRecovered:
-    """The segment's ledger is CLOSED, and this is what it holds."""
-
-    number: int
-    sealed: Sealed
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerCreated:
-    ledger_id: LedgerId
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestWritten:
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestConflicted:
-    """The compare of the swap failed: somebody wrote before."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipChecked:
-    held: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LeadershipLost:
-    """Noticed between two steps, instead of doing the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerDeleted:
-    """Or deleting it failed: then the janitor will."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitEnded:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class StepFailed:
-    """The last effect failed; *error* says whether its outcome is unknown."""
-
-    error: LogError
-
-
-TakeoverEvent = (
-    OpenRequested
-    | ManifestRead
-    | SegmentRecovered
-    | LedgerCreated
-    | ManifestWritten
-    | ManifestConflicted
-    | LeadershipChecked
-    | LeadershipLost
-    | LedgerDeleted
-    | WaitEnded
-    | StepFailed
-)
-
-
-# Effects. Each is answered by exactly one event, except the last two, which end the machine.
-
-
-@dataclass(frozen=True, slots=True)
-class ReadManifest:
-    """Answer: `ManifestRead`. The read must see every write that was finished before."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoverSegment:
-    """Fence, recover and close the ledger, then tell its end. Answer: `SegmentRecovered`.
-
-    *last_txid* is the last txid before this segment, if that is known already."""
-
-    number: int
-    ledger_id: LedgerId
-    last_txid: int
-
-
-@dataclass(frozen=True, slots=True)
-class CreateLedger:
-    """Create a ledger stamped with the log and *segment*. Answer: `LedgerCreated`."""
-
-    segment: int
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class WriteManifest:
-    """Answer: `ManifestWritten` or `ManifestConflicted`."""
-
-    manifest: Manifest
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteLedger:
-    """Answer: `LedgerDeleted`, also if it could not be deleted."""
-
-    ledger_id: LedgerId
-
-
-@dataclass(frozen=True, slots=True)
-class CheckLeadership:
-    """Ask the election, if there is one. Answer: `LeadershipChecked`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Answer: `WaitEnded`."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The log is ours: append to the ledger, as *segment*."""
-
-    manifest: Manifest
-    segment: int
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    error: LogError
-
-
-TakeoverEffect = (
-    ReadManifest
-    | RecoverSegment
-    | CreateLedger
-    | WriteManifest
-    | DeleteLedger
-    | CheckLeadership
-    | Wait
-    | Opened
-    | GiveUp
-)
-
-
-LEADERS_ONLY: Final = (ReadManifest, RecoverSegment, CreateLedger, WriteManifest)
-"""If the term is over, `LeadershipLost` is the answer to these instead of doing them."""
 
 
 class Phase(Enum):

@@ -30,6 +30,9 @@ from ledger.requests import Status
 WAIT_MS_MAX: Final = 1000
 """One long poll; then another replica is asked, in case this one is cut off."""
 
+_TOLD: Final = frozenset({Status.OK, Status.NO_SUCH_LEDGER, Status.IO_ERROR, Status.DAMAGED})
+"""What a replica says of an entry that it cannot give; all else says nothing of the entry."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingConfig:
@@ -39,7 +42,7 @@ class ReadingConfig:
     """How much longer than that the next one may be silent, and so on."""
     speculative_s_max: float = 4.0
     rounds_max: int = 4
-    """How often all replicas are asked before a confirmed entry counts as lost."""
+    """How often all replicas are asked before a read of a confirmed entry fails."""
     retry_s: float = 0.05
     """Pause before the next round; doubles with each."""
     retry_s_max: float = 1.0
@@ -92,7 +95,8 @@ class Deliver:
 
 
 class Failure(Enum):
-    LOST = "all replicas were asked several times"
+    LOST = "every replica answered that it cannot give it"
+    UNAVAILABLE = "all replicas were asked several times, and not all answered"
     DELETED = "deleted"
     WRONG_KEY = "wrong key"
 
@@ -149,6 +153,8 @@ class Reading:
         """Iff some replica answered that it does not have the first entry."""
         self._round_failed = False
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
+        self._round_silent = False
+        """Iff some replica of this round did not say whether it has the first entry."""
         self._pause_s = self._config.retry_s
         self._patience_s = self._config.speculative_s
         self._speculate_at: float | None = None
@@ -275,6 +281,7 @@ class Reading:
         self._heard |= event.status is Status.OK
         self._denied |= event.status in {Status.OK, Status.NO_SUCH_LEDGER}
         self._round_failed |= event.status is not Status.OK
+        self._round_silent |= event.status not in _TOLD
         if event.fenced and self.end is None and self._first > self.readable:
             self._round_failed = True
             return self._refresh()  # somebody recovers it: it will be CLOSED soon
@@ -303,7 +310,7 @@ class Reading:
         if self._first <= self.readable:
             self._rounds += 1
             if self._rounds >= self._config.rounds_max:
-                return self._fail(Failure.LOST)
+                return self._fail(Failure.UNAVAILABLE if self._round_silent else Failure.LOST)
         return self._refresh()
 
     def _refresh(self) -> list[ReadingEffect]:
@@ -335,7 +342,7 @@ class Reading:
 
     def _next_round(self, now: float) -> list[ReadingEffect]:
         self._tried.clear()
-        self._round_failed = False
+        self._round_failed = self._round_silent = False
         self._resume_at = None
         return self._ask(now)
 

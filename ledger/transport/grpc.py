@@ -8,6 +8,7 @@ Adds and reads have connections of their own, so a large read does not stand bef
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import grpc
@@ -34,6 +35,9 @@ from ledger.transport.window import OnDone, WindowLimits
 
 _BACKOFF_S_MIN: Final = 0.05
 _BACKOFF_S_MAX: Final = 1.0
+_ARRIVE_S: Final = 1.0
+"""How long closing waits for what was sent to arrive: an entry that is confirmed may still be on
+its way to the slowest of its bookies, and nobody would send it again."""
 
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
@@ -93,6 +97,10 @@ class GrpcTransport:
 
     async def close(self) -> None:
         self._closed = True
+        sessions = [link.session for link in self._links.values() if link.session is not None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ARRIVE_S):
+                await asyncio.gather(*(session.answered() for session in sessions))
         for link in self._links.values():
             if link.session is not None:
                 link.session.end("the transport was closed")

@@ -27,4 +27,5 @@ class BookieTransport(Protocol):
         """Return what the bookie says of itself, or None if it does not answer."""
 
     async def close(self) -> None:
-        """Answer everything that is open with UNREACHABLE and free all connections."""
+        """Take nothing more, give what was sent a moment to arrive, answer what is open then with
+        UNREACHABLE, and free all connections."""

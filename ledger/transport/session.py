@@ -62,6 +62,8 @@ class AddSession:
         self._call: AddCall | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+        """Set when all was answered; there is one once somebody waits for that."""
         self._task = self._loop.create_task(self._run(), name=f"adds to {bookie}")
 
     def add(self, run: AddRun, on_done: OnDone) -> None:
@@ -85,11 +87,19 @@ class AddSession:
         for on_done in self._window.drain():
             self._loop.call_soon(on_done, Status.UNREACHABLE)
         self._wake.set()
+        if self._idle is not None:
+            self._idle.set()
         if self._call is not None:
             self._call.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
         self._on_end(self, self._connected, reason)
+
+    async def answered(self) -> None:
+        """Wait until nothing is open. Requires that nothing is added meanwhile."""
+        if self._window.oldest_at() is not None:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
 
     async def gone(self) -> None:
         """Wait until the connection of an ended session is freed."""
@@ -137,6 +147,8 @@ class AddSession:
                     # Not called from here: what it raises is not the session's trouble.
                     self._loop.call_soon(on_done, status)
                 self._wake.set()
+                if self._idle is not None and self._window.oldest_at() is None:
+                    self._idle.set()
             else:
                 return
 

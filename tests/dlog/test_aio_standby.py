@@ -212,6 +212,10 @@ async def test_a_term_that_ends_by_the_clock_alone_ends_leadership() -> None:
         now = term._clock()
         term._clock = lambda: now + 6.0  # the process was stopped for longer than its lease
         assert not node.standby.is_leader
+        with pytest.raises(LostOwnership, match="term is over"):
+            await node.standby.promote()
+        assert node.standby.lost.is_set(), "whoever asks is told one thing"
+        assert "term is over" in node.standby.lost_reason
 
 
 @asynchronous

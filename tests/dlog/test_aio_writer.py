@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from dlog.aio import Log
-from dlog.aio import writer as writer_module
+from dlog.aio import Log, append_path
 from dlog.aio.manifests import ManifestNode
 from dlog.errors import (
     AppendFailed,
@@ -224,8 +223,8 @@ async def test_close_confirms_what_is_pending_and_seals_the_segment() -> None:
 @asynchronous
 async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     charge = 50 + RECORD_CHARGE
-    monkeypatch.setattr(writer_module, "PENDING_BYTES_MAX", 2 * charge)
-    monkeypatch.setattr(writer_module, "PENDING_BYTES_ROOM", charge)
+    monkeypatch.setattr(append_path, "PENDING_BYTES_MAX", 2 * charge)
+    monkeypatch.setattr(append_path, "PENDING_BYTES_ROOM", charge)
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 import dlog
-from dlog.aio import Log
-from dlog.aio import writer as writer_module
+from dlog.aio import Log, append_path
 from dlog.errors import (
     AppendFailed,
     AppendOutcomeUnknown,
@@ -87,7 +86,7 @@ async def test_more_than_an_entry_is_several_entries_and_one_range() -> None:
 async def test_all_are_refused_or_none(
     arguments: dict[str, object], error: type[LogError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "APPEND_MANY_BYTES_MAX", 40)
+    monkeypatch.setattr(append_path, "APPEND_MANY_BYTES_MAX", 40)
     settings = LogSettings(record_bytes_max=10)
     async with await Log.open("log", client=FakeCluster().client(), settings=settings) as log:
         await log.append(b"", txid=3)
@@ -136,7 +135,7 @@ async def test_many_that_are_in_flight_when_the_writer_ends_have_an_unknown_outc
 
 @asynchronous
 async def test_many_are_refused_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "PENDING_BYTES_MAX", 1000)
+    monkeypatch.setattr(append_path, "PENDING_BYTES_MAX", 1000)
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()
@@ -167,6 +166,7 @@ def test_threads_append_many_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return cluster.client(MemoryStore("memory://many", "many"))
 
     monkeypatch.setattr("dlog.aio.log.connect", connect)
+    monkeypatch.setattr("dlog.aio.reading.connect", connect)
     with dlog.Log.open("log") as log:
         log.append(b"a")
         pending = log.append_many_async([b"b", b"c"])

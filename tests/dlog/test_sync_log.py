@@ -8,8 +8,16 @@ from itertools import chain, count
 import pytest
 
 import dlog
-from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
-from dlog import log as log_module
+from dlog import (
+    Log,
+    LogClosed,
+    LostOwnership,
+    Record,
+    RecordId,
+    RecordTooLarge,
+    TxidOutOfOrder,
+    append_queue,
+)
 from dlog.aio.port import Ledgers
 from dlog.errors import InvalidPosition, LogSealed, UsedAfterFork
 from dlog.loop_thread import LoopThread
@@ -32,6 +40,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
         return cluster.client(MemoryStore(f"memory://{name}", name))
 
     monkeypatch.setattr("dlog.aio.log.connect", connect)
+    monkeypatch.setattr("dlog.aio.reading.connect", connect)
     return cluster
 
 
@@ -104,8 +113,8 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 2 * (50 + RECORD_CHARGE)
-    monkeypatch.setattr(log_module, "QUEUED_BYTES_MAX", bound)
-    monkeypatch.setattr("dlog.aio.writer.PENDING_BYTES_ROOM", bound)
+    monkeypatch.setattr(append_queue, "QUEUED_BYTES_MAX", bound)
+    monkeypatch.setattr("dlog.aio.append_path.PENDING_BYTES_ROOM", bound)
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []

@@ -35,6 +35,7 @@ from ledger.entry import access_key
 from ledger.errors import (
     BookieUnavailable,
     EntryLost,
+    EntryUnavailable,
     LedgerFenced,
     NotEnoughBookies,
     RecoveryFailed,
@@ -114,9 +115,7 @@ async def _read_all(reader: LedgerReader, last: int) -> list[Entry]:
     while True:
         try:
             return await reader.read(0, last)
-        except EntryLost as error:
-            if Status.UNREACHABLE.name not in str(error):
-                raise
+        except EntryUnavailable:
             await asyncio.sleep(POLL_S)
 
 
@@ -231,7 +230,7 @@ class Round:
         while reader.last_entry is None or next_id <= reader.last_entry:
             try:
                 entries = await reader.read_some(next_id, wait_s=1.0)
-            except (EntryLost, BookieUnavailable) as error:
+            except (EntryLost, EntryUnavailable, BookieUnavailable) as error:
                 self._run.happened[f"tail: {type(error).__name__}"] += 1
                 entries = []
             next_id = history.check_entries(next_id, entries)

@@ -3,8 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from leader.lifeline import Lifeline, LifelineAddress, has_died
+from leader.lifeline import Lifeline, has_died
 from leader.record import CandidateRecord
+from leader.refusals import LifelineAddress
 from tests.leader.waiting import until
 
 DEADLINE_S = 20
@@ -50,17 +51,20 @@ def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -> None
     asyncio.run(scenario())
 
 
-def test_a_port_that_never_answered_means_nothing() -> None:
+def test_a_port_that_refuses_from_the_start_tells_of_a_death_in_our_own_network_stack_only() -> (
+    None
+):
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
             lifeline = await Lifeline.open(HOST)
             lifeline.close()
-            assert not await has_died(lifeline.address)
+            assert await has_died(lifeline.address)
+            assert not await has_died(replace(lifeline.address, network="another machine"))
 
     asyncio.run(scenario())
 
 
 def test_a_record_gives_back_its_lifeline() -> None:
-    for lifeline in (None, LifelineAddress(HOST, 4711, b"secret")):
+    for lifeline in (None, LifelineAddress(HOST, 4711, b"secret", "stack")):
         record = CandidateRecord("me", 5, lifeline)
         assert CandidateRecord.decode(record.encode(), path="/x") == record

@@ -50,6 +50,21 @@ def test_after_the_leader_is_killed_the_next_leads_before_the_session_ends(
     assert number(elected, "at") - killed_at < SESSION_S / 2
 
 
+def test_a_leader_that_died_before_anybody_stood_behind_it_is_not_waited_for(uri: str) -> None:
+    first = Member(uri, "first", SESSION_S)
+    second = None
+    try:
+        first.expect("elected")
+        first.send(signal.SIGKILL)
+        first.process.wait()
+        second = Member(uri, "second", SESSION_S)
+        stood_at = number(second.expect("standing"), "at")
+        assert number(second.expect("elected"), "at") - stood_at < SESSION_S / 2
+    finally:
+        for member in filter(None, (first, second)):
+            member.end()
+
+
 def test_a_leader_that_was_stopped_knows_at_once_when_it_wakes(pair: tuple[Member, Member]) -> None:
     first, second = pair
     first.send(signal.SIGSTOP)

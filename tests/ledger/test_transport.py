@@ -267,6 +267,27 @@ def test_close_answers_everything_that_is_open() -> None:
     asyncio.run(scenario())
 
 
+def test_close_lets_what_was_sent_to_a_slow_bookie_arrive() -> None:
+    """An entry that enough others have is confirmed; who closes then must not take it back."""
+
+    async def scenario() -> None:
+        storage = MemoryStorage()
+        storage.gate.clear()
+        answers = Answers()
+        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+            for number in range(3):
+                run = run_of(number, payload=b"x" * 400_000)  # more than one batch
+                transport.add(BOOKIE, run, answers.expect(str(number)))
+            closing = asyncio.ensure_future(transport.close())
+            await until(lambda: 0 in storage.ledgers.get(7, {}))
+            storage.gate.set()
+            await closing
+            assert answers.got == [(str(n), Status.OK) for n in range(3)]
+            assert sorted(storage.ledgers[7]) == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
 def test_a_long_poll_returns_soon_after_the_entry_is_confirmed() -> None:
     async def scenario() -> None:
         async with (

@@ -1,5 +1,7 @@
 """The reading machine, step by step: state in, event, exact effects."""
 
+import pytest
+
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.reading import (
@@ -101,6 +103,26 @@ def test_an_entry_that_no_replica_gives_is_lost_after_some_rounds() -> None:
     assert step(machine, MetadataRead(OPEN, 1)) == []
     assert step(machine, TimePassed(), now=0.1) == [SendRead(0, 4, A, 0, 99, 0)]
     effects = step(machine, absent(0, 4), absent(1, 5), absent(2, 6), now=0.1)
+    assert effects == [FailRead(Failure.LOST)]
+
+
+@pytest.mark.parametrize("silence", [Status.UNREACHABLE, Status.TOO_MANY_REQUESTS])
+def test_an_entry_is_not_lost_while_one_replica_has_not_said_so(silence: Status) -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1), absent(1, 2), absent(2, 3))
+    step(machine, MetadataRead(OPEN, 1))
+    step(machine, TimePassed(), now=0.1)
+    effects = step(machine, absent(0, 4), absent(1, 5, silence), absent(2, 6), now=0.1)
+    assert effects == [FailRead(Failure.UNAVAILABLE)]
+
+
+def test_a_replica_that_was_silent_before_and_denies_now_has_been_heard() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1, Status.UNREACHABLE), absent(1, 2), absent(2, 3))
+    step(machine, MetadataRead(OPEN, 1))
+    step(machine, TimePassed(), now=0.1)
+    denials = (Status.NO_SUCH_LEDGER, Status.DAMAGED, Status.IO_ERROR)
+    effects = step(machine, *(absent(i, i + 4, s) for i, s in enumerate(denials)), now=0.1)
     assert effects == [FailRead(Failure.LOST)]
 
 
@@ -307,7 +329,7 @@ def test_an_unconfirmed_read_that_nobody_answers_fails() -> None:
     step(machine, MetadataRead(OPEN, 1))
     step(machine, TimePassed(), now=0.1)
     lost = [absent(i, i + 4, Status.UNREACHABLE) for i in range(3)]
-    assert step(machine, *lost, now=0.1) == [FailRead(Failure.LOST)]
+    assert step(machine, *lost, now=0.1) == [FailRead(Failure.UNAVAILABLE)]
 
 
 def test_an_unconfirmed_read_of_a_confirmed_entry_does_not_give_up_sooner() -> None:

@@ -1,0 +1,70 @@
+"""A namespace that is not there: said so, and not made by whoever only looks."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from dlog.cli.app import app
+from dlog.cli.names import complete_log
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def dlog(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, list(arguments), prog_name="dlog", input=stdin)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["log", "list"],
+        ["log", "create", "x"],
+        ["log", "append", "x"],
+        ["log", "tail", "x"],
+        ["log", "delete", "x", "--yes"],
+        ["consumer", "list", "x"],
+        ["leader", "wait", "x", "--timeout", "250ms"],
+        ["janitor", "run", "--once"],
+        ["bookie", "list"],
+        ["bookie", "status"],
+        ["ledger", "list"],
+    ],
+    ids=" ".join,
+)
+def test_a_directory_that_is_not_there_is_an_error_and_stays_away(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "mistyped"
+    result = dlog(*arguments, "--uri", missing.as_uri(), stdin="a record\n")
+    assert result.exit_code == 1
+    assert f"there is no namespace at {missing.as_uri()}" in result.stderr
+    assert "'dlog up'" in result.stderr
+    assert not missing.exists()
+
+
+def test_before_the_first_cluster_its_default_place_is_not_made_either(home: Path) -> None:
+    assert dlog("log", "list").exit_code == 1
+    assert not (home / ".dlog").exists()
+
+
+def test_a_wrong_command_line_is_told_before_a_namespace_that_is_not_there() -> None:
+    assert dlog("log", "tail", "x", "--start", "yesterday").exit_code == 2
+
+
+def test_completion_makes_nothing_either(tmp_path: Path) -> None:
+    missing = tmp_path / "mistyped"
+
+    class Asked(typer.Context):
+        def __init__(self) -> None:
+            self.params = {"uri": missing.as_uri()}
+
+    assert complete_log(Asked(), "") == []
+    assert not missing.exists()
