@@ -20,7 +20,8 @@ from ledger.transport.grpc import GrpcTransport
 from ledger.transport.operator import BookieOperator
 from tests.bookie.processes import bookie, is_alive
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.serving import add, add_until_ok, until
+from tests.ledger.serving import add, add_until_ok
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -234,7 +235,7 @@ def test_a_ledger_that_the_cluster_does_not_know_goes_by_itself_and_for_good(
         await gone(transport, name)
 
     async def gone(transport: GrpcTransport, name: BookieId) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 answer = await transport.read(name, ReadQuery(7, KEY, 0, 0))
                 if answer.status is Status.NO_SUCH_LEDGER:

@@ -23,7 +23,7 @@ from dlog.spark.arrow import ARROW_SCHEMA, SPARK_SCHEMA
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(180)]
 
-QUERY_TIMEOUT_S = 60
+QUERY_TIMEOUT_S = 90
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 from ledger import ClientConfig, LedgerClient
 from ledger.transport.grpc import GrpcTransport
+from tests.waiting import PATIENCE_S
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -127,7 +128,7 @@ class Network:
                 lambda bookie: self._links[name, bookie].address, timeout_s=timeout_s
             )
             await direct.close()
-            await client.bookies.wait_for(len(self.bookies), 20)
+            await client.bookies.wait_for(len(self.bookies), PATIENCE_S)
             yield client
         finally:
             await client.close()

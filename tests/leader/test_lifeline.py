@@ -3,12 +3,21 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
+from leader import lifeline as lifeline_module
 from leader.lifeline import Lifeline, LifelineAddress, has_died
 from leader.record import CandidateRecord
-from tests.leader.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 HOST = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that takes long tells nothing; here nobody shall give up."""
+    monkeypatch.setattr(lifeline_module, "CONNECT_S", PATIENCE_S)
 
 
 def test_the_end_of_the_process_is_noticed() -> None:

@@ -21,7 +21,7 @@ from ledger.errors import (
 from ledger.ids import EntryId, LedgerId
 from tests.ledger.local_bookies import local_bookies
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 def payloads(count: int) -> list[bytes]:
