@@ -1,6 +1,8 @@
 """What a follower may conclude of the connection to the candidate before it."""
 
 import asyncio
+import socket
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -23,7 +25,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_end_of_the_process_is_noticed() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
+            lifeline = Lifeline.open(HOST)
             watching = asyncio.create_task(has_died(lifeline.address))
             done, _ = await asyncio.wait({watching}, timeout=0.2)
             assert not done, "it lives"
@@ -36,10 +38,10 @@ def test_the_end_of_the_process_is_noticed() -> None:
 def test_a_broken_connection_to_a_living_process_means_nothing() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
+            lifeline = Lifeline.open(HOST)
             watching = asyncio.create_task(has_died(lifeline.address))
             await until(lambda: lifeline.followers == 1, "it is followed")
-            next(iter(lifeline._followers)).close()
+            lifeline._let_go(next(iter(lifeline._followers)))
             assert not await watching
             lifeline.close()
 
@@ -51,8 +53,8 @@ def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -> None
 
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
-            meant = replace(lifeline.address, secret=b"another process's")
+            lifeline = Lifeline.open(HOST)
+            meant = replace(lifeline.address, secret=b"another process!")
             assert not await has_died(meant)
             lifeline.close()
 
@@ -62,9 +64,29 @@ def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -> None
 def test_a_port_that_never_answered_means_nothing() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
+            lifeline = Lifeline.open(HOST)
             lifeline.close()
             assert not await has_died(lifeline.address)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_comes_while_the_candidate_goes_is_let_go_too() -> None:
+    def end_of(follower: socket.socket) -> None:
+        with suppress(ConnectionResetError):
+            while follower.recv(1024):
+                pass
+
+    async def scenario() -> None:
+        for turns in range(8):  # the connection is taken in several turns of the loop
+            lifeline = Lifeline.open(HOST)
+            with socket.create_connection((HOST, lifeline.address.port)) as follower:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                lifeline.close()
+                follower.settimeout(DEADLINE_S)
+                await asyncio.to_thread(end_of, follower)
+            assert lifeline.followers == 0
 
     asyncio.run(scenario())
 

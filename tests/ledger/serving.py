@@ -75,25 +75,9 @@ async def transport_to(
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
-    """Accept connections and say nothing, ever."""
-    release = asyncio.Event()
-
-    hanging: set[asyncio.StreamWriter] = set()
-
-    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hanging.add(writer)
-        await release.wait()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        release.set()
-        server.close()
-        for writer in hanging:
-            writer.close()
-        await server.wait_closed()
+    """Say nothing, ever: the kernel accepts the connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 def refused_address() -> str:

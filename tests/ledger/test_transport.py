@@ -182,7 +182,7 @@ def test_while_a_bookie_is_down_most_adds_fail_without_an_attempt() -> None:
     async def scenario() -> None:
         attempts = 0
 
-        async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal attempts
             attempts += 1
             writer.close()
