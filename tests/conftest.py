@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +42,7 @@ def patience(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setitem(defaults, name, seconds)
         patch.setattr(dlog.aio.standby, "LEASE_S", PATIENCE_S)
         yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
