@@ -13,7 +13,6 @@ from leader import campaign
 from ledger.client import ClientConfig
 from ledger.transport.grpc import GrpcTransport
 from tests.waiting import PATIENCE_S, SESSION_S
-from tests.zookeeper import PatientZooKeeper
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +49,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedZooKe
     """One server for the whole run; use `tests.zookeeper.fresh_uri` for a namespace in it.
 
     A test that stops or pauses a server must start one of its own."""
-    server = PatientZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server = ManagedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
     try:
         asyncio.run(server.start())
     except (JavaMissing, ZooKeeperMissing) as error:

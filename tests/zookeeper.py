@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from dlog.local.zookeeper import ManagedZooKeeper
-from tests.waiting import PATIENCE_S, SESSION_S
+from tests.waiting import PATIENCE_S
 
 _roots: Final = itertools.count(1)
-
-
-class PatientZooKeeper(ManagedZooKeeper):
-    """Grants sessions of up to `SESSION_S`; the managed one ends them after 10 s at most."""
-
-    def _configuration(self) -> str:
-        return f"{super()._configuration()}maxSessionTimeout={SESSION_S * 1000:.0f}\n"
 
 
 def fresh_uri(server: ManagedZooKeeper) -> str:

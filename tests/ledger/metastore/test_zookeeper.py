@@ -15,7 +15,7 @@ from ledger.metastore import MetadataStore, open_store
 from ledger.metastore.zookeeper import ZooKeeperStore
 from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settled
 from tests.waiting import PATIENCE_S, SESSION_S, eventually
-from tests.zookeeper import PatientZooKeeper, fresh_uri, paused
+from tests.zookeeper import fresh_uri, paused
 
 pytestmark = pytest.mark.zookeeper
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.zookeeper
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ManagedZooKeeper]:
     """A server for one test alone, which may be stopped."""
-    server = PatientZooKeeper(tmp_path / "zookeeper")
+    server = ManagedZooKeeper(tmp_path / "zookeeper")
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
@@ -84,7 +84,7 @@ def test_watches_and_data_outlive_a_restart_of_the_server(server: ManagedZooKeep
             watch = b.watch("/w")
             await settled(watch)
             session = b.session
-            fixed = PatientZooKeeper(server.directory, port=server.port)
+            fixed = ManagedZooKeeper(server.directory, port=server.port)
             server.kill()
             await fixed.start()
             try:
@@ -128,9 +128,9 @@ def test_a_session_is_believed_in_no_longer_than_the_server_grants(
     zookeeper: ManagedZooKeeper,
 ) -> None:
     async def scenario() -> None:
-        store = await open_store(fresh_uri(zookeeper), session_timeout_s=10 * SESSION_S)
+        store = await open_store(fresh_uri(zookeeper), session_timeout_s=600.0)
         assert isinstance(store, ZooKeeperStore)
-        assert store._keeper.link.granted_timeout_s == SESSION_S
+        assert store._keeper.link.granted_timeout_s == 300.0
         await store.close()
 
     asyncio.run(scenario())
