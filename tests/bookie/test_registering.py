@@ -120,6 +120,21 @@ def test_a_first_registration_that_fails_is_told() -> None:
     asyncio.run(scenario())
 
 
+def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.store.cut()
+        starting = asyncio.create_task(watched.registrar.start())
+        for _ in range(20):
+            await asyncio.sleep(0)  # it has tried
+        watched.store.heal()
+        await starting
+        assert await watched.is_registered()
+        await watched.registrar.close()
+
+    asyncio.run(scenario())
+
+
 def test_it_moves_to_the_read_only_ones_and_back() -> None:
     async def scenario() -> None:
         async with registered() as watched:

@@ -19,7 +19,7 @@ from tests.waiting import alive, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 12
-DEADLINE_S: Final = 240
+DEADLINE_S: Final = 400
 SKIPPED: Final = 5
 
 
