@@ -71,7 +71,9 @@ def test_a_locked_database_stops_writes_in_time_and_no_reads(
     sqlite: Backend, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        async with sqlite.one() as store, sqlite.one(timeout_s=0.5) as impatient:
+        async with sqlite.one() as store, sqlite.one() as impatient:
+            assert isinstance(impatient, SqliteStore)
+            impatient._writer._timeout_s = 0.5
             await store.create("/a", b"v")
             locker = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
             locker.execute("BEGIN IMMEDIATE")
