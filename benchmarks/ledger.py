@@ -25,9 +25,13 @@ from dlog import Log
 from dlog.aio import Log as AioLog
 from dlog.local.cluster import LocalCluster
 from dlog.position import RecordId, RecordIds
-from ledger import EntryId, LedgerClient, Quorum
+from ledger import ClientConfig, EntryId, LedgerClient, Quorum
 
 BOOKIES: Final = 3
+PATIENT: Final = ClientConfig(
+    session_timeout_s=60.0, metadata_timeout_s=60.0, bookie_timeout_s=60.0
+)
+"""A machine that stands still spoils a figure, not the run."""
 BURST_BYTES: Final = 1024 * 1024
 BURST_MAX: Final = 1000
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -94,9 +98,9 @@ async def main(directory: Path, seconds: float) -> list[Figure]:
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[tuple[LocalCluster, LedgerClient]]:
     async with LocalCluster(directory, bookies=BOOKIES) as cluster:
-        client = await LedgerClient.connect(cluster.uri)
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
         try:
-            await client.bookies.wait_for(BOOKIES, 10)
+            await client.bookies.wait_for(BOOKIES, 60)
             yield cluster, client
         finally:
             await client.close()

@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from ledger.errors import MetadataError
+from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.log_events import get_logger
 from ledger.metastore import MetadataStore
 from ledger.registry import BookieRegistration, register, unregister
 
+_FIRST_TRIES: Final = 5
 _RETRY_S_MIN: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
 _CLOSE_S_MAX: Final = 2.0
@@ -38,9 +39,20 @@ class Registrar:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register. Raises `NodeExists`, `MetadataUnavailable`."""
+        """Register. Raises `NodeExists`, `MetadataUnavailable`.
+
+        A session that ended meanwhile, because the machine stood still, is replaced in a
+        moment: a bookie that has just come up does not end for that."""
         self._announced = self._registration
-        await register(self._store, self._announced)
+        for tries_left in reversed(range(_FIRST_TRIES)):
+            session = self._store.session
+            try:
+                await register(self._store, self._announced)
+                break
+            except MetadataUnavailable:
+                if not (session.lost.is_set() and tries_left):
+                    raise
+                await asyncio.sleep(_RETRY_S_MIN)
         self._task = asyncio.create_task(self._stay(), name="registration")
 
     def set_read_only(self, *, read_only: bool) -> None:

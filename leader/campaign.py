@@ -73,7 +73,7 @@ async def campaign(
         log,
         candidate=candidate or default_candidate(),
         lease_s=lease_s,
-        lifeline=await _lifeline(lifeline_host),
+        lifeline=_lifeline(lifeline_host),
     )
     try:
         async with asyncio.timeout(timeout_s):
@@ -85,11 +85,11 @@ async def campaign(
         running.close_unless_elected()
 
 
-async def _lifeline(host: str | None) -> Lifeline | None:
+def _lifeline(host: str | None) -> Lifeline | None:
     if host is None:
         return None
     try:
-        return await Lifeline.open(host)
+        return Lifeline.open(host)
     except OSError as error:
         _log.warning("no_lifeline", host=host, reason=str(error))
         return None  # then followers wait for the session to end

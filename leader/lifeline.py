@@ -26,6 +26,7 @@ CONNECT_S: Final = 2.0
 SECRET_BYTES: Final = 16
 REFUSAL_TRIES: Final = 10
 REFUSAL_PAUSE_S: Final = 0.02
+LISTEN_AGAIN_S: Final = 1.0
 
 _NOTHING_TOLD: Final = (OSError, EOFError, TimeoutError)
 
@@ -34,48 +35,29 @@ _refusals: Final = Refusals()
 
 
 class Lifeline:
-    """Listens for as long as this process may lead; made by `open`."""
+    """Listens for as long as this process may lead; made by `open`, on a running event loop.
 
-    def __init__(
-        self,
-        server: asyncio.Server,
-        address: LifelineAddress,
-        followers: set[asyncio.StreamWriter],
-    ) -> None:
+    Plain sockets: a connection of an `asyncio.Server` that is taken while the server closes
+    belongs to nobody, and its follower would wait for the end of the process."""
+
+    def __init__(self, listening: socket.socket, address: LifelineAddress) -> None:
         self.address = address
-        self._server = server
-        self._followers = followers
+        self._listening = listening
+        self._loop = asyncio.get_running_loop()
+        self._followers: dict[socket.socket, None] = {}
+        self._listen()
 
     @classmethod
-    async def open(cls, host: str) -> Self:
+    def open(cls, host: str) -> Self:
         """Listen on a free port of *host*, which followers must be able to reach.
 
         Raises `OSError`."""
-        secret = secrets.token_bytes(SECRET_BYTES)
-        followers: set[asyncio.StreamWriter] = set()
-
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            followers.add(writer)
-            try:
-                writer.write(secret)
-                await reader.read()  # until the follower lets go
-            except ConnectionError:
-                return
-            finally:
-                followers.discard(writer)
-                writer.close()
-
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, 0), family=family)
+        listening.setblocking(False)
         port = listening.getsockname()[1]
-        server = await asyncio.start_server(greet, sock=listening, start_serving=False)
-        lifeline = cls(server, LifelineAddress(host, port, secret, network()), followers)
-        try:
-            await server.start_serving()
-        except BaseException:
-            lifeline.close()
-            raise
-        return lifeline
+        secret = secrets.token_bytes(SECRET_BYTES)
+        return cls(listening, LifelineAddress(host, port, secret, network()))
 
     @property
     def followers(self) -> int:
@@ -84,9 +66,50 @@ class Lifeline:
 
     def close(self) -> None:
         """Let the followers know that this candidate is over. Idempotent."""
-        self._server.close()
-        for writer in list(self._followers):
-            writer.close()
+        if not self._closed():
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+        for follower in list(self._followers):
+            self._let_go(follower)
+
+    def _closed(self) -> bool:
+        return self._listening.fileno() == -1
+
+    def _listen(self) -> None:
+        if not self._closed():
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            follower, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # whoever it was is gone
+        except OSError:  # no descriptors are left; it would be told again at once, for ever
+            self._loop.remove_reader(self._listening)
+            self._loop.call_later(LISTEN_AGAIN_S, self._listen)
+            return
+        follower.setblocking(False)
+        self._followers[follower] = None
+        self._loop.add_reader(follower, self._hear, follower)
+        try:
+            follower.send(self.address.secret)  # a new connection has room for it
+        except OSError:
+            self._let_go(follower)
+
+    def _hear(self, follower: socket.socket) -> None:
+        try:
+            if follower.recv(1024):
+                return  # it has nothing to say
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass  # it is gone like one that ended
+        self._let_go(follower)
+
+    def _let_go(self, follower: socket.socket) -> None:
+        del self._followers[follower]
+        self._loop.remove_reader(follower)
+        follower.close()
 
 
 def network() -> str:

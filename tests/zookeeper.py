@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dlog.local.zookeeper import ManagedZooKeeper
+from tests.waiting import PATIENCE_S
 
 _roots: Final = itertools.count(1)
 
@@ -25,7 +26,7 @@ def paused(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         # The signal is answered by each thread in its own time.
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + PATIENCE_S
         while not all(_is_stopped(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
             assert time.monotonic() < deadline, f"process {pid} did not stop"
             time.sleep(0.001)

@@ -2,7 +2,7 @@
 
 from benchmarks.bookie.bench import LABELS, Bench, OneBookie, one_bookie
 from benchmarks.bookie.load import RUN_BYTES, Pump, Pumped, add_times
-from benchmarks.ledger import adds
+from benchmarks.ledger import PATIENT, adds
 from benchmarks.runs import runs_of
 from ledger import LedgerClient, Quorum
 
@@ -37,9 +37,9 @@ async def client_throughput(bench: Bench) -> None:
     """The same through a whole ledger client, on a ledger of one bookie."""
     with bench.place() as place:
         async with one_bookie(place) as bookie:
-            client = await LedgerClient.connect(bookie.cluster.uri)
+            client = await LedgerClient.connect(bookie.cluster.uri, PATIENT)
             try:
-                await client.bookies.wait_for(1, 10)
+                await client.bookies.wait_for(1, 60)
                 for size, label in LABELS.items():
                     rate = await adds(client, size, bench.sizes.seconds, Quorum(1, 1, 1))
                     bench.rate(f"adds of {label} by a ledger client", rate * size)

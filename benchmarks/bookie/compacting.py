@@ -7,6 +7,7 @@ from typing import Final
 from benchmarks.bookie.behind import ADD_NAME, p99_of_adds
 from benchmarks.bookie.bench import Bench, one_bookie
 from benchmarks.bookie.load import RUN_BYTES, Pump
+from benchmarks.ledger import PATIENT
 from benchmarks.runs import runs_of
 from ledger import LedgerClient, LedgerId, Quorum
 from ledger.requests import AddRun
@@ -20,9 +21,9 @@ async def compaction(bench: Bench) -> None:
     """Fill a log with two ledgers in turn, delete one, compact while adds are measured."""
     with bench.place() as place:
         async with one_bookie(place) as bookie:
-            client = await LedgerClient.connect(bookie.cluster.uri)
+            client = await LedgerClient.connect(bookie.cluster.uri, PATIENT)
             try:
-                await client.bookies.wait_for(1, 10)
+                await client.bookies.wait_for(1, 60)
                 # Collection removes what is not in the metadata store, so all are made there.
                 kept, dead, *added = [await _ledger(client) for _ in range(_LEDGERS)]
                 runs = _in_turn(kept, dead, bench.sizes.catch_up_bytes)

@@ -85,9 +85,9 @@ def _forget(path: Path) -> None:
 
 async def _taken_over(uri: str, name: str) -> tuple[float, int]:
     """Open *name* for writing as a standby that is up does; return how long it took."""
-    client = await LedgerClient.connect(uri)
+    client = await LedgerClient.connect(uri, ledger.PATIENT)
     try:
-        await client.bookies.wait_for(ledger.BOOKIES, 10)
+        await client.bookies.wait_for(ledger.BOOKIES, 60)
         async with await Log.open("of the new owner", client=client) as other:
             await other.append(b"connected to each bookie")
         started = time.perf_counter()

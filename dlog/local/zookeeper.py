@@ -40,7 +40,9 @@ _JAVA_FLAGS: Final = (
     "-Dzookeeper.preAllocSize=4096",
 )
 _TICK_MS: Final = 500
-"""Bounds session timeouts to 1..10 s."""
+"""The shortest session lasts two of them."""
+_SESSION_MS_MAX: Final = 300_000
+"""What `session_timeout_s` may be; the server's own bound of 20 ticks would cut it in silence."""
 _STOP_TIMEOUT_S: Final = 5.0
 _ANSWER_S: Final = 2.0
 _PORT_ATTEMPTS_MAX: Final = 3
@@ -189,6 +191,7 @@ class ManagedZooKeeper:
             "dataDir=data",
             f"clientPort={self.port}",
             f"clientPortAddress={self.host}",
+            f"maxSessionTimeout={_SESSION_MS_MAX}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
             "maxClientCnxns=0",

@@ -17,7 +17,8 @@ Every role is a process of its own, `__main__` starts and stops them:
 from typing import Final
 
 LOG: Final = "flights"
-SESSION_TIMEOUT_S: Final = 2.0
-"""How long a leader may be silent before the metadata store lets it go. Most of a takeover."""
-LEASE_S: Final = 1.2
+SESSION_TIMEOUT_S: Final = 30.0
+"""How long a leader may be silent before the metadata store lets it go. Its death is noticed at
+once all the same; this is for a machine that stands still."""
+LEASE_S: Final = 20.0
 """How long a leader believes in itself without proof; less than the session's end needs."""

@@ -25,6 +25,7 @@ _LOG_LINES_SHOWN: Final = 25
 _GRACE_S: Final = 0.5
 _GRACE_OF_FIRST_S: Final = 8.0
 _SWEEPS_MAX: Final = 100
+_POLL_S: Final = 0.01
 _LINE_BYTES_MAX: Final = 1 << 20
 
 
@@ -82,9 +83,12 @@ class RunningRole:
                 await self.process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        await self.process.wait()
+        while self.process.returncode is None:  # noqa: ASYNC110 - `wait` waits for its pipes, too
+            await asyncio.sleep(_POLL_S)
         if self._listener is not None:
             self._listener.cancel()
+        # What it left behind may hold the other ends of its pipes longer than our loop lives.
+        self.process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
 
     def listen(self) -> None:
         """Begin to take in what the role says."""
@@ -115,6 +119,7 @@ class Supervisor:
     def __init__(self, directory: Path, package: str) -> None:
         self._directory, self._package = directory, package
         self._roles: list[RunningRole] = []
+        self._dismissed: list[RunningRole] = []
 
     async def start(self, name: str, *arguments: str) -> RunningRole:
         """Start role *name* as a process of its own."""
@@ -144,10 +149,12 @@ class Supervisor:
     def dismiss(self, role: RunningRole) -> None:
         """Expect *role* to be dead from now on."""
         self._roles.remove(role)
+        self._dismissed.append(role)
 
     async def stop(self) -> None:
         """End every role: all but the first at once, then that one, on which they all rest."""
-        await asyncio.gather(*(role.stop(_GRACE_S) for role in self._roles[1:]))
+        first_to_go = self._roles[1:] + self._dismissed
+        await asyncio.gather(*(role.stop(_GRACE_S) for role in first_to_go))
         for role in self._roles[:1]:
             await role.stop(_GRACE_OF_FIRST_S)
 

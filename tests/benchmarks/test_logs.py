@@ -51,7 +51,7 @@ def test_a_quick_run_tells_every_figure_and_leaves_nothing_but_them(tmp_path: Pa
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert run.returncode == 0, run.stderr
     told = json.loads(kept.read_text())["figures"]

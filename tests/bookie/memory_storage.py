@@ -101,7 +101,7 @@ class MemoryStorage:
 
     def commit(self, journal: int = 0) -> int:
         queued = len(self._pending[journal])
-        assert self.gates[journal].wait(20)
+        assert self.gates[journal].wait(60)
         if self.commit_error is not None:
             raise self.commit_error
         self.commits += 1

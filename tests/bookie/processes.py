@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 READY = re.compile(r"bookie (\S+) is ready on (\S+)")
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 
 
 class BookieProcess:

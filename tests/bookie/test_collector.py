@@ -18,6 +18,7 @@ from ledger.quorum import Quorum
 from tests.bookie.collecting import Collecting
 from tests.ledger.flaky_store import FlakyStore
 from tests.simulation.disk import SimDisk
+from tests.waiting import until
 
 METADATA = LedgerMetadata(
     quorum=Quorum(1, 1, 1),
@@ -104,12 +105,6 @@ def on_cluster(
             await store.close()
 
     asyncio.run(run())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.001)
 
 
 def test_a_ledger_that_the_cluster_deleted_goes_and_so_does_what_it_took() -> None:
@@ -234,8 +229,8 @@ def test_what_is_due_is_done_without_being_asked() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.drop(1, 2)
         task = asyncio.create_task(cluster.collector.run())
-        await eventually(lambda: len(cluster.collector.status().last) == len(Kind))
-        await eventually(lambda: cluster.ledger_ids() == [0, 3, 4, 5])
+        await until(lambda: len(cluster.collector.status().last) == len(Kind))
+        await until(lambda: cluster.ledger_ids() == [0, 3, 4, 5])
         task.cancel()
         await asyncio.wait((task,))
         status = cluster.collector.status()
@@ -321,10 +316,10 @@ def test_a_run_that_is_cancelled_between_two_steps_leaves_nothing_half_done() ->
         await cluster.collector.collect()
         task = asyncio.create_task(cluster.collector.compact(major=True))
         (world,) = cluster.worlds
-        await eventually(lambda: any(name.endswith(".compacting") for name in world.logs()))
+        await until(lambda: any(name.endswith(".compacting") for name in world.logs()))
         task.cancel()
         await asyncio.wait((task,))
         assert cluster.collector.status().running is None
-        await eventually(lambda: not any(name.endswith(".compacting") for name in world.logs()))
+        await until(lambda: not any(name.endswith(".compacting") for name in world.logs()))
 
     on_cluster(scenario, config=config)

@@ -26,8 +26,9 @@ from ledger.requests import InfoAnswer, ReadQuery, Status
 from ledger.transport.operator import BookieOperator
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.serving import BOOKIE, add, refused_address, silent_server, transport_to, until
+from tests.ledger.serving import BOOKIE, add, refused_address, silent_server, transport_to
 from tests.simulation.disk import SimDisk
+from tests.waiting import PATIENCE_S, until
 
 LEDGER = LedgerMetadata(
     quorum=Quorum(1, 1, 1), fragments=(Fragment(EntryId(0), (BOOKIE,)),), creation_token=b"token"
@@ -285,7 +286,7 @@ def test_a_bookie_that_stops_does_not_wait_for_a_run() -> None:
             bookie.ledgers.absent = hang  # type: ignore[method-assign, assignment]
             asking = asyncio.ensure_future(operator.collect())
             await until(lambda: bookie.collector.status().running is not None)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await bookie.stop()
             with pytest.raises((BookieUnavailable, BookieRefused)):
                 await asking
@@ -295,11 +296,11 @@ def test_a_bookie_that_stops_does_not_wait_for_a_run() -> None:
 
 def test_a_bookie_that_is_not_there_or_silent_is_told_in_time() -> None:
     async def scenario() -> None:
-        async with BookieOperator(refused_address(), timeout_s=2) as nobody:
+        async with BookieOperator(refused_address(), timeout_s=PATIENCE_S) as nobody:
             with pytest.raises(BookieUnavailable):
                 await nobody.status()
         async with silent_server() as address, BookieOperator(address, timeout_s=0.3) as silent:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(BookieUnavailable):
                     await silent.status()
 

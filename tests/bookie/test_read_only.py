@@ -15,8 +15,8 @@ from bookie.storage import BookieStorage
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.serving import until
 from tests.simulation.disk import Loss, SimDisk
+from tests.waiting import until
 
 LIMITS = DiskLimits(reserve_bytes=0)
 OPERATOR = "an operator said so"

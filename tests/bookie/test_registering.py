@@ -11,7 +11,7 @@ from bookie.registering import Registrar
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.registry import BookieRegistration, register
-from tests.ledger.serving import until
+from tests.waiting import PATIENCE_S, until
 
 ANNA = BookieRegistration("anna", "127.0.0.1:1", "start 1")
 READ_ONLY_ANNA = replace(ANNA, read_only=True)
@@ -36,12 +36,12 @@ class Watched:
         )
 
     async def until_in(self, *, available: bool, read_only: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.lists() != (available, read_only):  # noqa: ASYNC110 - any store
                 await asyncio.sleep(0.01)
 
     async def until_registered(self, *, wanted: bool = True) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while await self.is_registered() is not wanted:  # noqa: ASYNC110 - any store
                 await asyncio.sleep(0.01)
 
@@ -102,7 +102,7 @@ def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
     async def scenario() -> None:
         async with registered() as watched:
             watched.store.cut()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await watched.registrar.close()
             watched.store.heal()
 
@@ -115,6 +115,21 @@ def test_a_first_registration_that_fails_is_told() -> None:
         watched.store.cut()
         with pytest.raises(MetadataUnavailable):
             await watched.registrar.start()
+        await watched.registrar.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.store.cut()
+        starting = asyncio.create_task(watched.registrar.start())
+        for _ in range(20):
+            await asyncio.sleep(0)  # it has tried
+        watched.store.heal()
+        await starting
+        assert await watched.is_registered()
         await watched.registrar.close()
 
     asyncio.run(scenario())

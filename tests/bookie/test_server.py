@@ -26,6 +26,7 @@ from tests.ledger.serving import (
     transport_to,
     until,
 )
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("ledger_id", [7, 8])
@@ -90,7 +91,7 @@ def test_a_waiting_read_wakes_on_a_fence_by_another_client() -> None:
             )
             await until(lambda: bool(bookie.service._until_changed))
             await recoverer.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
-            answer = await asyncio.wait_for(poll, 5)
+            answer = await asyncio.wait_for(poll, PATIENCE_S)
             assert answer.fenced
             assert list(answer.entries) == []
 
@@ -181,7 +182,7 @@ def test_a_failed_commit_is_told_and_nothing_is_acknowledged_after_it() -> None:
             assert await add(transport, run_of(0)) is Status.OK
             storage.commit_error = OSError("no space left on device")
             transport.add(BOOKIE, run_of(1), answers.expect("lost"))
-            error = await asyncio.wait_for(bookie.service.failure, 5)
+            error = await asyncio.wait_for(bookie.service.failure, PATIENCE_S)
             assert "no space left" in str(error)
             await bookie.kill()
             assert await answers.wait(1) == [("lost", Status.UNREACHABLE)]
@@ -225,7 +226,9 @@ def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
         await bookie.start()
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            assert "cannot happen" in str(await asyncio.wait_for(bookie.service.failure, 5))
+            assert "cannot happen" in str(
+                await asyncio.wait_for(bookie.service.failure, PATIENCE_S)
+            )
         await bookie.kill()
 
     asyncio.run(scenario())
@@ -249,7 +252,7 @@ def test_checkpoints_come_by_bytes_and_by_time() -> None:
 def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:
     async def scenario() -> None:
         async with serving() as bookie:
-            channel = open_channel(bookie.address, connect_timeout_s=1)
+            channel = open_channel(bookie.address, connect_timeout_s=PATIENCE_S)
             call = BookieStub(channel).add()
             await call.write(checked(pb.AddBatch(batch=1, ledgers=[1])))
             code = await call.code()

@@ -9,7 +9,7 @@ from bookie.service import AddStream, BookieService, ServiceConfig
 from ledger.requests import AddRun, InfoAnswer, LacQuery, Status
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.serving import until
+from tests.waiting import PATIENCE_S, until
 
 
 class Client:
@@ -148,7 +148,7 @@ def test_one_journal_that_fails_ends_them_all() -> None:
             client.offer(*runs([0]))
             storage.commit_error = OSError("broken")
             client.offer(*runs([1]))
-            assert "broken" in str(await asyncio.wait_for(service.failure, 5))
+            assert "broken" in str(await asyncio.wait_for(service.failure, PATIENCE_S))
             open_all(storage)
         assert client.acked == []
         assert not storage.closed
@@ -190,7 +190,7 @@ def test_a_full_disk_does_not_hold_up_a_stop() -> None:
     async def scenario() -> None:
         storage = MemoryStorage()
         storage.full = storage.read_only = True
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             async with served(storage) as (_, client):
                 client.offer(run_of(0, recovery=True))
                 await until(lambda: storage.commits >= 1)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import wraps
 
-TEST_S = 30.0
+TEST_S = 90.0
 
 
 def asynchronous(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ import sys
 import time
 
 from dlog import Log, Record, Standby
+from tests.waiting import PATIENCE_S
 
 LOG = "orders"
 
@@ -23,7 +24,7 @@ def main(uri: str) -> None:
         applied.extend(int(record.value) for record in batch)
 
     log: Log | None = None
-    with Standby.open(LOG, apply, uri=uri) as standby:
+    with Standby.open(LOG, apply, uri=uri, lease_s=PATIENCE_S) as standby:
         say("following")
         for line in sys.stdin:
             match line.strip():

@@ -35,6 +35,7 @@ from ledger.metastore.ops import CheckOp
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
+from tests.waiting import PATIENCE_S
 
 
 async def written(client: FakeLedgers, count: int = 10) -> Log:
@@ -110,7 +111,7 @@ async def test_an_exclusive_consumer_has_one_process_at_a_time() -> None:
     with pytest.raises(ConsumerBusy):
         await delete_consumer("view", "log", client=second)
     waiting = asyncio.create_task(
-        Log.consumer("view", "log", exclusive=True, wait_s=20, client=second)
+        Log.consumer("view", "log", exclusive=True, wait_s=PATIENCE_S, client=second)
     )
     await take(one, 3)
     await one.commit()
@@ -316,6 +317,6 @@ async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None
     store.down = True
     await first.close()
     store.down = False
-    second = await Log.consumer("view", "log", client=client, exclusive=True, wait_s=10.0)
+    second = await Log.consumer("view", "log", client=client, exclusive=True, wait_s=PATIENCE_S)
     await second.close()
     await log.close()

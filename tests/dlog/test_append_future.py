@@ -10,6 +10,7 @@ from dlog.append_future import AppendFuture
 from dlog.errors import LogClosed
 from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
+from tests.waiting import PATIENCE_S
 
 ID = RecordId(7, DLSN(1, 2, 3))
 
@@ -49,7 +50,7 @@ def test_a_result_set_before_is_returned_at_once() -> None:
 def test_a_thread_that_waits_is_woken() -> None:
     future = AppendFuture()
     thread = resolved_from_another_thread(future)
-    assert future.result(timeout=20) == ID
+    assert future.result(timeout=PATIENCE_S) == ID
     thread.join()
 
 
@@ -87,7 +88,7 @@ def test_callbacks_added_before_and_after_are_called_once() -> None:
 def test_the_standard_library_can_wait_for_many() -> None:
     futures = [AppendFuture() for _ in range(50)]
     threads = [resolved_from_another_thread(future) for future in futures]
-    done, waiting = concurrent.futures.wait(futures, timeout=20)
+    done, waiting = concurrent.futures.wait(futures, timeout=PATIENCE_S)
     assert (len(done), len(waiting)) == (50, 0)
     for thread in threads:
         thread.join()
@@ -97,7 +98,7 @@ def test_asyncio_can_await_one() -> None:
     async def scenario() -> None:
         future = AppendFuture()
         thread = resolved_from_another_thread(future)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.wrap_future(future) == ID
         thread.join()
 
@@ -108,5 +109,5 @@ def test_waiting_and_resolving_at_the_same_moment_never_misses() -> None:
     for _ in range(2000):
         future = AppendFuture()
         thread = resolved_from_another_thread(future)
-        assert future.result(timeout=20) == ID
+        assert future.result(timeout=PATIENCE_S) == ID
         thread.join()

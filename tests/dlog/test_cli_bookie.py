@@ -17,6 +17,7 @@ from ledger import ClientConfig, LedgerClient, Quorum
 from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
 from tests.bookie.processes import bookie
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +74,7 @@ class Used:
 async def fill(uri: str) -> tuple[int, int]:
     client = await LedgerClient.connect(uri, ClientConfig())
     try:
-        await client.bookies.wait_for(1, 10)
+        await client.bookies.wait_for(1, PATIENCE_S)
         ledgers = []
         for _ in range(2):
             writer = await client.create(ONE)
@@ -259,7 +260,7 @@ def test_a_damaged_index_is_shown_and_rebuilt_and_everything_is_there_and_fenced
 async def everything_is_there(used: Used) -> None:
     client = await LedgerClient.connect(used.uri, ClientConfig())
     try:
-        await client.bookies.wait_for(1, 10)
+        await client.bookies.wait_for(1, PATIENCE_S)
         for ledger in (used.open_ledger, used.closed_ledger):
             reader = await client.open(LedgerId(ledger))
             found = await reader.read(0, ENTRIES - 1)
@@ -277,7 +278,7 @@ def test_a_writer_from_before_a_rebuild_is_refused(used: Used) -> None:
         try:
             with used.process() as process:
                 process.ready()
-                await client.bookies.wait_for(1, 10)
+                await client.bookies.wait_for(1, PATIENCE_S)
                 writer = await client.create(ONE)
                 await writer.add(b"before")
                 assert process.stop() == 0

@@ -15,7 +15,7 @@ from leader import Term, campaign, candidates, contested_logs
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from tests.dlog.cli_shell import CliShell, cli_shell
-from tests.leader.waiting import eventually
+from tests.waiting import eventually
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import structlog
 from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app
-from tests.dlog.waiting import alive, wait_until
+from tests.waiting import alive, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +84,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     finally:
         up.terminate()
         try:
-            up.communicate(timeout=30)
+            up.communicate(timeout=TIMEOUT_S)
         finally:
             up.kill()
             up.communicate()

@@ -13,6 +13,7 @@ from dlog.namespace import delete_log, list_logs
 from ledger.metastore import open_store
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import PATIENCE_S, SESSION_S
 from tests.zookeeper import fresh_uri
 
 
@@ -27,7 +28,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_consumers_on_a_real_store(uri: str) -> None:
     @asynchronous
     async def scenario() -> None:
-        stores = [await open_store(uri, session_timeout_s=4.0) for _ in range(2)]
+        stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
         cluster = FakeCluster()
         first, second = (cluster.client(store) for store in stores)
         log = await Log.open("log", client=first)
@@ -45,7 +46,7 @@ def test_consumers_on_a_real_store(uri: str) -> None:
         with pytest.raises(ConsumerBusy):
             await delete_consumer("view", "log", client=first)
         waiting = asyncio.create_task(
-            Log.consumer("view", "log", exclusive=True, wait_s=20, client=first)
+            Log.consumer("view", "log", exclusive=True, wait_s=PATIENCE_S, client=first)
         )
         assert (await anext(alone)).offset == 1
         assert await alone.commit() == 2

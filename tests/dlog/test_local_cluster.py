@@ -16,7 +16,7 @@ from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from ledger.client import LedgerClient
 from ledger.errors import InvalidUri
 from ledger.quorum import Quorum
-from tests.dlog.waiting import alive, wait_until
+from tests.waiting import alive, wait_until
 
 pytestmark = pytest.mark.integration
 

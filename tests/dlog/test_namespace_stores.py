@@ -22,6 +22,7 @@ from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import SESSION_S
 from tests.zookeeper import fresh_uri
 
 
@@ -36,7 +37,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_log_is_renamed_under_its_writer_its_reader_and_its_consumers(uri: str) -> None:
     @asynchronous
     async def scenario() -> None:
-        stores = [await open_store(uri, session_timeout_s=4.0) for _ in range(2)]
+        stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
         cluster = FakeCluster()
         first, second = (cluster.client(store) for store in stores)
         watch = await watch_logs(client=second)
@@ -79,7 +80,7 @@ def test_a_log_is_renamed_under_its_writer_its_reader_and_its_consumers(uri: str
 def test_of_two_renames_onto_one_name_one_wins(uri: str) -> None:
     @asynchronous
     async def scenario() -> None:
-        stores = [await open_store(uri, session_timeout_s=4.0) for _ in range(2)]
+        stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
         cluster = FakeCluster()
         clients = [cluster.client(store) for store in stores]
         for name in ("a", "b"):

@@ -21,9 +21,9 @@ from dlog.local.java import java_environment
 from dlog.namespace import delete_log
 from dlog.spark.arrow import ARROW_SCHEMA, SPARK_SCHEMA
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]
 
-QUERY_TIMEOUT_S = 60
+QUERY_TIMEOUT_S = 90
 ROOT = Path(__file__).parents[2]
 
 

@@ -14,6 +14,7 @@ from ledger.metastore.memory import MemoryStore
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
+from tests.waiting import PATIENCE_S
 
 TROUBLE = NotEnoughBookies(2, ["b1"])
 
@@ -129,7 +130,7 @@ async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
     cluster.hold()
     (future,) = await sent(log, b"a")
     for number in (1, 2):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not in_flight(cluster, number):  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0)
         cluster.ledgers[LedgerId(number)].fail(TROUBLE)
@@ -213,7 +214,7 @@ async def test_closing_without_a_metadata_store_ends_in_time_and_is_no_failure()
         await asyncio.Event().wait()
 
     cluster.before("close", away)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await log.close(timeout_s=0.02)
     cluster.hooks.clear()
     async with await Log.open("log", client=cluster.client(store)) as log:

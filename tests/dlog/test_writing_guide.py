@@ -26,7 +26,7 @@ def test_the_examples_of_the_guide_do_what_they_say() -> None:
         input=code,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

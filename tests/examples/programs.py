@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.waiting import SESSION_S
+
 ROOT = Path(__file__).parents[2]
-LINE_S = 30.0
+LINE_S = 60.0
 
 
 class Program:
@@ -43,7 +45,7 @@ class Program:
 
 @asynccontextmanager
 async def program(
-    name: str, *arguments: str, uri: str = "", session_timeout_s: float = 10.0
+    name: str, *arguments: str, uri: str = "", session_timeout_s: float = SESSION_S
 ) -> AsyncIterator[Program]:
     """Run an example; what it prints on standard error is told by `interrupt` only."""
     settings = {"DLOG_URI": uri} if uri else {}

@@ -17,7 +17,7 @@ def test_it_says_what_it_is_for_and_how_it_is_used(name: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=True,
     )
     assert f"python -m examples.{name}" in done.stdout

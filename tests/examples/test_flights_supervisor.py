@@ -1,32 +1,24 @@
 """The demo hears its roles, and leaves no process behind, whatever they do."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
 
 from examples.flights.supervisor import RoleFailed, supervisor
+from tests.waiting import PATIENCE_S, alive
 
 pytestmark = pytest.mark.integration
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_role_is_heard_and_its_library_chatter_is_not(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with supervisor(tmp_path, package="tests.examples.roles") as roles:
             role = await roles.start("talker", "7")
-            event = await role.wait_for("ready", 20.0)
+            event = await role.wait_for("ready", PATIENCE_S)
             assert event["number"] == 7
             await role.tell("go")
-            assert (await role.wait_for("heard", 20.0))["word"] == "go"
+            assert (await role.wait_for("heard", PATIENCE_S))["word"] == "go"
             await role.process.wait()
             roles.check()
 
@@ -39,7 +31,7 @@ def test_a_role_that_fails_is_reported_with_the_end_of_its_log(tmp_path: Path) -
         async with supervisor(tmp_path, package="tests.examples.roles") as roles:
             role = await roles.start("talker", "7")
             await role.tell("fail")
-            await role.wait_for("never", 20.0)
+            await role.wait_for("never", PATIENCE_S)
 
     with pytest.raises(RoleFailed, match=r"talker ended before[\s\S]*told to fail"):
         asyncio.run(scenario())
@@ -62,7 +54,7 @@ def test_what_a_role_leaves_behind_in_a_group_of_its_own_is_ended_too(
     async def scenario() -> int:
         async with supervisor(tmp_path, package="tests.examples.roles") as roles:
             role = await roles.start("leaver")
-            child = (await role.wait_for("left", 20.0))["child"]
+            child = (await role.wait_for("left", PATIENCE_S))["child"]
             assert isinstance(child, int)
             assert alive(child)
             if killed:

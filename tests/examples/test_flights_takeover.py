@@ -7,7 +7,7 @@ import pytest
 
 from examples.flights.supervisor import RunningRole, supervisor
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RECORDS = 336_776
 TIMEOUT_S = 90.0

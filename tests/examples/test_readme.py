@@ -37,7 +37,7 @@ def test_the_first_program_prints_what_it_appended(tmp_path: Path) -> None:
                 env={**os.environ, "DLOG_URI": cluster.uri},
                 stdout=subprocess.PIPE,
             )
-            out, _ = await asyncio.wait_for(process.communicate(), 60.0)
+            out, _ = await asyncio.wait_for(process.communicate(), 100.0)
             assert process.returncode == 0
             return out.decode()
 

@@ -20,7 +20,7 @@ from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 from tests.integration.test_bookie_chaos import BOOKIE, KEY, SmallBookie, frame_of, metadata
 
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 RUN: Final = 20
 BALLAST_STEP: Final = 64 * 1024
 RESERVE_BYTES: Final = 1024 * 1024

@@ -7,11 +7,13 @@ writer that everybody took for dead arrive at bookies that were fenced meanwhile
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from ledger import ClientConfig, LedgerClient
 from ledger.transport.grpc import GrpcTransport
+from tests.waiting import PATIENCE_S
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -26,14 +28,16 @@ class Link:
         self._resolve = resolve
         self._to_bookie = asyncio.Event()
         self._from_bookie = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], None] = {}
         self.address = ""
         self.heal()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
+        host, port = self._listening.getsockname()
         self.address = f"{host}:{port}"
 
     def cut(self, *, to_bookie: bool = True, from_bookie: bool = True) -> None:
@@ -53,17 +57,29 @@ class Link:
             task.cancel()
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
         self.reset()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry(reader, writer))
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return  # whoever it was is gone
+        task = asyncio.get_running_loop().create_task(self._carry(connection))
         self._connections[task] = None
-        task.add_done_callback(lambda done: self._connections.pop(done, None))
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def ended(done: asyncio.Task[None]) -> None:
+            self._connections.pop(done, None)
+            connection.close()  # also if it was cancelled before its first step
+
+        task.add_done_callback(ended)
+
+    async def _carry(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=connection)
         upstream: asyncio.StreamWriter | None = None
         try:
             await self._to_bookie.wait()  # the handshake needs both ways
@@ -127,7 +143,7 @@ class Network:
                 lambda bookie: self._links[name, bookie].address, timeout_s=timeout_s
             )
             await direct.close()
-            await client.bookies.wait_for(len(self.bookies), 20)
+            await client.bookies.wait_for(len(self.bookies), PATIENCE_S)
             yield client
         finally:
             await client.close()

@@ -34,17 +34,18 @@ from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 from tests.bookie.processes import BookieProcess
 from tests.bookie.small_bookie import NAME
+from tests.waiting import PATIENCE_S
 
 CHAOS_S: Final = float(os.environ.get("DLOG_TEST_CHAOS_S", "16"))
 SEED: Final = os.environ.get("DLOG_TEST_CHAOS_SEED", "1")
-SLACK_S: Final = 120.0
+SLACK_S: Final = 240.0
 WRITERS: Final = 6
 RUNS_IN_FLIGHT: Final = 8
 LIVE_MAX: Final = 40
 """With more ledgers, the oldest is deleted."""
 RETRY_S: Final = 0.05
 CLIENT_TIMEOUT_S: Final = 5.0
-ANSWER_S_MAX: Final = 20.0
+ANSWER_S_MAX: Final = 60.0
 BOOKIE: Final = BookieId(NAME)
 KEY: Final = access_key(b"")
 ROOT: Final = Path(__file__).parents[2]
@@ -325,7 +326,7 @@ def test_a_bookie_that_is_killed_again_and_again_keeps_every_promise(
 
 
 async def forgets_what_was_deleted(load: Load) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(2 * PATIENCE_S):
         while any(one.deleting and not one.gone for one in load.all):
             await load.check(everything=True)
             await asyncio.sleep(0.2)

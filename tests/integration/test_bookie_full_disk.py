@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT: Final = Path(__file__).parents[2]
 SIZE: Final = "24m"
 MOUNT: Final = f'mount -t tmpfs -o size={SIZE} none "$1" && shift && exec "$@"'
@@ -35,7 +37,7 @@ def small_disk(tmp_path: Path) -> Path:
     mounted = tmp_path / "small"
     mounted.mkdir()
     try:
-        done = run(in_namespace(mounted, "true"), timeout_s=20)
+        done = run(in_namespace(mounted, "true"), timeout_s=PATIENCE_S)
     except FileNotFoundError:
         pytest.skip("there is no unshare here, to mount a small file system without rights")
     if done.returncode:
@@ -49,6 +51,6 @@ def test_a_bookie_whose_disk_fills_up_keeps_every_promise_and_goes_on_with_space
     other = tmp_path / "other"
     other.mkdir()
     command = (sys.executable, "-m", "tests.integration.full_disk", str(small_disk), str(other))
-    done = run(in_namespace(small_disk, *command), timeout_s=110)
+    done = run(in_namespace(small_disk, *command), timeout_s=240)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -45,12 +45,13 @@ from ledger.requests import ReadQuery, Status
 from tests.integration.history import History
 from tests.integration.nemesis import POLL_S, Nemesis
 from tests.integration.partition import Network
+from tests.waiting import PATIENCE_S
 
 CHAOS_S: Final = float(os.environ.get("DLOG_TEST_CHAOS_S", "6"))
 SEED: Final = os.environ.get("DLOG_TEST_CHAOS_SEED", "1")
-SLACK_S: Final = 90.0
+SLACK_S: Final = 180.0
 """For starting and stopping processes, and for what must finish after the faults."""
-FINISH_S: Final = 45.0
+FINISH_S: Final = 90.0
 """In which everything of a round must finish once its faults are over."""
 
 BOOKIES: Final = 4
@@ -146,7 +147,7 @@ class Round:
         if quorum.ensemble > quorum.write:
             self._adds_max = STRIPED_ADDS_MAX
         client = self._run.clients["writer"]
-        await client.bookies.wait_for(BOOKIES, 20)
+        await client.bookies.wait_for(BOOKIES, PATIENCE_S)
         writer = await client.create(quorum)
         calm = asyncio.Event()
         async with asyncio.TaskGroup() as group:

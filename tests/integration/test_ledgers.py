@@ -8,21 +8,22 @@ from pathlib import Path
 import pytest
 
 from dlog.local.cluster import LocalCluster
-from ledger import ClientConfig, LedgerClient, LedgerState
+from ledger import LedgerClient, LedgerState
 from ledger.errors import LedgerFenced, NotEnoughBookies
 from ledger.writer import LedgerWriter
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 Scenario = Callable[[LocalCluster, LedgerClient], Awaitable[None]]
 
 
 @asynccontextmanager
 async def connected(cluster: LocalCluster) -> AsyncIterator[LedgerClient]:
-    client = await LedgerClient.connect(cluster.uri, ClientConfig(bookie_timeout_s=3.0))
+    client = await LedgerClient.connect(cluster.uri)
     try:
-        await client.bookies.wait_for(len(cluster.processes), 10)
+        await client.bookies.wait_for(len(cluster.processes), PATIENCE_S)
         yield client
     finally:
         await client.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from leader.election import leaders_path
 from ledger.metastore import open_store
-from tests.leader.waiting import eventually
+from tests.waiting import PATIENCE_S, SESSION_S, eventually
 
 LOG = "flights"
 ROOT = Path(__file__).parents[2]
@@ -30,10 +30,12 @@ class Member:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def expect(self, event: str, *, timeout_s: float = 20.0) -> dict[str, object]:
+    def expect(self, event: str, *, timeout_s: float = PATIENCE_S) -> dict[str, object]:
         """Return what it says when *event* happens next."""
         deadline = time.monotonic() + timeout_s
-        while (said := self._said.get(timeout=deadline - time.monotonic()))["event"] != event:
+        while (said := self._said.get(timeout=max(0.0, deadline - time.monotonic())))[
+            "event"
+        ] != event:
             pass
         return said
 
@@ -54,14 +56,14 @@ class Member:
 
 
 async def wait_for_candidates(uri: str, count: int) -> None:
-    store = await open_store(uri)
+    store = await open_store(uri, session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
 
     async def standing() -> bool:
         if await store.exists(leaders_path(LOG)) is None:
             return False
         return len(await store.children(leaders_path(LOG))) == count
 
-    await eventually(standing, f"{count} candidates stand", timeout_s=20.0)
+    await eventually(standing, f"{count} candidates stand")
     await store.close()
 
 

@@ -11,7 +11,7 @@ from ledger.errors import HandleClosed, MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore
 from tests.leader.stores import TroubledStore
-from tests.leader.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 LOG = "eu/flights"
 
@@ -48,7 +48,7 @@ async def follower(store: MemoryStore | TroubledStore, name: str) -> asyncio.Tas
 def test_the_first_candidate_is_elected_at_once() -> None:
     async def run() -> None:
         store = await memory()
-        term = await campaign(store, LOG, candidate="a", timeout_s=5)
+        term = await campaign(store, LOG, candidate="a", timeout_s=PATIENCE_S)
         assert (term.log, term.candidate, term.lost.is_set()) == (LOG, "a", False)
         assert term.is_current()
         assert await term.verify()
@@ -80,7 +80,7 @@ def test_after_a_resignation_the_next_leads_with_a_larger_epoch() -> None:
         assert term.lost.is_set()
         assert not term.is_current()
         assert not await term.verify()
-        async with asyncio.timeout(0.2):
+        async with asyncio.timeout(PATIENCE_S):
             following = await waiting
         assert following.epoch > term.epoch
         await following.resign()
@@ -94,7 +94,11 @@ def test_after_a_resignation_the_next_leads_with_a_larger_epoch() -> None:
 def test_logs_have_leaders_of_their_own() -> None:
     async def run() -> None:
         store = await memory()
-        async with asyncio.timeout(5), await campaign(store, "a"), await campaign(store, "a/b"):
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            await campaign(store, "a"),
+            await campaign(store, "a/b"),
+        ):
             pass
 
     asyncio.run(run())
@@ -118,7 +122,7 @@ def test_the_end_of_the_session_ends_the_term_and_elects_the_next() -> None:
         waiting = await follower(second, "second")
         first.expire()
         assert not term.is_current(), "known before any task ran"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await term.lost.wait()
             following = await waiting
         assert not await term.verify()
@@ -134,7 +138,7 @@ def test_a_node_deleted_by_somebody_ends_the_term() -> None:
         term = await campaign(store, LOG)
         [name] = await nodes(other)
         await other.delete(f"{leaders_path(LOG)}/{name}")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await term.lost.wait()
         assert term.lost_reason == "node_gone"
 
@@ -171,10 +175,11 @@ def test_verify_raises_when_the_store_says_nothing() -> None:
 def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_way() -> None:
     async def run() -> None:
         store, other = TroubledStore(await memory()), await memory()
-        term = await campaign(store, LOG, lease_s=0.2)
+        term = await campaign(store, LOG, lease_s=PATIENCE_S / 3)
         waiting = await follower(other, "other")
         store.refuse["sync"] = 1_000_000
-        async with asyncio.timeout(5):
+        term._lease_s = 0.2  # only now: before, a busy machine might end it
+        async with asyncio.timeout(PATIENCE_S):
             await term.lost.wait()
             assert term.lost_reason == "lease_expired"
             following = await waiting
@@ -187,7 +192,7 @@ def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_way() -
 def test_a_leader_outlives_a_store_that_is_silent_for_less_than_the_lease() -> None:
     async def run() -> None:
         store = TroubledStore(await memory())
-        term = await campaign(store, LOG, lease_s=2.0)
+        term = await campaign(store, LOG, lease_s=PATIENCE_S / 3)
         store.refuse["exists"] = 1
         seen = store.calls["exists"]
         await until(lambda: store.calls["exists"] >= seen + 3, "the term was proven again")
@@ -220,7 +225,7 @@ def test_a_cancelled_campaign_takes_its_node_away_and_the_one_behind_it_waits_on
         assert len(await nodes(stores[0])) == 2
         assert not third.done()
         await term.resign()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await (await third).resign()
 
     asyncio.run(run())
@@ -245,7 +250,7 @@ def test_lost_replies_of_create_leave_one_node(lost: int) -> None:
     async def run() -> None:
         store = TroubledStore(await memory())
         store.lose_replies["create"] = lost
-        term = await campaign(store, LOG, timeout_s=5)
+        term = await campaign(store, LOG, timeout_s=PATIENCE_S)
         assert len(await nodes(await memory())) == 1
         assert store.calls["create"] == 1, "the node was found by its token"
         await term.resign()
@@ -265,7 +270,7 @@ def test_a_create_that_lands_late_is_given_up() -> None:
         token = own.rpartition("-")[0]
         await store.inner.create(f"{leaders_path(LOG)}/{token}-", ephemeral=True, sequential=True)
         await term.resign()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             following = await waiting
         assert await nodes(other) == [own]
         await following.resign()
@@ -283,7 +288,7 @@ def test_a_campaign_outlives_the_loss_of_its_session() -> None:
         await standing_count(first, 2)
         assert before not in await nodes(first)
         await term.resign()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await (await waiting).resign()
 
     asyncio.run(run())
@@ -305,7 +310,7 @@ def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely() -> None:
         elapsed_s = asyncio.get_running_loop().time() - started
         assert store.calls.total() <= 2 * elapsed_s / PAUSE_MIN_S
         inner.heal()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await (await waiting).resign()
 
     asyncio.run(run())
@@ -318,7 +323,7 @@ def test_a_change_of_leader_wakes_one_candidate_and_not_the_herd() -> None:
         waiting = [await follower(store, f"c{index}") for index, store in enumerate(stores[1:])]
         before = [store.calls.total() for store in stores]
         await term.resign()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             following = await waiting[0]
         woken = [
             index
@@ -361,7 +366,7 @@ def test_two_never_both_verify_whatever_happens_to_the_sessions() -> None:
                 assert sum(1 for a, b in zip(answers, again, strict=True) if a and b) <= 1
                 await asyncio.sleep(0)
 
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(2 * PATIENCE_S), asyncio.TaskGroup() as group:
             for store in stores:
                 group.create_task(candidate(store, 6))
             group.create_task(both())
@@ -375,7 +380,7 @@ def test_closing_the_store_ends_the_term() -> None:
         store = await memory()
         term = await campaign(store, LOG)
         await store.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await term.lost.wait()
             await term.resign()
 
@@ -387,7 +392,7 @@ def test_a_campaign_on_a_closed_store_is_refused() -> None:
         store = await memory()
         await store.close()
         with pytest.raises(HandleClosed):
-            await campaign(TroubledStore(store), LOG, timeout_s=2)
+            await campaign(TroubledStore(store), LOG, timeout_s=PATIENCE_S)
 
     asyncio.run(run())
 

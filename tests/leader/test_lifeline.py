@@ -1,21 +1,32 @@
 """What a follower may conclude of the connection to the candidate before it."""
 
 import asyncio
+import socket
+from contextlib import suppress
 from dataclasses import replace
 
+import pytest
+
+from leader import lifeline as lifeline_module
 from leader.lifeline import Lifeline, has_died
 from leader.record import CandidateRecord
 from leader.refusals import LifelineAddress
-from tests.leader.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 HOST = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that takes long tells nothing; here nobody shall give up."""
+    monkeypatch.setattr(lifeline_module, "CONNECT_S", PATIENCE_S)
 
 
 def test_the_end_of_the_process_is_noticed() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
+            lifeline = Lifeline.open(HOST)
             watching = asyncio.create_task(has_died(lifeline.address))
             done, _ = await asyncio.wait({watching}, timeout=0.2)
             assert not done, "it lives"
@@ -28,10 +39,10 @@ def test_the_end_of_the_process_is_noticed() -> None:
 def test_a_broken_connection_to_a_living_process_means_nothing() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
+            lifeline = Lifeline.open(HOST)
             watching = asyncio.create_task(has_died(lifeline.address))
             await until(lambda: lifeline.followers == 1, "it is followed")
-            next(iter(lifeline._followers)).close()
+            lifeline._let_go(next(iter(lifeline._followers)))
             assert not await watching
             lifeline.close()
 
@@ -43,8 +54,8 @@ def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -> None
 
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
-            meant = replace(lifeline.address, secret=b"another process's")
+            lifeline = Lifeline.open(HOST)
+            meant = replace(lifeline.address, secret=b"another process!")
             assert not await has_died(meant)
             lifeline.close()
 
@@ -56,10 +67,30 @@ def test_a_port_that_refuses_from_the_start_tells_of_a_death_in_our_own_network_
 ):
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            lifeline = await Lifeline.open(HOST)
+            lifeline = Lifeline.open(HOST)
             lifeline.close()
             assert await has_died(lifeline.address)
             assert not await has_died(replace(lifeline.address, network="another machine"))
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_comes_while_the_candidate_goes_is_let_go_too() -> None:
+    def end_of(follower: socket.socket) -> None:
+        with suppress(ConnectionResetError):
+            while follower.recv(1024):
+                pass
+
+    async def scenario() -> None:
+        for turns in range(8):  # the connection is taken in several turns of the loop
+            lifeline = Lifeline.open(HOST)
+            with socket.create_connection((HOST, lifeline.address.port)) as follower:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                lifeline.close()
+                follower.settimeout(DEADLINE_S)
+                await asyncio.to_thread(end_of, follower)
+            assert lifeline.followers == 0
 
     asyncio.run(scenario())
 

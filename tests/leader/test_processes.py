@@ -12,6 +12,7 @@ from leader import campaign, current_leader
 from leader.election import leaders_path
 from ledger.metastore import open_store
 from tests.leader.members import LOG, Member, number, wait_for_candidates
+from tests.waiting import PATIENCE_S, SESSION_S
 
 pytestmark = pytest.mark.integration
 
@@ -36,23 +37,25 @@ def start(uri: str) -> Iterator[Start]:
         member.end()
 
 
-def test_after_the_leader_is_killed_the_next_leads_within_a_second(uri: str, start: Start) -> None:
-    first = start("first", 10.0)
+def test_after_the_leader_is_killed_the_next_leads_before_its_session_ends(
+    uri: str, start: Start
+) -> None:
+    first = start("first", SESSION_S)
     epoch = number(first.expect("elected"), "epoch")
-    second = start("second", 10.0)
+    second = start("second", SESSION_S)
     asyncio.run(wait_for_candidates(uri, 2))
     killed_at = time.monotonic()
     first.send(signal.SIGKILL)
     elected = second.expect("elected")
-    assert number(elected, "at") - killed_at < 1.0
+    assert number(elected, "at") - killed_at < PATIENCE_S
     assert number(elected, "epoch") > epoch
 
 
 def test_a_leader_that_was_stopped_knows_at_once_when_it_wakes(uri: str, start: Start) -> None:
-    first = start("first", 1.0)
+    first = start("first", 3.0)
     first.expect("elected")
-    second = start("second", 1.0)
-    asyncio.run(wait_for_candidates(uri, 2))
+    second = start("second", SESSION_S)
+    second.expect("standing")
     first.send(signal.SIGSTOP)
     elected_at = number(second.expect("elected"), "at")
     first.send(signal.SIGCONT)
@@ -62,10 +65,10 @@ def test_a_leader_that_was_stopped_knows_at_once_when_it_wakes(uri: str, start: 
 
 
 def test_candidates_that_are_killed_in_line_are_skipped(uri: str, start: Start) -> None:
-    members = [start("0", 10.0)]
+    members = [start("0", SESSION_S)]
     members[0].expect("elected")
     for index in range(1, 4):
-        members.append(start(str(index), 10.0))
+        members.append(start(str(index), SESSION_S))
         asyncio.run(wait_for_candidates(uri, index + 1))
     for member in members[:3]:
         member.send(signal.SIGKILL)
@@ -74,14 +77,13 @@ def test_candidates_that_are_killed_in_line_are_skipped(uri: str, start: Start) 
 
 def test_campaigns_of_one_process_stand_against_each_other_too(uri: str) -> None:
     async def run() -> None:
-        first, second = await open_store(uri), await open_store(uri)
+        first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
         term = await campaign(first, LOG, candidate="first")
         waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
         await wait_for_candidates(uri, 2)
-        resigned_at = time.monotonic()
         await term.resign()
-        following = await waiting
-        assert time.monotonic() - resigned_at < 1.0
+        async with asyncio.timeout(PATIENCE_S):
+            following = await waiting
         leader = await current_leader(first, LOG)
         assert leader is not None
         assert (leader.candidate, leader.epoch) == ("second", following.epoch)
@@ -96,7 +98,7 @@ def test_a_campaign_cancelled_at_any_moment_leaves_no_node(uri: str) -> None:
     """Also not one whose create was on its way to the disk."""
 
     async def run() -> None:
-        store = await open_store(uri)
+        store = await open_store(uri, session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
         await (await campaign(store, LOG)).resign()
         for turns in range(40):
             task = asyncio.create_task(campaign(store, LOG))

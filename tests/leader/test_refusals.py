@@ -9,7 +9,7 @@ from leader.lifeline import Lifeline, network
 from leader.record import CandidateRecord
 from leader.refusals import STACKS_MAX, LifelineAddress, Refusals
 from ledger.metastore import open_store
-from tests.leader.waiting import eventually
+from tests.waiting import eventually
 
 LOG = "flights"
 DEADLINE_S = 20
@@ -71,7 +71,7 @@ def test_a_candidate_whose_predecessor_died_unwatched_is_elected_though_its_sess
                 await open_store("memory://refusals"),
                 await open_store("memory://refusals"),
             )
-            lifeline = await Lifeline.open("127.0.0.1")
+            lifeline = Lifeline.open("127.0.0.1")
             lifeline.close()
             node = CandidateRecord("dead", 0, lifeline.address).encode()
             prefix = f"{leaders_path(LOG)}/dead-"
@@ -87,7 +87,7 @@ def test_a_candidate_of_another_machine_with_a_loopback_address_is_left_in_peace
     async def scenario() -> None:
         async with asyncio.timeout(DEADLINE_S):
             other, store = await open_store("memory://peace"), await open_store("memory://peace")
-            lifeline = await Lifeline.open("127.0.0.1")
+            lifeline = Lifeline.open("127.0.0.1")
             lifeline.close()
             address = replace(lifeline.address, network="another machine")
             node = CandidateRecord("other", 0, address).encode()

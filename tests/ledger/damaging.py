@@ -9,6 +9,7 @@ import grpc
 
 from ledger.transport.channel import open_channel, server_options
 from ledger.transport.stub import SERVICE, BookieStub, UnaryCall
+from tests.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -106,7 +107,7 @@ class Middleman:
 @asynccontextmanager
 async def between(bookie_address: str) -> AsyncIterator[Middleman]:
     """Serve a `Middleman` in front of the bookie at *bookie_address*."""
-    channel = open_channel(bookie_address, connect_timeout_s=1)
+    channel = open_channel(bookie_address, connect_timeout_s=PATIENCE_S)
     middleman = Middleman(BookieStub(channel))
     server = grpc.aio.server(options=server_options())
     middleman.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -19,6 +19,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.registry import BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
 from tests.bookie.memory_storage import MemoryStorage
+from tests.waiting import PATIENCE_S
 
 
 class LocalBookie:
@@ -86,10 +87,9 @@ class LocalBookies:
 
     async def client(self, config: ClientConfig | None = None) -> LedgerClient:
         """Return a client of its own store session, closed with the cluster."""
-        config = config or ClientConfig(bookie_timeout_s=2.0)
-        client = await LedgerClient.connect(self.uri, config)
+        client = await LedgerClient.connect(self.uri, config or ClientConfig())
         self._clients.append(client)
-        await client.bookies.wait_for(len(self.bookies), 5)
+        await client.bookies.wait_for(len(self.bookies), PATIENCE_S)
         return client
 
     async def close(self) -> None:

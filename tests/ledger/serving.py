@@ -11,6 +11,8 @@ from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.transport.grpc import GrpcTransport
 from tests.bookie.memory_storage import MemoryStorage
+from tests.waiting import PATIENCE_S
+from tests.waiting import until as until  # noqa: PLC0414 - who serves also waits
 
 BOOKIE = BookieId("b1")
 
@@ -73,21 +75,9 @@ async def transport_to(
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
-    """Accept connections and say nothing, ever."""
-    release = asyncio.Event()
-
-    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        release.set()
-        server.close()
-        await server.wait_closed()
+    """Say nothing, ever: the kernel accepts the connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 def refused_address() -> str:
@@ -111,7 +101,7 @@ class Answers:
 
         return on_done
 
-    async def wait(self, count: int, timeout_s: float = 10) -> list[tuple[str, Status]]:
+    async def wait(self, count: int, timeout_s: float = PATIENCE_S) -> list[tuple[str, Status]]:
         async with asyncio.timeout(timeout_s):
             while len(self.got) < count:
                 self._changed.clear()
@@ -120,7 +110,7 @@ class Answers:
 
 
 async def add(
-    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = 10
+    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
 ) -> Status:
     answers = Answers()
     transport.add(bookie, run, answers.expect("run"))
@@ -128,16 +118,9 @@ async def add(
 
 
 async def add_until_ok(
-    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = 10
+    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
 ) -> None:
     """Repeat *run* until it is stored: waits out the back-off after a lost bookie."""
     async with asyncio.timeout(timeout_s):
         while await add(transport, run, bookie) is not Status.OK:  # noqa: ASYNC110 - of a back-off
             await asyncio.sleep(0.01)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    """Wait until *condition* holds. Raises `TimeoutError`."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - any condition, not only an event
-            await asyncio.sleep(0.001)

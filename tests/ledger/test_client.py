@@ -20,8 +20,9 @@ from ledger.errors import (
 )
 from ledger.ids import EntryId, LedgerId
 from tests.ledger.local_bookies import local_bookies
+from tests.waiting import PATIENCE_S
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 def payloads(count: int) -> list[bytes]:
@@ -69,7 +70,7 @@ def test_a_striped_ledger_reads_back_whole(sizes: tuple[int, int, int]) -> None:
             for payload in payloads(50):
                 await writer.add(payload)
             tail = await client.open_no_recovery(writer.ledger_id)
-            got = [await tail.read_some(i, wait_s=5) for i in (0, 49)]
+            got = [await tail.read_some(i, wait_s=PATIENCE_S) for i in (0, 49)]
             assert bytes(got[0][0].payload) == b"entry 0"
             assert bytes(got[1][0].payload) == b"entry 49"
             await writer.close()
@@ -88,7 +89,7 @@ def test_a_tail_sees_each_entry_soon_after_it_was_confirmed_without_a_later_one(
             writer = await client.create()
             tail = await other.open_no_recovery(writer.ledger_id)
             for i, payload in enumerate(payloads(20)):
-                waiting = asyncio.create_task(tail.read_some(i, wait_s=10))
+                waiting = asyncio.create_task(tail.read_some(i, wait_s=PATIENCE_S))
                 await writer.add(payload)
                 (entry,) = await waiting
                 assert (entry.entry_id, bytes(entry.payload)) == (i, payload)
@@ -246,7 +247,7 @@ def test_a_cancelled_read_leaves_the_reader_usable() -> None:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await writer.add(b"one")
-            assert len(await tail.read_some(0, wait_s=10)) == 1
+            assert len(await tail.read_some(0, wait_s=PATIENCE_S)) == 1
 
     asyncio.run(scenario())
 

@@ -13,10 +13,10 @@ from ledger.protocol.placement import RandomPlacement
 from ledger.protocol.writer_events import SendAdds
 from ledger.requests import Status
 from tests.ledger.local_bookies import LocalBookies, local_bookies
-from tests.ledger.serving import until
+from tests.waiting import PATIENCE_S, until
 
-DEADLINE_S = 20
-SMALL = ClientConfig(bookie_timeout_s=2.0, pending_bytes_max=1024)
+DEADLINE_S = 60
+SMALL = ClientConfig(bookie_timeout_s=PATIENCE_S, pending_bytes_max=1024)
 
 
 def hold(cluster: LocalBookies, *, held: bool) -> None:
@@ -179,7 +179,7 @@ def test_a_client_that_wants_random_ensembles_gets_them() -> None:
 
 def test_with_delayed_changes_a_killed_bookie_stays_in_the_ensemble() -> None:
     async def scenario() -> None:
-        config = ClientConfig(bookie_timeout_s=2.0, delay_ensemble_change=True)
+        config = ClientConfig(delay_ensemble_change=True)
         async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
             client = await cluster.client(config)
             writer = await client.create()

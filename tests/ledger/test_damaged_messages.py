@@ -10,6 +10,7 @@ from ledger.wire import bookie_pb2 as pb
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.damaging import Damage, between, flipped, replaced, unharmed
 from tests.ledger.serving import BOOKIE, Answers, add, add_until_ok, serving, transport_to
+from tests.waiting import PATIENCE_S
 
 _OTHER_KEY = bytes([KEY[0] ^ 1]) + KEY[1:]
 _FLAGS = b"\x22\x01\x00"
@@ -108,7 +109,7 @@ def test_damage_does_not_make_an_ok_of_a_refusal() -> None:
             middleman.to_client = replaced(fenced, ok)
             assert await add(transport, run_of(0)) is Status.UNREACHABLE
             middleman.to_client = unharmed
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while (  # noqa: ASYNC110 - of a back-off
                     status := await add(transport, run_of(0))
                 ) is Status.UNREACHABLE:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ledger.machine_loop import MachineLoop
+from tests.waiting import PATIENCE_S
 
 
 class Breaks:
@@ -37,7 +38,7 @@ def test_what_breaks_is_told_once_and_nothing_is_stepped_afterwards(where: str) 
         loop.post("good")
         if where == "work":
             loop.spawn(work())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await over.wait()
         else:
             loop.post("bad" if where == "step" else "unknown")

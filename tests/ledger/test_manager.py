@@ -22,6 +22,7 @@ from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from tests.ledger.flaky_store import FlakyStore
+from tests.waiting import PATIENCE_S
 
 EACH_LAYOUT = pytest.mark.parametrize("layout", sorted(LAYOUTS))
 METADATA = LedgerMetadata(
@@ -296,9 +297,9 @@ def test_a_ledger_is_watched() -> None:
             ledger_id = await ledgers.create(METADATA)
             watch = ledgers.watch(ledger_id)
             await ledgers.write(ledger_id, METADATA.in_recovery(), 0)
-            await asyncio.wait_for(watch.changed(), 1.0)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
             await ledgers.delete(ledger_id)
-            await asyncio.wait_for(watch.changed(), 1.0)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 

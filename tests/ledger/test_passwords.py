@@ -20,9 +20,10 @@ from ledger.recovering import recover
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 from tests.ledger.local_bookies import LocalBookies, local_bookies
-from tests.ledger.serving import add, until
+from tests.ledger.serving import add
+from tests.waiting import until
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 PASSWORD, GUESS = b"secret", b"guess"
 A_BOOKIE = BookieId("bookie-0")
 

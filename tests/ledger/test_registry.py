@@ -1,7 +1,7 @@
 """Registrations of bookies, and the directory that follows them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.registry import BookieDirectory, BookieRegistration, register, unregister
 from ledger.wire import metadata_pb2 as pb
 from tests.ledger.flaky_store import FlakyStore
+from tests.waiting import PATIENCE_S, until
 
 B1 = BookieRegistration("b1", "host1:3181", "i1", "rack")
 B2 = BookieRegistration("b2", "host2:3181", "i2")
@@ -29,12 +30,6 @@ async def following(store: MemoryStore) -> AsyncIterator[BookieDirectory]:
     await directory.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5.0):
-        while not condition():  # noqa: ASYNC110 - of a task that tells nobody
-            await asyncio.sleep(0.001)
-
-
 def test_the_directory_follows_registrations_in_order_of_names() -> None:
     async def scenario() -> None:
         store = open_memory()
@@ -42,7 +37,7 @@ def test_the_directory_follows_registrations_in_order_of_names() -> None:
             assert directory.available() == ()
             await register(store, B2)
             await register(store, B1)
-            assert await directory.wait_for(2, 5.0) == (B1, B2)
+            assert await directory.wait_for(2, PATIENCE_S) == (B1, B2)
             await unregister(store, B2)
             await unregister(store, B2)
             await until(lambda: directory.available() == (B1,))

@@ -87,5 +87,5 @@ def fake_java(home: Path, version_line: str) -> Path:
 
 def run(executable: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(executable), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [str(executable), *arguments], capture_output=True, text=True, timeout=100, check=False
     )

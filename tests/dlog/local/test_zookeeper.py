@@ -3,13 +3,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from dlog.local.errors import ChildFailed
 from dlog.local.zookeeper import ManagedZooKeeper
+from tests.waiting import PATIENCE_S, alive, wait_until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -22,7 +22,7 @@ def test_it_serves_when_started_stops_and_comes_back_on_its_port(tmp_path: Path)
             assert b"Mode: standalone" in four_letters(server.port, b"srvr")
             fixed = ManagedZooKeeper(tmp_path / "zk", port=server.port)
         assert not server.running
-        assert not exists(first)
+        assert not alive(first)
         await fixed.start()
         fixed.kill()
         assert not fixed.running
@@ -67,25 +67,13 @@ def test_it_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert exists(pid)
+        assert alive(pid)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    deadline = time.monotonic() + 10
-    while exists(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not exists(pid)
+    wait_until(lambda: not alive(pid), "it has ended too")
 
 
 def four_letters(port: int, command: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(command)
         return connection.makefile("rb").read()
-
-
-def exists(pid: int) -> bool:
-    """True iff the process runs; one that ended and waits for its parent does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"

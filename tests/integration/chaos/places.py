@@ -21,7 +21,7 @@ from dlog.local.child import dying_with_parent
 
 _BRIDGE: Final = "chaos"
 _SUBNET: Final = "10.77.0"
-_PATIENCE_S: Final = 10.0
+_PATIENCE_S: Final = 30.0
 _POLL_S: Final = 0.01
 
 

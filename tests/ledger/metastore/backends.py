@@ -3,11 +3,13 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from ledger.errors import MetadataUnavailable
 from ledger.metastore import MetadataStore, Watch, open_store
+from tests.waiting import PATIENCE_S, SESSION_S, eventually
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +20,13 @@ class Backend:
     uri: str
 
     async def open(
-        self, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0
+        self, *, session_timeout_s: float = SESSION_S, timeout_s: float = PATIENCE_S
     ) -> MetadataStore:
         return await open_store(self.uri, session_timeout_s=session_timeout_s, timeout_s=timeout_s)
 
     @asynccontextmanager
     async def one(
-        self, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0
+        self, *, session_timeout_s: float = SESSION_S, timeout_s: float = PATIENCE_S
     ) -> AsyncIterator[MetadataStore]:
         store = await self.open(session_timeout_s=session_timeout_s, timeout_s=timeout_s)
         try:
@@ -39,21 +41,31 @@ class Backend:
             yield a, b
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *, within_s: float) -> None:
-    """Return once *condition* holds; fail the test if it does not *within_s*."""
-    try:
-        async with asyncio.timeout(within_s):
-            while not await condition():  # noqa: ASYNC110 - of another process's making
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not so within {within_s} s") from None
-
-
-async def gone(store: MetadataStore, path: str, *, within_s: float) -> None:
+async def gone(store: MetadataStore, path: str) -> None:
     async def is_gone() -> bool:
         return await store.exists(path) is None
 
-    await until(is_gone, within_s=within_s)
+    await eventually(is_gone, f"{path} is gone")
+
+
+async def renewed(store: MetadataStore) -> None:
+    async def is_believed_in() -> bool:
+        return not store.session.lost.is_set()
+
+    await eventually(is_believed_in, "there is a session again")
+
+
+async def hold(store: MetadataStore, path: str) -> None:
+    """Make the ephemeral node *path*, in whatever session there is: a short one may end first."""
+
+    async def held() -> bool:
+        try:
+            await store.create(path, ephemeral=True)
+        except MetadataUnavailable:
+            return False
+        return True
+
+    await eventually(held, f"{path} is made")
 
 
 async def settled(watch: Watch) -> None:
@@ -86,7 +98,7 @@ asyncio.run(main())
 
 @contextmanager
 def holder(
-    uri: str, path: str, *, session_timeout_s: float = 10.0
+    uri: str, path: str, *, session_timeout_s: float = SESSION_S
 ) -> Iterator[subprocess.Popen[str]]:
     """A process that has made the ephemeral node *path* and waits; killed at the end."""
     command = [sys.executable, "-c", _HOLDER, uri, path, str(session_timeout_s)]

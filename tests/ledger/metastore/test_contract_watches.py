@@ -6,8 +6,7 @@ import pytest
 
 from ledger.metastore import CreateOp, DeleteOp, SetOp
 from tests.ledger.metastore.backends import Backend, settled
-
-WITHIN_S = 5.0
+from tests.waiting import PATIENCE_S
 
 
 def test_value_creation_deletion_and_children_wake_a_watch(backend: Backend) -> None:
@@ -26,7 +25,7 @@ def test_value_creation_deletion_and_children_wake_a_watch(backend: Backend) -> 
             ):
                 await settled(watch)
                 await change
-                await asyncio.wait_for(watch.changed(), WITHIN_S)
+                await asyncio.wait_for(watch.changed(), PATIENCE_S)
             watch.close()
 
     asyncio.run(scenario())
@@ -38,7 +37,7 @@ def test_a_change_right_after_watch_is_not_missed(backend: Backend) -> None:
             for n in range(20):
                 watch = b.watch(f"/w{n}")
                 await a.create(f"/w{n}")
-                await asyncio.wait_for(watch.changed(), WITHIN_S)
+                await asyncio.wait_for(watch.changed(), PATIENCE_S)
                 watch.close()
 
     asyncio.run(scenario())
@@ -49,7 +48,7 @@ def test_a_store_sees_its_own_changes(backend: Backend) -> None:
         async with backend.one() as store:
             watch = store.watch("/w")
             await store.create("/w/a")
-            await asyncio.wait_for(watch.changed(), WITHIN_S)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -62,7 +61,7 @@ def test_who_reads_after_each_wake_up_ends_with_the_last_value(backend: Backend)
 
             async def follow() -> None:
                 while (await b.get("/w")).value != b"50":
-                    await asyncio.wait_for(watch.changed(), WITHIN_S)
+                    await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
             following = asyncio.create_task(follow())
             for n in range(1, 51):
@@ -118,7 +117,7 @@ def test_a_waiter_that_gives_up_leaves_the_change_for_the_next(backend: Backend)
             waiter = asyncio.create_task(watch.changed())
             waiter.cancel()
             await asyncio.gather(waiter, return_exceptions=True)
-            await asyncio.wait_for(watch.changed(), WITHIN_S)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -133,7 +132,7 @@ def test_each_watch_of_a_path_is_woken_and_closing_one_leaves_the_others(backend
             watches[0].close()
             await a.create("/w")
             for watch in watches[1:]:
-                await asyncio.wait_for(watch.changed(), WITHIN_S)
+                await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -151,7 +150,7 @@ def test_closing_a_watch_or_its_store_cancels_who_waits(backend: Backend) -> Non
             else:
                 close(watch)
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(waiter, WITHIN_S)
+                await asyncio.wait_for(waiter, PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -163,7 +162,7 @@ def test_a_watch_made_and_closed_again_and_again_works_each_time(backend: Backen
             for n in range(10):
                 watch = b.watch("/w")
                 await a.set("/w", b"%d" % n)
-                await asyncio.wait_for(watch.changed(), WITHIN_S)
+                await asyncio.wait_for(watch.changed(), PATIENCE_S)
                 watch.close()
 
     asyncio.run(scenario())

@@ -7,6 +7,7 @@ import pytest
 
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryHub, MemoryStore
+from tests.waiting import PATIENCE_S
 
 
 def test_an_expired_session_takes_its_nodes_and_a_new_one_begins() -> None:
@@ -60,14 +61,14 @@ def test_a_shared_hub_is_one_tree_in_every_loop_and_tells_each_of_changes() -> N
         store = MemoryStore("memory://m", "m")
         watch = store.watch("/a")
         looking.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while await store.exists("/a") is None:
                 await watch.changed()
         changed.set()
         await store.close()
 
     async def change() -> None:
-        assert await asyncio.to_thread(looking.wait, 20)
+        assert await asyncio.to_thread(looking.wait, PATIENCE_S)
         store = MemoryStore("memory://m", "m")
         await store.create("/a")
         await store.close()
@@ -77,7 +78,7 @@ def test_a_shared_hub_is_one_tree_in_every_loop_and_tells_each_of_changes() -> N
         other.start()
         try:
             asyncio.run(change())
-            assert changed.wait(20)
+            assert changed.wait(PATIENCE_S)
         finally:
             other.join()
 

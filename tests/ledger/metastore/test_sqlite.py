@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NamespaceMismatch
-from ledger.metastore import MetadataStore, open_store
+from ledger.metastore import open_store
+from ledger.metastore.sqlite import SqliteStore
 from ledger.metastore.sqlite_files import Database, OwnSession
 from ledger.metastore.sqlite_tree import CHANGES_KEPT, SqlTree
-from tests.ledger.metastore.backends import Backend, gone, settled, until
+from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settled
+from tests.waiting import PATIENCE_S, eventually
 
 
 def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_noticed(
@@ -23,24 +25,26 @@ def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_noticed(
     here, away = tmp_path / "namespace", tmp_path / "away"
 
     async def scenario() -> None:
-        async with sqlite.one(session_timeout_s=0.9, timeout_s=1.0) as store:
-            await store.create("/e", ephemeral=True)
-            session = store.session
+        session_timeout_s = 0.9
+        async with sqlite.one(session_timeout_s=session_timeout_s) as store:
+            assert isinstance(store, SqliteStore)
+            await hold(store, "/e")
             here.rename(away)
-            began = time.monotonic()
+            session, lease = store.session, store._lease
             for call in (store.get("/a"), store.create("/a"), store.sync()):
                 with pytest.raises(MetadataUnavailable):
-                    await asyncio.wait_for(call, 1.5)
-            await asyncio.wait_for(session.lost.wait(), 2.0)
-            assert time.monotonic() - began < 0.9  # before anybody else could think so
+                    await asyncio.wait_for(call, PATIENCE_S)
+            await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+            assert lease is not None
+            assert lease._trusted_s < session_timeout_s  # before anybody else could think so
             with pytest.raises(MetadataUnavailable):
                 await store.create("/e2", ephemeral=True)
             assert not here.exists()
             away.rename(here)
-            await until(lambda: renewed(store), within_s=5.0)
+            await renewed(store)
             assert store.session is not session
             assert await store.exists("/e") is None
-            await store.create("/e", ephemeral=True)
+            await hold(store, "/e")
             assert session.lost.is_set()
 
     asyncio.run(scenario())
@@ -50,7 +54,7 @@ def test_another_database_in_the_old_ones_place_is_not_taken_for_it(
     sqlite: Backend, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        async with sqlite.one(session_timeout_s=0.6, timeout_s=1.0) as store:
+        async with sqlite.one(session_timeout_s=0.6) as store:
             await store.create("/a", b"first")
             (tmp_path / "namespace").rename(tmp_path / "old")
             async with sqlite.one() as other:
@@ -58,7 +62,7 @@ def test_another_database_in_the_old_ones_place_is_not_taken_for_it(
                 with pytest.raises(MetadataUnavailable) as caught:
                     await store.get("/a")
                 assert "replaced" in str(caught.value)
-                await asyncio.wait_for(store.session.lost.wait(), 2.0)
+                await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -67,15 +71,19 @@ def test_a_locked_database_stops_writes_in_time_and_no_reads(
     sqlite: Backend, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        async with sqlite.one(timeout_s=0.5) as store:
+        async with sqlite.one() as store, sqlite.one() as impatient:
+            assert isinstance(impatient, SqliteStore)
+            impatient._writer._timeout_s = 0.5
             await store.create("/a", b"v")
             locker = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
             locker.execute("BEGIN IMMEDIATE")
-            began = time.monotonic()
-            with pytest.raises(MetadataUnavailable) as caught:
-                await store.set("/a", b"w")
-            assert time.monotonic() - began < 1.0
-            assert "locked" in str(caught.value)
+
+            async def told_why() -> bool:
+                with pytest.raises(MetadataUnavailable) as caught:
+                    await asyncio.wait_for(impatient.set("/a", b"w"), PATIENCE_S)
+                return "locked" in str(caught.value)
+
+            await eventually(told_why, "it says that the database is locked")
             assert (await store.get("/a")).value == b"v"
             locker.close()
             assert await store.set("/a", b"w") == 1
@@ -129,14 +137,14 @@ def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
     async def scenario() -> None:
         async with sqlite.one() as store:
             database = Database(tmp_path / "namespace")
-            database.create(timeout_s=1.0)
+            database.create(timeout_s=PATIENCE_S)
             earlier = OwnSession(database)  # locked and beating, but of another boot
-            connection = database.connect(timeout_s=1.0)
+            connection = database.connect(timeout_s=PATIENCE_S)
             tree = SqlTree(connection)
             tree.add_session(earlier.session_id, "another-boot", 1000.0)
             tree.create("/e", b"", owner=earlier.session_id, sequential=False)
             connection.close()
-            await gone(store, "/e", within_s=1.0)
+            await gone(store, "/e")
             earlier.close()
             half_made = tmp_path / "namespace" / "sessions" / "half-made"
             half_made.write_bytes(b"")
@@ -154,12 +162,12 @@ def test_a_session_that_another_process_ended_is_told_and_replaced(
             session = store.session
             await store.create("/e", ephemeral=True)
             database = Database(tmp_path / "namespace")
-            database.create(timeout_s=1.0)
-            connection = database.connect(timeout_s=1.0)
+            database.create(timeout_s=PATIENCE_S)
+            connection = database.connect(timeout_s=PATIENCE_S)
             SqlTree(connection).end_session(session.session_id)
             connection.close()
-            await asyncio.wait_for(session.lost.wait(), 1.0)
-            await until(lambda: renewed(store), within_s=5.0)
+            await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+            await renewed(store)
             assert await store.exists("/e") is None
             await store.create("/e", ephemeral=True)
 
@@ -181,7 +189,7 @@ def test_a_forked_child_does_not_keep_its_dead_parents_session(sqlite: Backend) 
 
     async def scenario() -> None:
         async with sqlite.one() as store:
-            await gone(store, "/e", within_s=1.0)
+            await gone(store, "/e")
 
     try:
         asyncio.run(scenario())
@@ -210,7 +218,7 @@ def test_a_loop_that_ends_without_closing_its_store_ends_the_session(sqlite: Bac
 
     async def look() -> None:
         async with sqlite.one() as store:
-            await gone(store, "/e", within_s=3.0)
+            await gone(store, "/e")
 
     asyncio.run(forget())
     asyncio.run(look())
@@ -231,15 +239,15 @@ def test_a_watcher_that_finds_a_gap_in_the_changes_takes_it_that_all_changed(
                     (CHANGES_KEPT,),
                 )
             other.close()
-            await asyncio.wait_for(watch.changed(), 2.0)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 
 
 def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:
     database = Database(tmp_path)
-    database.create(timeout_s=1.0)
-    connection = database.connect(timeout_s=1.0)
+    database.create(timeout_s=PATIENCE_S)
+    connection = database.connect(timeout_s=PATIENCE_S)
     connection.execute("PRAGMA synchronous = OFF")
     tree = SqlTree(connection)
     tree.create("/a", b"", owner=None, sequential=False)
@@ -262,10 +270,6 @@ def test_an_idle_store_costs_next_to_nothing(sqlite: Backend) -> None:
             assert used < 0.03  # about 0.003 on a quiet machine
 
     asyncio.run(scenario())
-
-
-async def renewed(store: MetadataStore) -> bool:
-    return not store.session.lost.is_set()
 
 
 async def open_and_close(backend: Backend) -> None:

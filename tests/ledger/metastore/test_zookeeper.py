@@ -13,7 +13,8 @@ from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.errors import MetadataDenied, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store
 from ledger.metastore.zookeeper import ZooKeeperStore
-from tests.ledger.metastore.backends import Backend, gone, settled, until
+from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settled
+from tests.waiting import PATIENCE_S, SESSION_S, eventually
 from tests.zookeeper import fresh_uri, paused
 
 pytestmark = pytest.mark.zookeeper
@@ -37,31 +38,39 @@ def test_no_server_is_told_within_the_timeout() -> None:
             began = time.monotonic()
             with pytest.raises(MetadataUnavailable):
                 asyncio.run(open_store(f"zk://127.0.0.1:{port}/r?auth=digest:u:p", timeout_s=0.5))
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < PATIENCE_S
 
 
 def test_a_stopped_server_fails_calls_in_time_and_the_session_by_our_own_clock(
     server: ManagedZooKeeper,
 ) -> None:
     async def scenario() -> None:
-        store = await open_store(server.uri("/ns"), session_timeout_s=2.0, timeout_s=0.5)
+        session_timeout_s = 2.0
+        store = await open_store(
+            server.uri("/ns"), session_timeout_s=session_timeout_s, timeout_s=PATIENCE_S
+        )
+        assert isinstance(store, ZooKeeperStore)
         try:
-            session = store.session
-            await store.create("/e", ephemeral=True)
+            await hold(store, "/e")
             with paused(server.pid):
                 began = time.monotonic()
+                store._timeout_s = 0.5
+                session, lease = store.session, store._keeper._lease
                 for call in (store.get("/e"), store.set("/e", b""), store.sync()):
                     with pytest.raises(MetadataUnavailable):
                         await call
-                assert time.monotonic() - began < 2.0
-                await asyncio.wait_for(session.lost.wait(), 3.0)
-                assert time.monotonic() - began < 2.0  # before the server could end it
+                assert time.monotonic() - began < PATIENCE_S
+                await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+                assert lease is not None
+                assert lease._proven_at <= began
+                assert lease._trusted_s < session_timeout_s  # before the server could end it
                 with pytest.raises(MetadataUnavailable):
                     await store.create("/e2", ephemeral=True)
-            await until(lambda: renewed(store), within_s=10.0)
+                store._timeout_s = PATIENCE_S
+            await renewed(store)
             assert store.session is not session
-            await gone(store, "/e", within_s=5.0)
-            await store.create("/e", ephemeral=True)
+            await gone(store, "/e")
+            await hold(store, "/e")
         finally:
             await store.close()
 
@@ -79,11 +88,11 @@ def test_watches_and_data_outlive_a_restart_of_the_server(server: ManagedZooKeep
             server.kill()
             await fixed.start()
             try:
-                await asyncio.wait_for(watch.changed(), 10.0)  # it may have changed meanwhile
+                await asyncio.wait_for(watch.changed(), PATIENCE_S)  # it may have changed meanwhile
                 await settled(watch)
                 assert (await b.get("/w")).value == b"v"
                 assert await set_until_done(a, "/w", b"w") == 1
-                await asyncio.wait_for(watch.changed(), 5.0)
+                await asyncio.wait_for(watch.changed(), PATIENCE_S)
                 assert b.session is session
                 assert not session.lost.is_set()
             finally:
@@ -103,14 +112,14 @@ def test_an_expired_session_is_told_and_replaced_and_watches_go_on(
             watch = a.watch("/w")
             session = a.session
             await asyncio.to_thread(expire, a, zookeeper.hosts)
-            await asyncio.wait_for(session.lost.wait(), 5.0)
-            await gone(b, "/e", within_s=5.0)
-            await until(lambda: renewed(a), within_s=5.0)
+            await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+            await gone(b, "/e")
+            await renewed(a)
             assert a.session is not session
             await a.create("/e", ephemeral=True)
             await settled(watch)
             await b.create("/w")
-            await asyncio.wait_for(watch.changed(), 5.0)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -119,9 +128,9 @@ def test_a_session_is_believed_in_no_longer_than_the_server_grants(
     zookeeper: ManagedZooKeeper,
 ) -> None:
     async def scenario() -> None:
-        store = await open_store(fresh_uri(zookeeper), session_timeout_s=60.0)
+        store = await open_store(fresh_uri(zookeeper), session_timeout_s=600.0)
         assert isinstance(store, ZooKeeperStore)
-        assert store._keeper.link.granted_timeout_s == 10.0  # 20 ticks of 0.5 s
+        assert store._keeper.link.granted_timeout_s == 300.0
         await store.close()
 
     asyncio.run(scenario())
@@ -150,7 +159,7 @@ def test_closed_watches_leave_nothing_on_the_server_or_in_the_client(
     server: ManagedZooKeeper,
 ) -> None:
     def on_server() -> int:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(b"wchs")
             said = connection.makefile("rb").read().decode()
         return int(said.partition("Total watches:")[2])
@@ -165,14 +174,14 @@ def test_closed_watches_leave_nothing_on_the_server_or_in_the_client(
                 assert on_server() > 0
                 watch.close()
                 await store.sync()
-                await until(lambda: asyncio.to_thread(lambda: on_server() == 0), within_s=5.0)
+                await eventually(lambda: asyncio.to_thread(lambda: on_server() == 0))
             client = store._keeper.link._client
             assert not client._data_watchers
             assert not client._child_watchers
             watch = store.watch("/there")  # and it can be watched again
             await settled(watch)
             await store.set("/there", b"x")
-            await asyncio.wait_for(watch.changed(), 5.0)
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
     asyncio.run(scenario())
 
@@ -188,12 +197,14 @@ def test_many_calls_at_once_are_all_answered(zookeeper: ManagedZooKeeper) -> Non
 
 def test_calls_while_disconnected_do_not_block_the_event_loop(server: ManagedZooKeeper) -> None:
     async def scenario() -> None:
-        store = await open_store(server.uri(), timeout_s=0.5)
+        store = await open_store(server.uri(), session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
+        assert isinstance(store, ZooKeeperStore)
         server.kill()
+        store._timeout_s = 0.5
         calls = [asyncio.create_task(store.sync()) for _ in range(2000)]
         began = time.monotonic()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < PATIENCE_S  # all of them, not one after the other
         assert all(isinstance(outcome, MetadataUnavailable) for outcome in outcomes)
         await store.close()
 
@@ -207,10 +218,6 @@ def expire(store: MetadataStore, hosts: str) -> None:
     other.start()
     other.stop()
     other.close()
-
-
-async def renewed(store: MetadataStore) -> bool:
-    return not store.session.lost.is_set()
 
 
 async def set_until_done(store: MetadataStore, path: str, value: bytes) -> int:

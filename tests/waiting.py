@@ -1,0 +1,60 @@
+"""Waiting for what ought to happen, with more patience than a busy machine needs.
+
+A deadline is only there to end a test that has failed. One that passes costs the same
+however long it is, so it outlasts a machine that stands still for many seconds.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+PATIENCE_S: Final = 30.0
+"""How long a test waits for what ought to happen at once."""
+SESSION_S: Final = 60.0
+"""A session that shall not end by itself, however long the machine stands still."""
+
+
+async def until(
+    condition: Callable[[], bool], what: str = "it came true", *, timeout_s: float = PATIENCE_S
+) -> None:
+    """Wait on the event loop until *condition* holds; fail the test if it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.002)
+
+
+async def eventually(
+    condition: Callable[[], Awaitable[bool]],
+    what: str = "it came true",
+    *,
+    timeout_s: float = PATIENCE_S,
+) -> None:
+    """Wait on the event loop until *condition*, which has to be awaited, holds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not await condition():  # noqa: ASYNC110 - any condition, not only an event
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout_s} s: {what}") from None
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S) -> None:
+    """Wait on this thread until *condition* holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Return True iff the process runs; a zombie does not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
