@@ -296,6 +296,8 @@ class Cursor:
 
     def _enter_after(self, number: int, manifest: Manifest) -> CursorEffect:
         left = manifest.find(number)
+        if left is None and self._position < self._next:
+            return self._enter_by_offset(manifest)  # it was trimmed, and others that were skipped
         if left is not None and left.end_offset not in {None, self._position}:
             return Fail(
                 DamagedLog(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
 DISK_READ_S: Final = (0.0001, 0.002)
+NO_SPACE_RETRY_S: Final = 0.2
 READ_ALL_BYTES: Final = 1 << 30
 RECENT_BYTES: Final = 1000
 """Of the journal; damage to them costs what no checkpoint has moved on."""
@@ -71,7 +72,7 @@ class SimBookie:
         self.core: BookieCore
         self._sessions: dict[int, _Session] = {}
         self._next_checkpoint: Timer | None = None
-        self._committing = False
+        self._committing = self._retrying = False
         self._until_durable: deque[tuple[int, Action]] = deque()
         self._until_changed: dict[int, list[Action]] = {}
         self.serves = False
@@ -217,7 +218,7 @@ class SimBookie:
         self.core = BookieCore(self.storage)
         self._proven = Mark(0, 0)
         self._sessions.clear()
-        self._committing = False
+        self._committing = self._retrying = False
         self._until_durable.clear()
         self._until_changed.clear()
         self.serves = True
@@ -354,11 +355,20 @@ class SimBookie:
         if self.storage.has_pending() and not self._committing:
             self._committing = True
             self._later(self._cluster.fsync_s, self._commit)
+        elif self.storage.read_only and not self._retrying:
+            self._retrying = True
+            self.host.after(NO_SPACE_RETRY_S, self._retry)
         for session in self._sessions.values():
             session.answer()
         for ledger_id in self.core.take_changed():
             for resume in self._until_changed.pop(ledger_id, ()):
                 self.host.after(0.0, resume)
+
+    def _retry(self) -> None:
+        """See whether there is space again, also with nothing to write, as `bookie.service`."""
+        self._retrying = False
+        if self.storage.read_only and not self._committing:
+            self._commit()
 
     def _commit(self) -> None:
         self._committing = False

@@ -192,6 +192,15 @@ def test_a_segment_that_was_trimmed_away_at_its_end_is_left_for_the_next() -> No
     assert cursor.step(ManifestSeen(trimmed)) == (ReadEntries(trimmed.segments[0], 0),)
 
 
+def test_a_start_is_found_behind_segments_that_were_trimmed_while_it_was_looked_for() -> None:
+    cursor, effect = entered(TWO_OPEN, 15)  # nobody knows yet where segment 2 begins
+    assert effect == FindPlace(TWO_OPEN.segments[0], 15)
+    cursor.step(PlaceFound(1, 10))
+    cursor.step(SegmentEnded())
+    trimmed = THREE.trimmed(15)
+    assert cursor.step(ManifestSeen(trimmed)) == (ReadEntries(trimmed.segments[0], 0),)
+
+
 @pytest.mark.parametrize(
     "manifest", [None, replace(ONE, dropped=True), replace(ONE, incarnation="other")]
 )

@@ -17,6 +17,11 @@ from tests.simulation.scheduler import Scheduler
 EPOCH_S: Final = 1_700_000_000
 
 
+def wall_clock_ms(scheduler: Scheduler) -> int:
+    """Return the time that all simulated processes have."""
+    return EPOCH_S * 1000 + int(scheduler.now * 1000)
+
+
 class _Time:
     """Stands for the module `time` where `ledger.clock` uses it."""
 

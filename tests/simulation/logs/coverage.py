@@ -35,6 +35,16 @@ FAULTS: Final = (
     "one_way_partition",
     "session_expired",
 )
+OPENS: Final = (
+    "opener_woke_after_hours",
+    "term_lost_while_opening",
+    *(
+        f"opener_{fate}_at_{step}"
+        for fate in ("crashes", "sleeps")
+        for step in ("ReadManifest", "RecoverSegment", "CreateLedger", "WriteManifest")
+    ),
+)
+"""An opener that stops between any two of its steps, for ever or for hours."""
 WRITERS: Final = (
     "append_AppendOutcomeUnknown",
     "append_LogClosed",
@@ -50,13 +60,18 @@ WRITERS: Final = (
     "open_failed_NotEnoughBookies",
     "open_failed_RecoveryFailed",
     "record_acknowledged",
+    "record_after_healing",
+    "record_kept_by_healing",
+    "record_sent_by_healing",
     "roll_requested",
     "standby_promoted",
     "standby_resigned",
     "term_lost",
-    "term_lost_while_opening",
     "truncated_by_writer",
     "writer_LostOwnership",
+    "writer_did_not_heal_in_time",
+    "writer_never_heals",
+    "writer_was_taken_over_before_it_healed",
     "writer_RollPostponed",
 )
 READERS: Final = (
@@ -77,7 +92,7 @@ ADMINISTRATORS: Final = (
     "orphan_swept",
     "truncated_by_admin",
 )
-REQUIRED_OF_LOGS: Final = (*FAULTS, *WRITERS, *READERS, *ADMINISTRATORS)
+REQUIRED_OF_LOGS: Final = (*FAULTS, *OPENS, *WRITERS, *READERS, *ADMINISTRATORS)
 
 
 def missing_of_logs(marks: Mapping[str, int]) -> list[str]:

@@ -62,6 +62,8 @@ class Doom:
         role = process.name.partition("-")[0].partition(".")[0]
         during = "_opening" if self._opening() else "_at_work" if role == "leader" else ""
         scheduler.mark(f"{role}_{self._fate}{during}")
+        if self._opening() and process.loop.step:
+            scheduler.mark(f"opener_{self._fate}_at_{process.loop.step}")
         if before:
             strike()
         else:

@@ -62,6 +62,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.host = host
         self.failure: BaseException | None = None
         """What a callback or an unwatched task raised."""
+        self.step = ""
+        """The step of a takeover that is under way here; see `steps`."""
         self._ready: deque[asyncio.Handle] = deque()
         self._woken = False
         self._tasks: dict[asyncio.Task[Any], None] = {}

@@ -97,6 +97,8 @@ class ConsumerHistory:
     """One incarnation of a named consumer."""
 
     name: str
+    born: int
+    """How many manifests the log had when it was made."""
     states: list[ConsumerState] = field(default_factory=list)
     """All that the metadata store ever held, in order."""
     delivered: dict[int, None] = field(default_factory=dict)
@@ -124,6 +126,8 @@ class LogHistory:
     ledgers: Oracle
     """What happened to the ledgers."""
     manifests: list[tuple[int, Manifest]] = field(default_factory=list)
+    written_ms: list[int] = field(default_factory=list)
+    """When each of them was written."""
     opens: list[Open] = field(default_factory=list)
     promotions: list[Promotion] = field(default_factory=list)
     appends: dict[bytes, Append] = field(default_factory=dict)
@@ -147,6 +151,8 @@ class LogHistory:
     deleted_ledgers: list[LedgerId] = field(default_factory=list)
     consumers: dict[str, ConsumerHistory] = field(default_factory=dict)
     """By the consumer's incarnation."""
+    healed: dict[int, int] = field(default_factory=dict)
+    """Step at which a writer healed into a segment, by the number of that."""
     checked: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -198,7 +204,9 @@ class Stamp:
 
 
 class LogOracle:
-    def __init__(self, ledgers: Oracle, steps: Callable[[], int]) -> None:
+    def __init__(
+        self, ledgers: Oracle, steps: Callable[[], int], now_ms: Callable[[], int]
+    ) -> None:
         self.ledgers = ledgers
         self.histories: dict[str, LogHistory] = {}
         """By incarnation."""
@@ -206,6 +214,7 @@ class LogOracle:
         """By name: what the metadata store holds now."""
         self.changed: dict[str, None] = {}
         self._steps = steps
+        self._now_ms = now_ms
         self._consumers: dict[str, str] = {}
         """Incarnation of the log, by that of the consumer."""
         self._truncating: list[tuple[str, int]] = []
@@ -228,7 +237,10 @@ class LogOracle:
             history.strangers.append(f"version {version} brings back what was deleted")
         if before is not None and before is not history:
             history.strangers.append(f"version {version} replaces incarnation {before.incarnation}")
+        if history.manifests and _heals(history.manifest, manifest):
+            history.healed[manifest.segments[-1].number] = self._steps()
         history.manifests.append((version, manifest))
+        history.written_ms.append(self._now_ms())
         self.current[name] = history
         self.changed[history.incarnation] = None
 
@@ -306,7 +318,8 @@ class LogOracle:
 
     def consumer_written(self, name: str, state: ConsumerState) -> None:
         history = self.history(state.log_incarnation)
-        consumer = history.consumers.setdefault(state.incarnation, ConsumerHistory(name))
+        born = len(history.manifests)
+        consumer = history.consumers.setdefault(state.incarnation, ConsumerHistory(name, born))
         consumer.states.append(state)
         self._consumers[state.incarnation] = state.log_incarnation
 
@@ -350,3 +363,15 @@ class LogOracle:
     def _see(self, history: LogHistory, seen: Seen) -> None:
         history.seen.append(seen)
         history.records.setdefault(seen.offset, seen)
+
+
+def _heals(before: Manifest, after: Manifest) -> bool:
+    """Whether a writer went on in a new segment, all that it had before sealed by the same swap.
+
+    A roll lists the next segment while the one before is open, a takeover begins an epoch."""
+    return (
+        after.epoch == before.epoch
+        and after.next_segment > before.next_segment
+        and bool(after.segments)
+        and all(segment.sealed for segment in after.segments[:-1])
+    )

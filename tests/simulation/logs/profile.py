@@ -32,6 +32,8 @@ class LogProfile:
     readers: int
     """For each log."""
     settings: LogSettings
+    heal_s: float
+    """How long a writer tries to heal; 0: trouble with its ledger ends it at once."""
     bursts: tuple[int, ...]
     """How many times a leader appends before it lets go, by lot."""
     thinks_s: tuple[float, ...]
@@ -71,13 +73,15 @@ class LogProfile:
 
 
 def draw(random: Random) -> LogProfile:
-    """Return the next world: of any kind, or one of two that are made to hurt."""
+    """Return the next world: of any kind, or one of three that are made to hurt."""
     profile = _any_world(random)
     kind = random.random()
     if kind < 0.2:
         return _made_anew(profile, random)
     if kind < 0.4:
         return _taken_over(profile, random)
+    if kind < 0.55:
+        return _troubled(profile, random)
     return profile
 
 
@@ -120,6 +124,29 @@ def _taken_over(profile: LogProfile, random: Random) -> LogProfile:
     )
 
 
+def _troubled(profile: LogProfile, random: Random) -> LogProfile:
+    """Writers that live on, above bookies that come and go and have nobody to replace them."""
+    floor = profile.floor
+    return replace(
+        profile,
+        floor=replace(
+            floor,
+            bookies=floor.quorum.ensemble + random.choice((0, 0, 1)),
+            faults=random.randrange(6, 16),
+            crashes=True,
+            resets=True,
+            pauses=True,
+        ),
+        logs=1,
+        candidates=random.choice((1, 1, 2)),
+        heal_s=random.choice((0.0, 1.0, 5.0, 30.0, 30.0)),
+        bursts=(100,),
+        thinks_s=(0.0, 0.5),
+        pauses_s=random.choice(((0.0, 0.01), (0.01, 0.1))),
+        fates=random.choice((("lives",), ("lives", "pauses", "crashes"))),
+    )
+
+
 def _any_world(random: Random) -> LogProfile:
     quorum = random.choice(QUORUMS)
     floor = draw_ledgers(random)
@@ -143,6 +170,7 @@ def _any_world(random: Random) -> LogProfile:
         roll_age_s=random.choice((0.0, 0.5, 2.0)),
         retention_bytes=random.choice((0, 1000)) if retention else 0,
         retention_age_s=random.choice((0.0, 1.0)) if retention else 0.0,
+        retention_waits_for_consumers=retention and random.random() < 0.3,
     )
     return LogProfile(
         floor=floor,
@@ -150,6 +178,7 @@ def _any_world(random: Random) -> LogProfile:
         candidates=random.choice((1, 2, 2, 3)),
         readers=random.choice((0, 1, 1, 2)),
         settings=settings,
+        heal_s=random.choice((0.0, 1.0, 5.0, 30.0)),
         bursts=random.choice(((3,), (20,), (0, 1, 5, 30))),
         thinks_s=random.choice(((0.1,), (3.0,), (0.0, 0.01, 1.0, 4.0))),
         pauses_s=random.choice(((0.0, 0.01), (0.0, 0.01, 0.1), (0.05, 0.3))),

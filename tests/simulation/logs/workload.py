@@ -17,15 +17,16 @@ from typing import Any, Final
 from tests.simulation.check import InvariantError
 from tests.simulation.check import check as check_ledgers
 from tests.simulation.logs import administration
-from tests.simulation.logs.ambient import surroundings
+from tests.simulation.logs.ambient import surroundings, wall_clock_ms
 from tests.simulation.logs.check import LogInvariantError, check
 from tests.simulation.logs.consuming import ConsumingClient
 from tests.simulation.logs.faults import Doom, LogFaults
-from tests.simulation.logs.invariants import no_ledger_leaks_for_ever
+from tests.simulation.logs.invariants import no_ledger_leaks_for_ever, retention_takes_what_it_may
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.reading import Tailer
 from tests.simulation.logs.standing import StandbyLeader
+from tests.simulation.logs.steps import watched_takeovers
 from tests.simulation.logs.world import Bookies, World
 from tests.simulation.logs.writing import Leader
 from tests.simulation.scheduler import Scheduler
@@ -73,7 +74,7 @@ class LogSimulation:
 
     def run(self) -> Outcome:
         """Run to the end. Raises `SimulationError`."""
-        with surroundings(self.scheduler):
+        with surroundings(self.scheduler), watched_takeovers():
             try:
                 self._run()
             except SimulationError:
@@ -247,10 +248,15 @@ class LogSimulation:
             tailer.finishing = True
         self._step_until_idle("readers do not come to the end", self._reading)
         self._tailers.clear()
+        swept_ms = wall_clock_ms(self.scheduler)
         self._must("sweep", administration.sweep)
         leaked = no_ledger_leaks_for_ever.broken(self.world.logs)
         if leaked is not None and not self._sleepers():
             raise self._error(f"no_ledger_leaks_for_ever: {leaked}")
+        for history in self.world.logs.current.values():
+            left = retention_takes_what_it_may.not_taken(history, now_ms=swept_ms)
+            if left is not None:
+                raise self._error(f"retention_takes_what_it_may: {left}")
 
     def _must(self, what: str, work: Callable[[Process], Coroutine[Any, Any, bool]]) -> None:
         """Let a new process do *work* until it says that it did it."""
@@ -295,6 +301,8 @@ class LogSimulation:
             at_s = pause_s + self._random.choice((0.0, 0.01, 1.0)) * self._random.random()
             self.scheduler.after(at_s, process.host.resume)
             self.scheduler.mark("leader_woke_after_hours")
+            if process.loop.step:
+                self.scheduler.mark("opener_woke_after_hours")
         self._step_while(lambda: bool(self._sleepers()))
         self._settle()
 

@@ -7,6 +7,7 @@ from ledger.quorum import Quorum
 from ledger.requests import AddRun
 from tests.simulation.cluster import Choices, Cluster
 from tests.simulation.host import Host
+from tests.simulation.logs.ambient import wall_clock_ms
 from tests.simulation.logs.metadata import LogMetadata
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
@@ -39,7 +40,9 @@ class World(Cluster):
             choices=choices,
         )
         # Before the first step: nothing has looked at those of the ledger scenario yet.
-        self.logs = LogOracle(self.oracle, lambda: self.scheduler.steps)
+        self.logs = LogOracle(
+            self.oracle, lambda: self.scheduler.steps, lambda: wall_clock_ms(self.scheduler)
+        )
         self.metadata = LogMetadata(scheduler, self.network, self.oracle, choices.layout, self.logs)
         self.processes: list[Process] = []
 

@@ -5,12 +5,13 @@ from functools import partial
 from typing import Final
 
 from dlog.aio.log import Log
-from dlog.errors import LogSealed, LostOwnership, NoSuchLog
+from dlog.aio.port import Leadership
+from dlog.errors import AppendFailed, LogSealed, LostOwnership, NoSuchLog
 from dlog.position import RecordId
 from dlog.protocol.orphans import STAMP_INCARNATION
-from leader import NotElected, Term, campaign
+from leader import NotElected, campaign
 from ledger.errors import LogError, TooManyPending
-from tests.simulation.logs.oracle import Append
+from tests.simulation.logs.oracle import Append, LogHistory
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile
 
@@ -70,7 +71,9 @@ class Leader:
                 process.mark("term_lost")
             await term.resign()
 
-    async def lead(self, bursts: int, *, create: bool = True, term: Term | None = None) -> bool:
+    async def lead(
+        self, bursts: int, *, create: bool = True, term: Leadership | None = None
+    ) -> bool:
         """Open the log, append *bursts* times, let it go; return whether it could be opened."""
         process = self.process
         self.opening = True
@@ -81,6 +84,7 @@ class Leader:
                 self.name,
                 create=create,
                 settings=self._profile.settings,
+                heal_s=self._profile.heal_s,
                 client=process.ledgers,
                 term=term,
             )
@@ -96,6 +100,7 @@ class Leader:
                 process.mark("term_lost_while_opening")
         incarnation = self._opened(log)
         await self._write(log, incarnation, bursts)
+        self._mark_end(log)
         await self._leave(log)
         await asyncio.sleep(0)
         assert not self.unresolved, f"let go, and never resolved {self.unresolved}"
@@ -110,6 +115,15 @@ class Leader:
         txid = log.last_txid
         self._txid = TXID_START if txid is None else txid
         return incarnation
+
+    def _mark_end(self, log: Log) -> None:
+        """Tell how trouble ended the writer, if it did."""
+        error = log.writer.error
+        if isinstance(error, AppendFailed):
+            healing = self._profile.heal_s > 0
+            self.process.mark("writer_did_not_heal_in_time" if healing else "writer_never_heals")
+        elif isinstance(error, LostOwnership) and "its epoch is" in error.reason:
+            self.process.mark("writer_was_taken_over_before_it_healed")
 
     def _not_opened(self, error: LogError) -> bool:
         self.process.note(f"could not open {self.name}: {error}")
@@ -174,12 +188,25 @@ class Leader:
             self.process.note(f"acknowledges {append.payload!r} at {record_id.offset}")
             self.process.mark("record_acknowledged")
             logs.acknowledged(incarnation, append, record_id.offset, record_id.dlsn)
+            self._mark_healing(logs.histories[incarnation], append)
             return
         if not isinstance(error, LogError):
             raise error
         self.process.note(f"fails {append.payload!r}: {type(error).__name__}")
         self.process.mark(f"append_{type(error).__name__}")
         logs.failed(incarnation, append, unknown=error.outcome_unknown)
+
+    def _mark_healing(self, history: LogHistory, append: Append) -> None:
+        """Tell apart what healing found in the old segment and what it sent to the new one."""
+        segment = history.manifest.find(append.dlsn.segment)
+        if history.manifest.epoch != append.epoch or segment is None:
+            return
+        healed_at = history.healed.get(segment.number)
+        if segment.sealed is not None:
+            self.process.mark("record_kept_by_healing")
+        elif healed_at is not None:
+            again = append.submitted < healed_at
+            self.process.mark("record_sent_by_healing" if again else "record_after_healing")
 
     async def _leave(self, log: Log) -> None:
         self.closing = True

@@ -13,6 +13,7 @@
 | seals_tell_the_truth | a sealed segment is a CLOSED ledger, and what the manifest says of it |
 | manifests_only_move_forward | segments, trim point and seals never go back |
 | trimmed_records_are_not_needed | nothing is trimmed that nobody gave up |
+| retention_takes_what_it_may | whole segments, too old or too much; at the end all of them |
 | ledgers_are_not_deleted_early | only what no manifest lists, or ever will |
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |

@@ -1,0 +1,9 @@
+"""Bugs of the log layer: of DistributedLog, likely ones, and those that this simulator found here.
+
+#n is an issue or pull request of DistributedLog or BookKeeper; "seeds" is the order of steps of
+the documents that the log layer follows. An own bug was in this project until a seed found it.
+"""
+
+from tests.simulation.logs.mutations import healing, keeping, naming, reading, taking_over, writing
+
+__all__ = ["healing", "keeping", "naming", "reading", "taking_over", "writing"]

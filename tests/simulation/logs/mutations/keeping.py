@@ -1,0 +1,156 @@
+"""Bugs of truncation, retention and the janitor: what goes, and when."""
+
+from dataclasses import replace
+
+from dlog.aio import janitor, manifests, survey
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import Ledgers
+from dlog.aio.survey import Unlisted
+from dlog.aio.writer import LogWriter
+from dlog.manifest import Manifest
+from dlog.protocol import orphans
+from dlog.protocol.edits import forget_deleted, trim
+from dlog.protocol.orphans import Stamp, Standing
+from ledger.ids import LedgerId
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("", logs=True)
+def trims_the_segment_of_the_trim_point(patch: Patch) -> None:
+    honest = Manifest.trimmed
+
+    def trimmed(self: Manifest, before: int) -> Manifest:
+        for segment in self.segments[:-1]:
+            first, end = segment.first_offset, segment.end_offset
+            if first is not None and end is not None and first < before < end:
+                return replace(honest(self, end), trim_offset=max(self.trim_offset, before))
+        return honest(self, before)
+
+    patch.set(Manifest, "trimmed", trimmed)
+
+
+@mutation("", logs=True)
+def deletes_ledgers_before_the_manifest_says_so(patch: Patch) -> None:
+    async def truncate(self: LogWriter, before: int) -> None:
+        manifest, _ = await self._node.read()
+        for ledger_id in manifest.trimmed(before).deleting:
+            await self._ledgers.delete(ledger_id)
+        edit = trim(self.log, before, incarnation=self._incarnation)
+        await manifests.delete_listed(self._ledgers, self._node, await self._node.edit(edit))
+
+    patch.set(LogWriter, "truncate", truncate)
+
+
+@mutation("", logs=True)
+def sweeps_up_the_current_segment(patch: Patch) -> None:
+    """The janitor knows a segment by its seal."""
+
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+        if manifest is not None:
+            sealed = tuple(segment for segment in manifest.segments if segment.sealed)
+            manifest = replace(manifest, segments=sealed)
+        return orphans.standing(ledger_id, stamp, manifest)
+
+    patch.set(survey, "standing", standing)
+
+
+@mutation("", logs=True)
+def sweeps_up_what_is_about_to_be_listed(patch: Patch) -> None:
+    def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+        found = orphans.standing(ledger_id, stamp, manifest)
+        return Standing.UNLISTED if found is Standing.PENDING else found
+
+    patch.set(survey, "standing", standing)
+
+
+@mutation("own bug", logs=True)
+def forgets_the_txid_of_what_was_trimmed(patch: Patch) -> None:
+    honest = Manifest.trimmed
+
+    def trimmed(self: Manifest, before: int) -> Manifest:
+        return replace(honest(self, before), trimmed_txid=self.trimmed_txid)
+
+    patch.set(Manifest, "trimmed", trimmed)
+
+
+@mutation("", logs=True)
+def retention_counts_the_segment_that_it_takes(patch: Patch) -> None:
+    """So less is kept than the settings say."""
+    honest = Manifest.retained_from
+
+    def retained_from(self: Manifest, now_ms: int, *, processed: int | None = None) -> int:
+        wanted = self.settings.retention_bytes
+        sealed = [segment.sealed for segment in self.segments if segment.sealed]
+        if not wanted or not sealed:
+            return honest(self, now_ms, processed=processed)
+        settings = replace(self.settings, retention_bytes=max(1, wanted - sealed[0].bytes))
+        return honest(replace(self, settings=settings), now_ms, processed=processed)
+
+    patch.set(Manifest, "retained_from", retained_from)
+
+
+@mutation("", logs=True)
+def retention_goes_by_the_first_record_of_a_segment(patch: Patch) -> None:
+    honest = Manifest.retained_from
+
+    def retained_from(self: Manifest, now_ms: int, *, processed: int | None = None) -> int:
+        segments = tuple(
+            segment
+            if segment.sealed is None
+            else replace(
+                segment,
+                sealed=replace(segment.sealed, last_timestamp_ms=segment.sealed.first_timestamp_ms),
+            )
+            for segment in self.segments
+        )
+        return honest(replace(self, segments=segments), now_ms, processed=processed)
+
+    patch.set(Manifest, "retained_from", retained_from)
+
+
+@mutation("", logs=True)
+def retention_does_not_wait_for_consumers(patch: Patch) -> None:
+    honest = Manifest.retained_from
+
+    def retained_from(self: Manifest, now_ms: int, *, processed: int | None = None) -> int:
+        assert processed is None or processed >= 0
+        return honest(self, now_ms, processed=self.sealed_end)
+
+    patch.set(Manifest, "retained_from", retained_from)
+
+
+@mutation("", logs=True)
+def retention_takes_a_part_of_a_segment(patch: Patch) -> None:
+    """Of the last one that is sealed, up to where enough would be left."""
+    honest = Manifest.retained_from
+
+    def retained_from(self: Manifest, now_ms: int, *, processed: int | None = None) -> int:
+        trim = honest(self, now_ms, processed=processed)
+        beyond = [s for s in self.segments if s.sealed and (s.end_offset or 0) > trim + 1]
+        return trim + 1 if beyond and trim > self.trim_offset else trim
+
+    patch.set(Manifest, "retained_from", retained_from)
+
+
+@mutation("", logs=True)
+def the_janitor_forgets_retention(patch: Patch) -> None:
+    async def forgets(_: Ledgers, __: ManifestNode, manifest: Manifest, *, now_ms: int) -> Manifest:
+        assert now_ms
+        return manifest
+
+    patch.set(janitor, "apply_retention", forgets)
+
+
+@mutation("", logs=True)
+def the_janitor_leaves_ledgers_behind(patch: Patch) -> None:
+    """It clears the list of what is to be deleted, and deletes nothing."""
+
+    async def delete_listed(_: Ledgers, node: ManifestNode, manifest: Manifest) -> Manifest:
+        return await node.edit(forget_deleted(manifest.deleting))
+
+    patch.set(janitor, "delete_listed", delete_listed)
+    patch.set(janitor, "remove_orphan", _keep)
+
+
+async def _keep(_: Ledgers, orphan: Unlisted) -> LedgerId:
+    return orphan.ledger_id

@@ -1,0 +1,103 @@
+"""Bugs of logs that are deleted and made again: versions and names that mean another one."""
+
+from dlog.aio import manifests, rolling, writer
+from dlog.aio.manifests import ManifestNode
+from dlog.errors import LogExists, LostOwnership, NoSuchLog
+from dlog.manifest import Manifest
+from dlog.protocol.edits import Edit, check_writable
+from ledger.errors import (
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+)
+from ledger.ids import LedgerId
+from ledger.metastore.ops import CreateOp, DeleteOp
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("own bug", logs=True)
+def trims_another_log_of_the_same_name(patch: Patch) -> None:
+    def trim_by_name(_log: str, before: int, *, incarnation: str) -> Edit:
+        assert incarnation
+        return lambda manifest: manifest.trimmed(before)
+
+    patch.set(writer, "trim", trim_by_name)
+
+
+@mutation("own bug", logs=True)
+def lists_its_segment_in_another_log_of_the_same_name(patch: Patch) -> None:
+    def add_segment(
+        log: str,
+        *,
+        incarnation: str,
+        own_segment: int,
+        number: int,
+        ledger_id: LedgerId,
+        now_ms: int,
+    ) -> Edit:
+        assert incarnation
+
+        def edit(manifest: Manifest) -> Manifest:
+            last = manifest.last
+            if last is not None and last.number == number and last.ledger_id == ledger_id:
+                return manifest
+            if last is None or last.number != own_segment or manifest.next_segment != number:
+                raise LostOwnership(log)
+            check_writable(manifest, log)
+            return manifest.with_segment(number, ledger_id, now_ms)
+
+        return edit
+
+    patch.set(rolling, "add_segment", add_segment)
+
+
+@mutation("own bug", logs=True)
+def writes_by_the_version_alone(patch: Patch) -> None:
+    """A node that was deleted and made again is at the same version one day."""
+
+    async def write(self: ManifestNode, manifest: Manifest, version: int) -> int:
+        try:
+            await self._store.set(self.path, manifest.encode(self.log), version)
+        except NoSuchNode:
+            raise NoSuchLog(self.log) from None
+        return version + 1
+
+    patch.set(ManifestNode, "write", write)
+
+
+@mutation("own bug", logs=True)
+def deletes_by_the_version_alone(patch: Patch) -> None:
+    async def delete(self: ManifestNode, _incarnation: str, version: int) -> None:
+        try:
+            marks = [c for c in await self._store.children(self.path) if c.startswith("inc")]
+            gone = [DeleteOp(f"{self.path}/{mark}") for mark in marks]
+            await self._store.multi([*gone, DeleteOp(self.path, version)])
+        except NoSuchNode:
+            return
+
+    patch.set(ManifestNode, "delete", delete)
+
+
+@mutation("own bug", logs=True)
+def creates_a_log_again_that_was_deleted(patch: Patch) -> None:
+    """The first attempt's reply was lost; the second one is the same incarnation."""
+
+    async def create(self: ManifestNode, manifest: Manifest) -> Manifest:
+        made = CreateOp(self.path, manifest.encode(self.log))
+        for attempt in range(1, manifests.LOST_REPLIES_MAX + 1):
+            try:
+                await self._make_parent()
+                await self._store.multi([made, CreateOp(self.mark_of(manifest.life))])
+            except NodeExists:
+                found, _ = await self.read()
+                if found.incarnation != manifest.incarnation:
+                    raise LogExists(self.log) from None
+                return found
+            except MetadataUnavailable:
+                if attempt == manifests.LOST_REPLIES_MAX:
+                    raise
+            else:
+                return manifest
+        raise AssertionError("the loop returns or raises")
+
+    patch.set(ManifestNode, "create", create)

@@ -1,0 +1,93 @@
+"""Bugs of a writer and of its rolls: what it acknowledges, and where a segment ends."""
+
+from dataclasses import replace
+
+from dlog.aio import rolling, writer
+from dlog.aio.port import LedgerAppender
+from dlog.aio.writer import LogWriter
+from dlog.errors import LostOwnership
+from dlog.manifest import Manifest, Sealed
+from dlog.protocol.edits import Edit
+from dlog.protocol.packer import Group
+from ledger.ids import LedgerId
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("seeds", logs=True)
+def switches_before_the_old_ledger_is_confirmed(patch: Patch) -> None:
+    def hold(self: LogWriter, on_confirmed: object) -> None:
+        assert callable(on_confirmed)
+        self._loop.call_soon(on_confirmed)
+
+    def switch(self: LogWriter, ledger: LedgerAppender, segment: int) -> LedgerAppender:
+        before, self._ledger = self._ledger, ledger
+        self._segment = segment
+        self._segment_first = self._sent_offset
+        self._segment_bytes = 0
+        self._on_confirmed = None
+        self._pump()
+        return before
+
+    patch.set(LogWriter, "hold", hold)
+    patch.set(LogWriter, "switch", switch)
+
+
+@mutation("", logs=True)
+def acknowledges_what_it_has_only_sent(patch: Patch) -> None:
+    honest = LogWriter._send
+
+    def send(self: LogWriter, group: Group) -> None:
+        offset = self._sent_offset
+        honest(self, group)
+        group.outcome.confirm(offset, self._segment, self._packer.in_flight)
+
+    patch.set(LogWriter, "_send", send)
+
+
+@mutation("", logs=True)
+def calls_refused_what_it_has_sent(patch: Patch) -> None:
+    def outcome_unknown(log: str, _offset: int, reason: str) -> LostOwnership:
+        return LostOwnership(log, reason)
+
+    patch.set(writer, "AppendOutcomeUnknown", outcome_unknown)
+
+
+@mutation("", logs=True)
+def uses_the_number_of_an_empty_segment_again(patch: Patch) -> None:
+    honest = Manifest.with_segment
+
+    def with_segment(self: Manifest, number: int, ledger_id: LedgerId, created_ms: int) -> Manifest:
+        last = self.last
+        if last is not None and last.sealed is not None and last.sealed.records == 0:
+            again = replace(last, ledger_id=ledger_id, created_ms=created_ms, sealed=None)
+            return replace(
+                self,
+                segments=(*self.segments[:-1], again),
+                deleting=(*self.deleting, last.ledger_id),
+                next_segment=max(self.next_segment, number + 1),
+            )
+        return honest(self, number, ledger_id, created_ms)
+
+    patch.set(Manifest, "with_segment", with_segment)
+
+
+@mutation("own bug", logs=True)
+def seals_by_the_number_alone(patch: Patch) -> None:
+    """A writer that closed in the middle of a roll sealed the segment of who took it over."""
+
+    def seal_segment(
+        log: str, number: int, _ledger_id: LedgerId, sealed: Sealed, *, now_ms: int
+    ) -> Edit:
+        def edit(manifest: Manifest) -> Manifest:
+            segment = manifest.find(number)
+            if segment is None or segment.sealed is not None:
+                return manifest
+            if any(s.sealed is None and s.number < number for s in manifest.segments):
+                raise LostOwnership(log)
+            manifest = manifest.with_sealed(number, sealed)
+            return manifest.trimmed(manifest.retained_from(now_ms))
+
+        return edit
+
+    patch.set(writer, "seal_segment", seal_segment)
+    patch.set(rolling, "seal_segment", seal_segment)

@@ -1,0 +1,66 @@
+"""What the retention settings of a log let go, told from its ledgers and not from its manifest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dlog.manifest import Manifest
+from dlog.recordbatch import decode_batch
+from ledger.entry import parse_header, payload_of
+from ledger.metadata import LedgerState
+from tests.simulation.logs.oracle import LogHistory
+from tests.simulation.oracle import LedgerHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One sealed segment, by what its ledger holds."""
+
+    end: int
+    """Offset after its last record."""
+    bytes: int
+    last_ms: int | None
+    """Timestamp of its last record; None: it has none, and nobody misses it."""
+
+
+def let_go(history: LogHistory, before: Manifest, after: Manifest, *, now_ms: int) -> list[int]:
+    """Return the offsets up to which retention may trim when *before* becomes *after*.
+
+    Each is the end of a whole segment."""
+    settings = after.settings
+    segments = list(_held(history, before, after))
+    ends = []
+    for index, segment in enumerate(segments):
+        behind = sum(each.bytes for each in segments[index + 1 :])
+        enough = bool(settings.retention_bytes) and behind >= settings.retention_bytes
+        old = bool(settings.retention_age_s) and (
+            segment.last_ms is None or now_ms - segment.last_ms > settings.retention_age_s * 1000
+        )
+        if not (enough or old):
+            break
+        ends.append(segment.end)
+    return ends
+
+
+def _held(history: LogHistory, before: Manifest, after: Manifest) -> Iterator[Held]:
+    """What was sealed by the time of *after*, or went with it."""
+    end = before.segments[0].first_offset if before.segments else None
+    for segment in before.segments:
+        now = after.find(segment.number)
+        ledger = history.ledgers.ledgers[segment.ledger_id]
+        closed = ledger.recorded.state is LedgerState.CLOSED
+        if end is None or not closed or (now is not None and now.sealed is None):
+            return
+        held = _contents(ledger, end)
+        yield held
+        end = held.end
+
+
+def _contents(ledger: LedgerHistory, first: int) -> Held:
+    last, length = ledger.recorded.last_entry, ledger.recorded.length
+    assert last is not None, "it is CLOSED"
+    assert length is not None, "it is CLOSED"
+    if last < 0:
+        return Held(first, length, None)
+    frame = ledger.sent[last]
+    batch = decode_batch(payload_of(frame, parse_header(frame)))
+    return Held(first + batch.header.end_index, length, max(batch.timestamps_ms()))
