@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,17 @@ from leader import campaign
 from ledger.client import ClientConfig
 from ledger.transport.grpc import GrpcTransport
 from tests.waiting import PATIENCE_S, SESSION_S
+
+# Pytest rewrites what it imports of our packages, as of every package with a plugin. What the
+# product imports late is imported here, so that nothing is rewritten in the middle of a test.
+for late in (
+    "bookie.tools.formatting",
+    "dlog.testing",
+    "ledger.metastore.memory",
+    "ledger.metastore.sqlite",
+    "ledger.metastore.zookeeper",
+):
+    importlib.import_module(late)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -59,7 +59,9 @@ class OneBookie:
 
     def __init__(self, directory: Path) -> None:
         self.cluster = LocalCluster(directory, bookies=1, start_timeout_s=_START_TIMEOUT_S)
-        self.transport = GrpcTransport(lambda _: self.address, timeout_s=60.0)
+        self.transport = GrpcTransport(
+            lambda _: self.address, timeout_s=60.0, connect_timeout_s=60.0
+        )
 
     @property
     def address(self) -> str:

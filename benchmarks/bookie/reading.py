@@ -23,7 +23,7 @@ class Reader:
     """Asks for the entries 0..*last* in order, several queries at a time."""
 
     def __init__(self, address: str, ledger_id: int, last: int, entry_bytes: int) -> None:
-        self._transport = GrpcTransport(lambda _: address, timeout_s=60.0)
+        self._transport = GrpcTransport(lambda _: address, timeout_s=60.0, connect_timeout_s=60.0)
         self._ledger_id = ledger_id
         self._last = last
         self._step = max(1, _QUERY_BYTES // entry_bytes)

@@ -103,13 +103,13 @@ class Standby:
         call the standby. *start* is where a snapshot of the state ends, if there is one.
         *create* and *settings* are those of `Log.open`; *candidate*, *lease_s* and
         *lifeline_host* those of `leader.campaign` (give an address that other machines reach).
-        *lease_s* is half the configured session time-out, 5 s at most, unless given.
+        *lease_s* is half the configured session time-out unless given; 5 s with a *client*.
 
         Raises `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting
         raises."""
         check_name(name)
         if lease_s is None:
-            lease_s = LEASE_S if client is not None else min(LEASE_S, load().session_timeout_s / 2)
+            lease_s = LEASE_S if client is not None else load().session_timeout_s / 2
         ledgers = client if client is not None else await connect(uri)
         try:
             if create:

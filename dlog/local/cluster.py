@@ -89,12 +89,14 @@ class LocalCluster:
         return tuple(self._processes)
 
     def bookies(self) -> list[LocalBookie]:
-        """Return the bookies that run now."""
+        """Return the bookies that run now, with the addresses that they last announced: one whose
+        session has just ended is announced anew in a moment, and serves meanwhile."""
+        assert self._registry is not None, "the cluster is not up"
         return [
             LocalBookie(
                 name=process.name,
                 pid=process.pid,
-                address=found.address if (found := self._registration(process.name)) else "",
+                address=self._registry.address(process.name) or "",
                 directory=process.directory,
                 log_path=process.log_path,
             )

@@ -218,6 +218,20 @@ async def test_a_term_that_ends_by_the_clock_alone_ends_leadership() -> None:
         assert "term is over" in node.standby.lost_reason
 
 
+@pytest.mark.parametrize("session_timeout_s", [2.0, 60.0])
+def test_who_configures_longer_sessions_bears_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch, session_timeout_s: float
+) -> None:
+    monkeypatch.setenv("DLOG_SESSION_TIMEOUT_S", str(session_timeout_s))
+
+    @asynchronous
+    async def scenario() -> None:
+        async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
+            assert node.standby._lease_s == session_timeout_s / 2
+
+    scenario()
+
+
 @asynchronous
 async def test_a_leader_whose_log_was_taken_by_force_lets_others_lead() -> None:
     async with (

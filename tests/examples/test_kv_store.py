@@ -10,6 +10,7 @@ import pytest
 from dlog.aio import Log
 from dlog.local.cluster import LocalCluster
 from tests.examples.programs import Program, program
+from tests.waiting import SESSION_S
 
 pytestmark = pytest.mark.integration
 
@@ -98,9 +99,9 @@ def test_a_leader_that_was_stopped_serves_nothing_when_it_wakes(tmp_path: Path) 
             await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
             cluster = await stack.enter_async_context(LocalCluster(tmp_path))
             stores, ports = [], []
-            for name in ("a", "b"):
+            for name, session_s in (("a", SHORT_SESSION_S), ("b", SESSION_S)):
                 running = program(
-                    "kv_store", "--name", name, uri=cluster.uri, session_timeout_s=SHORT_SESSION_S
+                    "kv_store", "--name", name, uri=cluster.uri, session_timeout_s=session_s
                 )
                 stores.append(await stack.enter_async_context(running))
                 ports.append(await port(stores[-1]))
