@@ -94,7 +94,7 @@ async def reset_consumer(
         now = now_ms()
         state, _ = await node.edit(
             lambda state: state.was_reset(offset, owner=owner or state.owner, now_ms=now),
-            await node.read(),
+            await node.read_to_edit(),
         )
         return state.position
 

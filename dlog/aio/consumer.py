@@ -174,12 +174,13 @@ async def _opened(
             await _ensure(ledgers, manifests, node, start, owner=owner)
             if exclusive:
                 await node.lock(owner, wait_s=wait_s)
-            stored = await node.read()
+            stored = await node.read_to_edit()
             if exclusive or not stored[0].exclusive:
                 return await node.edit(_open(exclusive=exclusive, owner=owner), stored)
             await node.lock(owner, wait_s=wait_s)  # until nobody has it for itself
             try:
-                return await node.edit(_open(exclusive=False, owner=owner), await node.read())
+                known = await node.read_to_edit()
+                return await node.edit(_open(exclusive=False, owner=owner), known)
             finally:
                 await node.unlock()
         except NoSuchConsumer:  # deleted meanwhile
@@ -208,7 +209,7 @@ async def _ensure(
         raise NoSuchLog(manifests.log, "it is being deleted")
     stored: Stored | None = None
     with suppress(NoSuchConsumer):
-        stored = await node.read()
+        stored = await node.read_to_edit()
     if stored is not None and stored[0].log_incarnation == manifest.incarnation:
         return
     state = ConsumerState(

@@ -5,7 +5,9 @@
                                          in the state is what keeps others from committing
 
 Nodes are made in one transaction with a check of their log's manifest, so a log that is being
-deleted never gets a new one, and no node appears below a log that is gone.
+deleted never gets a new one, and no node appears below a log that is gone. A node that is deleted
+and made again begins anew at version 0, as a manifest's does, so each change checks in one
+transaction that the log has had its name ever since the state was read.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ from ledger.errors import (
     NodeNotEmpty,
     NoSuchNode,
 )
-from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, Op
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, Op, SetOp
 from ledger.metastore.port import MetadataStore, Session
 
 FORMAT_VERSION: Final = 1
@@ -96,6 +98,9 @@ class ConsumerNode:
         self.path = f"{consumers_path(log)}/{node_of(name)}"
         self._lock_path = f"{self.path}/lock"
         self._store = store
+        self._manifests = ManifestNode(store, log)
+        self._seen: Manifest | None = None
+        """The log's, read before the state that is to be edited was."""
         self._token = secrets.token_hex(8)
         """Marks this one's own lock, so that a lost reply does not lock it out."""
 
@@ -107,6 +112,19 @@ class ConsumerNode:
         except NoSuchNode:
             raise NoSuchConsumer(self.log, self.name) from None
         return decode(found.value, path=self.path), found.version
+
+    async def read_to_edit(self) -> Stored:
+        """As `read`, for an `edit` that follows. Raises `NoSuchLog` too."""
+        for attempt in range(1, CONFLICTS_MAX + 1):
+            self._seen, version = await self._manifests.read()
+            try:
+                await self._manifests.mark(self._seen.life, version)
+            except BadVersion:  # the log was renamed, or rolled before it was marked
+                if attempt == CONFLICTS_MAX:
+                    raise
+            else:
+                return await self.read()
+        raise AssertionError("unreachable")
 
     async def create(self, state: ConsumerState) -> None:
         """Create it unless it is there. Raises `NoSuchLog`, `TooManyConsumers`, `BadVersion`."""
@@ -134,8 +152,9 @@ class ConsumerNode:
     async def edit(self, change: Change, known: Stored) -> Stored:
         """Apply *change*, first to what was *known*, until it is stored; return that.
 
-        *change* is safe to repeat, so a lost reply is no trouble. Raises what it raises,
-        `NoSuchConsumer`, and `MetadataUnavailable` or `BadVersion` after several attempts."""
+        Requires `read_to_edit` before. *change* is safe to repeat, so a lost reply is no
+        trouble. Raises what it raises, `NoSuchConsumer` also if the log was renamed or another
+        one has its name, and `MetadataUnavailable` or `BadVersion` after several attempts."""
         state, version = known
         conflicts = lost = 0
         while True:
@@ -143,7 +162,9 @@ class ConsumerNode:
             if wanted == state:
                 return state, version
             try:
-                return wanted, await self._store.set(self.path, encode(wanted), version)
+                swap = SetOp(self.path, encode(wanted), version)
+                await self._store.multi([*self._guard(wanted), swap])
+                return wanted, version + 1
             except NoSuchNode:
                 raise NoSuchConsumer(self.log, self.name) from None
             except BadVersion:
@@ -158,6 +179,13 @@ class ConsumerNode:
             if stored == wanted:
                 return stored, version
             state = stored
+
+    def _guard(self, wanted: ConsumerState) -> tuple[Op, ...]:
+        """Return what makes a transaction fail unless the log is still where it was seen."""
+        assert self._seen is not None, "an edit follows `read_to_edit`"
+        if wanted.log_incarnation != self._seen.incarnation:
+            raise NoSuchConsumer(self.log, self.name)
+        return (CheckOp(self._manifests.mark_of(self._seen.life)),)
 
     async def delete(self) -> None:
         """Delete it. Raises `NoSuchConsumer`, and `ConsumerBusy` while its lock is held."""

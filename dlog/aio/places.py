@@ -8,7 +8,7 @@ from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.ranges import read_range
 from dlog.aio.segments import find_place, first_offset_of, opened, opened_whole
-from dlog.aio.tails import RACES_MAX, tail_of
+from dlog.aio.tails import RACES_MAX
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
@@ -46,9 +46,9 @@ async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> i
     if start == "start":
         return manifest.trim_offset
     if isinstance(start, Txid):
-        return await _offset_of(ledgers, node.log, manifest, ReachedTxid(start.value))
+        return await _offset_of(ledgers, manifest, ReachedTxid(start.value))
     if isinstance(start, Timestamp):
-        return await _offset_of(ledgers, node.log, manifest, ReachedTime(start.value))
+        return await _offset_of(ledgers, manifest, ReachedTime(start.value))
     offset = (
         await _offset_of_dlsn(ledgers, node.log, manifest, start)
         if isinstance(start, DLSN)
@@ -125,21 +125,29 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
 
 
 async def _offset_of(
-    ledgers: Ledgers, log: str, manifest: Manifest, wanted: ReachedTxid | ReachedTime
+    ledgers: Ledgers, manifest: Manifest, wanted: ReachedTxid | ReachedTime
 ) -> int:
-    """Return the offset of the first record that reached *wanted*, or the end."""
+    """Return the offset of the first record that reached *wanted*, or the end.
+
+    That is where the log ended when it was searched: what was appended since may have reached
+    *wanted*, and is neither to be skipped nor to be trimmed."""
+    end = max(manifest.sealed_end, manifest.trim_offset)
     for segment in manifest.segments:
         if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
             continue
         async with opened_whole(ledgers, manifest, segment) as reader:
             found = await find_place(reader, wanted)
             if found.entry > reader.last_add_confirmed:
-                continue
-            batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
-        first_offset = await first_offset_of(ledgers, manifest, segment)
-        offset = first_offset + found.base_index + _slot_of(batch, wanted)
-        return max(offset, manifest.trim_offset)
-    return (await tail_of(ledgers, log)).next_offset
+                batch = None
+            else:
+                batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
+        if batch is None and not found.base_index:
+            continue  # it is empty, so all before it was searched to its end of then
+        offset = await first_offset_of(ledgers, manifest, segment) + found.base_index
+        if batch is not None:
+            return max(offset + _slot_of(batch, wanted), manifest.trim_offset)
+        end = max(end, offset)
+    return end
 
 
 def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:

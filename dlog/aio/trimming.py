@@ -108,10 +108,7 @@ async def apply_retention(
         processed = min(positions, default=manifest.sealed_end)
     if manifest.retained_from(now_ms, processed=processed) <= manifest.trim_offset:
         return manifest
-    incarnation = manifest.incarnation
-    return await node.edit(
-        retain(node.log, incarnation=incarnation, now_ms=now_ms, processed=processed)
-    )
+    return await node.edit(retain(node.log, seen=manifest, now_ms=now_ms, processed=processed))
 
 
 async def _keeping_bytes(ledgers: Ledgers, node: ManifestNode, bytes_min: int) -> int:

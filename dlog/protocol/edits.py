@@ -136,14 +136,17 @@ def change_settings(
     return edit
 
 
-def retain(log: str, *, incarnation: str, now_ms: int, processed: int | None) -> Edit:
+def retain(log: str, *, seen: Manifest, now_ms: int, processed: int | None) -> Edit:
     """Apply the retention that is set now; *processed* as in `Manifest.retained_from`.
 
-    Nothing is left to do if the log is being deleted. Raises `NoSuchLog`."""
+    *seen* was read before the consumers were: if the log got another name since, they had gone
+    with it, and the next look finds them. Nothing is left to do if the log is being deleted.
+    Raises `NoSuchLog`."""
 
     def edit(manifest: Manifest) -> Manifest:
-        check_incarnation(manifest, log, incarnation)
-        if manifest.dropped:
+        check_incarnation(manifest, log, seen.incarnation)
+        moved = manifest.settings.retention_waits_for_consumers and manifest.life != seen.life
+        if manifest.dropped or moved:
             return manifest
         return manifest.trimmed(manifest.retained_from(now_ms, processed=processed))
 

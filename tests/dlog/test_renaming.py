@@ -336,3 +336,37 @@ async def test_a_version_from_before_does_not_fit_a_log_that_was_given_its_old_n
     assert (await sleeper.read())[0] == current
     with pytest.raises(BadVersion):
         await sleeper.delete(manifest.life, version)
+
+
+@asynchronous
+async def test_a_consumer_of_a_renamed_log_never_commits_to_that_of_the_next_one() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"x")
+    async with await Log.consumer("shop", "a", client=client) as consumer:
+        assert len([record async for record in consumer.read_until(1)]) == 1
+        await rename_log("a", "b", client=client)
+        await create_log("a", client=client)
+        await (await Log.consumer("shop", "a", client=client)).close()  # at the same version
+        with pytest.raises(NoSuchConsumer):
+            await consumer.commit()
+    assert (await consumer_info("shop", "a", client=client)).position == 0
+    assert (await consumer_info("shop", "b", client=client)).position == 0
+
+
+@asynchronous
+async def test_a_commit_from_before_does_not_fit_a_log_that_was_given_its_old_name_back() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("a", client=client) as log:
+        for value in (b"x", b"y", b"z"):
+            await log.append(value)
+    async with await Log.consumer("shop", "a", client=client) as consumer:
+        await anext(consumer)
+        for name, new in (("a", "b"), ("b", "a")):
+            async with await Log.consumer("shop", name, client=client) as other:
+                assert len([record async for record in other.read_until(3)]) in {0, 3}
+                await other.commit()
+            await rename_log(name, new, client=client)
+        with pytest.raises(NoSuchConsumer):
+            await consumer.commit()
+    assert (await consumer_info("shop", "a", client=client)).position == 3

@@ -6,10 +6,10 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.manifests import ManifestNode
-from dlog.aio.trimming import Before
+from dlog.aio.trimming import Before, apply_retention
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed
-from dlog.namespace import create_log, log_info, plan_truncation, truncate_log
+from dlog.namespace import create_log, log_info, plan_truncation, rename_log, truncate_log
 from dlog.position import DLSN, NO_TXID, Timestamp, Txid
 from dlog.protocol.retention import offset_keeping_bytes, plan_trim
 from dlog.settings import LogSettings
@@ -126,6 +126,24 @@ async def test_a_log_is_truncated_by_bytes_and_by_age_beside_its_writer() -> Non
 
 
 @asynchronous
+async def test_a_truncation_by_age_keeps_what_is_appended_while_it_looks() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    looks = 0
+
+    async def append_behind_the_search(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await log.append(b"young")
+
+    client.cluster.before("open", append_behind_the_search)
+    assert await truncate_log("a", keep_age_s=3600, client=client) == 0
+    assert looks >= 2
+    await log.close()
+
+
+@asynchronous
 async def test_the_writer_truncates_its_own_log_by_the_same_measures() -> None:
     client = FakeCluster().client()
     log = await three_segments(client)
@@ -196,4 +214,22 @@ async def test_a_roll_applies_retention_up_to_the_slowest_consumer_if_the_log_sa
     await log.roll()
     node = ManifestNode(client.store, "a")
     assert (await node.read())[0].trim_offset == 10
+    await log.close()
+
+
+@asynchronous
+async def test_retention_takes_nothing_from_consumers_that_a_rename_took_along() -> None:
+    client = FakeCluster().client()
+    settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)
+    log = await Log.open("a", client=client, settings=settings)
+    await (await Log.consumer("slow", "a", client=client)).close()
+    for _ in range(2):
+        await log.append(b"x" * 100)
+        await log.roll()
+    node = ManifestNode(client.store, "a")
+    manifest, _ = await node.read()
+    node.follow(manifest.incarnation)
+    await rename_log("a", "b", client=client)
+    kept = await apply_retention(client, node, manifest, now_ms=0)
+    assert kept.trim_offset == 0
     await log.close()

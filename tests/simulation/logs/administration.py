@@ -1,24 +1,44 @@
 """Processes that look after logs beside their writers: truncate, seal, delete, sweep up."""
 
+from typing import Final
+
 from dlog.aio.janitor import Janitor, JanitorConfig
+from dlog.aio.trimming import Keep
 from dlog.errors import InvalidPosition, LogExists, LostOwnership, NoSuchLog
 from dlog.namespace import delete_log, rename_log, seal_log, truncate_log
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
 
+KEPT_BYTES_MAX: Final = 4000
+KEPT_S_MAX: Final = 5.0
+
 
 async def truncate(process: Process, name: str) -> None:
-    """Truncate the log somewhere up to its end, beside whoever writes it."""
+    """Truncate the log beside whoever writes it: somewhere up to its end, or by what is kept."""
     logs = process.world.logs
     history = logs.current.get(name)
     if history is None:
         return
-    before = process.world.scheduler.random.randrange(history.end + 1)
-    process.note(f"truncates {name} before {before}")
+    random = process.world.scheduler.random
+    keep = random.choice(
+        (
+            Keep(before=random.randrange(history.end + 1)),
+            Keep(before=random.randrange(history.end + 1)),
+            Keep(bytes=random.randrange(KEPT_BYTES_MAX)),
+            Keep(age_s=random.uniform(0.0, KEPT_S_MAX)),
+        )
+    )
+    process.note(f"truncates {name} to {keep}")
     try:
-        with logs.truncating(name, before):
-            await truncate_log(name, before=before, client=process.ledgers)
-        process.mark("truncated_by_admin")
+        with logs.truncating(name, keep):
+            await truncate_log(
+                name,
+                before=keep.before,
+                keep_bytes=keep.bytes,
+                keep_age_s=keep.age_s,
+                client=process.ledgers,
+            )
+        process.mark("truncated_by_admin" if keep.before is not None else "truncated_by_keeping")
     except (NoSuchLog, InvalidPosition) as error:
         process.note(f"could not truncate {name}: {error}")
     except LogError as error:

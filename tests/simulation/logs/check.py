@@ -25,13 +25,13 @@ from tests.simulation.logs.oracle import LogHistory, LogOracle
 INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
     module.__name__.rpartition(".")[2]: module.broken
     for module in (
+        one_writer_acknowledges,
         manifests_only_move_forward,
         segment_numbers_are_used_once,
         seals_tell_the_truth,
         acknowledged_records_are_kept,
         offsets_are_dense,
         one_history_for_all_readers,
-        one_writer_acknowledges,
         readers_go_forward,
         refused_records_never_appear,
         trimmed_records_are_not_needed,

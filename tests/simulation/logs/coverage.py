@@ -91,6 +91,7 @@ ADMINISTRATORS: Final = (
     "log_sealed",
     "orphan_swept",
     "truncated_by_admin",
+    "truncated_by_keeping",
 )
 REQUIRED_OF_LOGS: Final = (*FAULTS, *OPENS, *WRITERS, *READERS, *ADMINISTRATORS)
 

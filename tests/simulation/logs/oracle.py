@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
+from dlog.aio.trimming import Keep
 from dlog.manifest import Manifest
 from dlog.position import DLSN
 from dlog.protocol.consuming import ConsumerState
@@ -140,6 +141,8 @@ class LogHistory:
     barriers: list[Barrier] = field(default_factory=list)
     truncated: int = 0
     """Highest offset that anybody asked to truncate before."""
+    keeps: list[Keep] = field(default_factory=list)
+    """What others asked to keep, and to truncate the rest."""
     sealed: int | None = None
     """Step at which it was confirmed that the log is sealed for good."""
     dropped: int | None = None
@@ -217,7 +220,7 @@ class LogOracle:
         self._now_ms = now_ms
         self._consumers: dict[str, str] = {}
         """Incarnation of the log, by that of the consumer."""
-        self._truncating: list[tuple[str, int]] = []
+        self._truncating: list[tuple[str, Keep]] = []
 
     def history(self, incarnation: str) -> LogHistory:
         """Return a history, to add a report to it."""
@@ -229,7 +232,7 @@ class LogOracle:
         history = self.histories.get(manifest.incarnation)
         if history is None:
             history = LogHistory(name, manifest.incarnation, self.ledgers)
-            history.truncated = max((b for n, b in self._truncating if n == name), default=0)
+            self._truncate_too(history)
             self.histories[manifest.incarnation] = history
         elif history.name != name and not history.gone:
             self._moved(history, name)
@@ -247,8 +250,20 @@ class LogOracle:
     def _moved(self, history: LogHistory, name: str) -> None:
         """The log was renamed to *name*; what others do to that name they do to it."""
         history.name = name
-        pending = (before for other, before in self._truncating if other == name)
-        history.truncated = max(history.truncated, *pending, 0)
+        self._truncate_too(history)
+
+    def _truncate_too(self, history: LogHistory) -> None:
+        """What somebody is doing to that name may meet this log."""
+        for name, keep in self._truncating:
+            if name == history.name:
+                self._truncates(history, keep)
+
+    @staticmethod
+    def _truncates(history: LogHistory, keep: Keep) -> None:
+        if isinstance(keep.before, int):
+            history.truncated = max(history.truncated, keep.before)
+        else:
+            history.keeps.append(keep)
 
     def manifest_deleted(self, name: str) -> None:
         history = self.current.pop(name)
@@ -345,15 +360,15 @@ class LogOracle:
             history.sealed = self._steps()
 
     @contextmanager
-    def truncating(self, name: str, before: int) -> Iterator[None]:
+    def truncating(self, name: str, keep: Keep) -> Iterator[None]:
         """Somebody truncates a log by its name: the one that is there by then."""
         if name in self.current:
-            self.truncates(self.current[name].incarnation, before)
-        self._truncating.append((name, before))
+            self._truncates(self.history(self.current[name].incarnation), keep)
+        self._truncating.append((name, keep))
         try:
             yield
         finally:
-            self._truncating.remove((name, before))
+            self._truncating.remove((name, keep))
 
     def dropped(self, incarnation: str) -> None:
         history = self.history(incarnation)

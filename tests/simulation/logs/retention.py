@@ -64,3 +64,46 @@ def _contents(ledger: LedgerHistory, first: int) -> Held:
     frame = ledger.sent[last]
     batch = decode_batch(payload_of(frame, parse_header(frame)))
     return Held(first + batch.header.end_index, length, max(batch.timestamps_ms()))
+
+
+def asked_for(history: LogHistory, before: Manifest, trim: int, *, now_ms: int) -> bool:
+    """Whether somebody asked to keep so much that *before* may be trimmed to *trim*."""
+    return any(
+        _keeps_bytes(history, before, trim, keep.bytes)
+        if keep.bytes is not None
+        else _is_older(history, before, trim, keep.age_s or 0.0, now_ms)
+        for keep in history.keeps
+    )
+
+
+def _keeps_bytes(history: LogHistory, before: Manifest, trim: int, bytes_min: int) -> bool:
+    """Whether *trim* is the end of a segment, with enough behind it that was sent at least."""
+    ends = [segment.end_offset for segment in before.segments if segment.sealed]
+    if trim not in ends:
+        return False
+    behind = before.segments[ends.index(trim) + 1 :]
+    sent = [
+        payload
+        for segment in behind
+        for payload in _payloads(history.ledgers.ledgers[segment.ledger_id])
+    ]
+    return sum(map(len, sent)) >= bytes_min
+
+
+def _is_older(history: LogHistory, before: Manifest, trim: int, age_s: float, now_ms: int) -> bool:
+    """Whether the last record below *trim* is older than *age_s*; records ascend in time."""
+    for segment in reversed(before.segments):
+        if segment.first_offset is None or segment.first_offset >= trim:
+            continue
+        index = trim - 1 - segment.first_offset
+        for payload in _payloads(history.ledgers.ledgers[segment.ledger_id]):
+            batch = decode_batch(payload)
+            if batch.header.base_index <= index < batch.header.end_index:
+                timestamp_ms = batch.timestamps_ms()[index - batch.header.base_index]
+                return timestamp_ms <= now_ms - age_s * 1000
+    return False
+
+
+def _payloads(ledger: LedgerHistory) -> list[bytes]:
+    """Return what was ever sent to the ledger."""
+    return [bytes(payload_of(frame, parse_header(frame))) for frame in ledger.sent if frame]

@@ -7,7 +7,7 @@ was about to trim.
 
 from dlog.manifest import Manifest
 from tests.simulation.logs.oracle import LogHistory
-from tests.simulation.logs.retention import let_go
+from tests.simulation.logs.retention import asked_for, let_go
 
 _NAME = "retention_takes_what_it_may"
 
@@ -22,6 +22,8 @@ def broken(history: LogHistory) -> str | None:
         (_, before), (version, after) = history.manifests[index - 1 : index + 1]
         trim = after.trim_offset
         if after.dropped or trim <= max(before.trim_offset, history.truncated):
+            continue
+        if asked_for(history, before, trim, now_ms=history.written_ms[index]):
             continue
         ends = let_go(history, before, after, now_ms=history.written_ms[index])
         if trim not in ends:

@@ -5,25 +5,36 @@ And what is not trimmed is there: the first segment begins at the trim point or 
 
 from dlog.manifest import Manifest
 from tests.simulation.logs.oracle import LogHistory
+from tests.simulation.logs.retention import asked_for
 
 _NAME = "trimmed_records_are_not_needed"
 
 
 def broken(history: LogHistory) -> str | None:
-    for version, manifest in history.new(_NAME, history.manifests):
+    first = history.checked.get(_NAME, 0)
+    for index, (version, manifest) in enumerate(history.new(_NAME, history.manifests), first):
         if manifest.dropped:
             continue
         settings = manifest.settings
         kept = settings.retention_age_s == 0.0 and settings.retention_bytes == 0
-        if kept and manifest.trim_offset > history.truncated:
+        if kept and _trimmed_beyond(history, index):
             return (
                 f"version {version} is trimmed to {manifest.trim_offset}, "
-                f"nobody asked for more than {history.truncated}"
+                f"nobody asked for more than {history.truncated}, or {history.keeps}"
             )
         story = _hole(manifest)
         if story is not None:
             return f"version {version}: {story}"
     return None
+
+
+def _trimmed_beyond(history: LogHistory, index: int) -> bool:
+    _, manifest = history.manifests[index]
+    before = history.manifests[index - 1][1] if index else manifest
+    trim = manifest.trim_offset
+    if trim <= max(history.truncated, before.trim_offset if index else 0):
+        return False
+    return not asked_for(history, before, trim, now_ms=history.written_ms[index])
 
 
 def _hole(manifest: Manifest) -> str | None:

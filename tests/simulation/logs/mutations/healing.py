@@ -4,6 +4,7 @@ from dlog.aio.opening import OpenedLog, TakeoverDriver
 from dlog.aio.writer import LogWriter
 from dlog.manifest import Manifest
 from dlog.protocol import takeover
+from dlog.protocol.edits import check_incarnation
 from dlog.protocol.takeover import Takeover, TakeoverEffect
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -59,8 +60,8 @@ def heals_without_closing_the_old_ledger(patch: Patch) -> None:
 @mutation("", logs=True)
 def heals_over_whoever_took_the_log(patch: Patch) -> None:
     def check_expected(self: Takeover, manifest: Manifest) -> None:
-        assert self.log
-        assert manifest.incarnation
+        if self._heals is not None:
+            check_incarnation(manifest, self.log, self._heals)
 
     patch.set(Takeover, "_check_expected", check_expected)
 
@@ -71,7 +72,9 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
     honest = Takeover._check_expected
 
     def check_expected(self: Takeover, manifest: Manifest) -> None:
-        if self._manifest is None:
+        if self._manifest is None or self._heals is None:
             honest(self, manifest)
+        else:
+            check_incarnation(manifest, self.log, self._heals)
 
     patch.set(Takeover, "_check_expected", check_expected)

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
-from dlog.aio import janitor, manifests, survey
+from dlog.aio import janitor, manifests, places, survey, trimming, writer
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
-from dlog.aio.survey import Unlisted
+from dlog.aio.survey import Survey, Unlisted
+from dlog.aio.trimming import Before
 from dlog.aio.writer import LogWriter
 from dlog.manifest import Manifest
-from dlog.protocol import orphans
-from dlog.protocol.edits import forget_deleted, trim
+from dlog.position import Timestamp
+from dlog.protocol import orphans, retention
+from dlog.protocol.edits import Edit, forget_deleted, trim
 from dlog.protocol.orphans import Stamp, Standing
 from ledger.ids import LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -27,6 +29,15 @@ def trims_the_segment_of_the_trim_point(patch: Patch) -> None:
         return honest(self, before)
 
     patch.set(Manifest, "trimmed", trimmed)
+
+
+@mutation("", logs=True)
+def trims_the_first_record_to_keep(patch: Patch) -> None:
+    def trim_behind(log: str, before: int, *, incarnation: str) -> Edit:
+        return trim(log, before + 1, incarnation=incarnation)
+
+    patch.set(writer, "trim", trim_behind)
+    patch.set(trimming, "trim", trim_behind)
 
 
 @mutation("", logs=True)
@@ -51,7 +62,11 @@ def sweeps_up_the_current_segment(patch: Patch) -> None:
             manifest = replace(manifest, segments=sealed)
         return orphans.standing(ledger_id, stamp, manifest)
 
+    def unlisted(self: Survey) -> list[LedgerId]:
+        return [LedgerId(each) for each in self.ledgers]
+
     patch.set(survey, "standing", standing)
+    patch.set(Survey, "unlisted", unlisted)
 
 
 @mutation("", logs=True)
@@ -154,3 +169,25 @@ def the_janitor_leaves_ledgers_behind(patch: Patch) -> None:
 
 async def _keep(_: Ledgers, orphan: Unlisted) -> LedgerId:
     return orphan.ledger_id
+
+
+@mutation("", logs=True)
+def keeps_fewer_bytes_than_asked(patch: Patch) -> None:
+    """It counts what goes, not what stays."""
+
+    def offset_keeping_bytes(manifest: Manifest, bytes_min: int, *, open_bytes: int = 0) -> int:
+        gone = manifest.segments[0].sealed if manifest.segments else None
+        more = 0 if gone is None else gone.bytes
+        return retention.offset_keeping_bytes(manifest, bytes_min, open_bytes=open_bytes + more)
+
+    patch.set(trimming, "offset_keeping_bytes", offset_keeping_bytes)
+
+
+@mutation("", logs=True)
+def keeps_younger_records_than_asked(patch: Patch) -> None:
+    async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Before) -> int:
+        if isinstance(start, Timestamp):
+            start = Timestamp(start.value + 500)
+        return await places.start_offset(ledgers, node, start)
+
+    patch.set(trimming, "start_offset", start_offset)

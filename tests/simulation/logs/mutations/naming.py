@@ -1,9 +1,14 @@
 """Bugs of logs that are deleted and made again: versions and names that mean another one."""
 
-from dlog.aio import manifests, rolling, writer
+from dataclasses import replace
+
+from dlog.aio import manifests, rolling, trimming, writer
+from dlog.aio.consumer_nodes import ConsumerNode
 from dlog.aio.manifests import ManifestNode
 from dlog.errors import LogExists, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
+from dlog.protocol import edits
+from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, check_writable
 from ledger.errors import (
     MetadataUnavailable,
@@ -12,6 +17,7 @@ from ledger.errors import (
 )
 from ledger.ids import LedgerId
 from ledger.metastore.ops import CreateOp, DeleteOp
+from ledger.metastore.port import Op
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -101,3 +107,28 @@ def creates_a_log_again_that_was_deleted(patch: Patch) -> None:
         raise AssertionError("the loop returns or raises")
 
     patch.set(ManifestNode, "create", create)
+
+
+@mutation("own bug", logs=True)
+def commits_by_the_version_alone(patch: Patch) -> None:
+    """To whatever consumer has the name by then, of whatever log."""
+
+    def guard(_: ConsumerNode, wanted: ConsumerState) -> tuple[Op, ...]:
+        assert wanted.incarnation
+        return ()
+
+    patch.set(ConsumerNode, "_guard", guard)
+
+
+@mutation("own bug", logs=True)
+def looks_for_consumers_under_an_old_name(patch: Patch) -> None:
+    """Those of a log that was renamed meanwhile are gone from there, and nobody waits for them."""
+
+    def retain(log: str, *, seen: Manifest, now_ms: int, processed: int | None) -> Edit:
+        def edit(manifest: Manifest) -> Manifest:
+            here = replace(seen, renames=manifest.renames)
+            return edits.retain(log, seen=here, now_ms=now_ms, processed=processed)(manifest)
+
+        return edit
+
+    patch.set(trimming, "retain", retain)

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from dlog.aio import rolling, writer
-from dlog.aio.port import LedgerAppender
+from dlog.aio import rolling, sealing, writer
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.writer import LogWriter
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol.edits import Edit
+from dlog.protocol.edits import Edit, check_incarnation, check_writable
 from dlog.protocol.packer import Group
 from ledger.ids import LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -91,3 +92,51 @@ def seals_by_the_number_alone(patch: Patch) -> None:
 
     patch.set(writer, "seal_segment", seal_segment)
     patch.set(rolling, "seal_segment", seal_segment)
+
+
+@mutation("", logs=True)
+def lists_its_segment_behind_whoever_took_the_log(patch: Patch) -> None:
+    """A writer that rolls while it is taken over goes on in its next segment."""
+
+    def add_segment(
+        log: str,
+        *,
+        incarnation: str,
+        own_segment: int,
+        number: int,
+        ledger_id: LedgerId,
+        now_ms: int,
+    ) -> Edit:
+        assert own_segment < number
+
+        def edit(manifest: Manifest) -> Manifest:
+            check_incarnation(manifest, log, incarnation)
+            check_writable(manifest, log)
+            last = manifest.last
+            if last is not None and last.ledger_id == ledger_id:
+                return manifest
+            return manifest.with_segment(manifest.next_segment, ledger_id, now_ms)
+
+        return edit
+
+    patch.set(rolling, "add_segment", add_segment)
+
+
+@mutation("", logs=True)
+def seals_a_log_beside_its_writer(patch: Patch) -> None:
+    """The manifest says that the log has ended, and nobody is fenced."""
+
+    async def ends(_: Ledgers, __: ManifestNode, ___: Manifest, ____: object) -> dict[int, Sealed]:
+        return {}
+
+    def end_log(log: str, *, incarnation: str, ends: dict[int, Sealed]) -> Edit:
+        assert not ends
+
+        def edit(manifest: Manifest) -> Manifest:
+            check_incarnation(manifest, log, incarnation)
+            return manifest if manifest.dropped else replace(manifest, sealed=True)
+
+        return edit
+
+    patch.set(sealing, "_ends", ends)
+    patch.set(sealing, "end_log", end_log)
