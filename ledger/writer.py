@@ -19,6 +19,7 @@ from ledger.errors import (
     TooManyPending,
     WriterFailed,
     WrongPassword,
+    with_unknown_outcome,
 )
 from ledger.ids import EntryId, LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
@@ -101,11 +102,9 @@ class LedgerWriter:
         """Add one entry; the future resolves, in entry order, once it is confirmed.
 
         Raises at once `EntryTooLarge`, `HandleClosed`, `TooManyPending`, or the error that
-        ended this writer. If the future fails the entry's outcome is unknown (rule 10)."""
-        if self.error is not None:
-            raise self.error
-        if self._closing:
-            raise HandleClosed(f"writer of ledger {self.ledger_id}")
+        ended this writer. If the future fails, the entry's outcome is unknown, and its error
+        says so (rule 10)."""
+        self._check_open()
         if len(payload) > ENTRY_BYTES_MAX:
             raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
         if not self._has_room():
@@ -126,10 +125,7 @@ class LedgerWriter:
         while self.error is None and not self._closing and not self._has_room():
             self._room.clear()
             await self._room.wait()
-        if self.error is not None:
-            raise self.error
-        if self._closing:
-            raise HandleClosed(f"writer of ledger {self.ledger_id}")
+        self._check_open()
 
     async def close(self) -> LedgerMetadata:
         """Wait for what is pending, then write CLOSED; return the final metadata.
@@ -148,6 +144,14 @@ class LedgerWriter:
         self._closing = True
         if not self._closed.done():
             self._fail(HandleClosed(f"writer of ledger {self.ledger_id}"))
+
+    def _check_open(self) -> None:
+        if self.error is not None:
+            # Raised as often as it is asked for: its traceback must not grow by every caller,
+            # and hold what they wanted to add.
+            raise self.error.with_traceback(None)
+        if self._closing:
+            raise HandleClosed(f"writer of ledger {self.ledger_id}")
 
     def _has_room(self) -> bool:
         return self._pending_bytes < self._environment.pending_bytes_max
@@ -291,10 +295,11 @@ class LedgerWriter:
         self._queued.clear()
         self._pending_bytes = 0
         self._room.set()
+        unknown = with_unknown_outcome(error)
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(unknown)
         if not self._closed.done():
             self._closed.set_exception(error)
 

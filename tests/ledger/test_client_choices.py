@@ -2,11 +2,19 @@
 
 import asyncio
 import logging
+from traceback import extract_tb
 
 import pytest
 
 from ledger import ClientConfig, Quorum
-from ledger.errors import EntryLost, HandleClosed, LogError, NoSuchLedger, TooManyPending
+from ledger.errors import (
+    EntryLost,
+    HandleClosed,
+    LogError,
+    NoSuchLedger,
+    NotEnoughBookies,
+    TooManyPending,
+)
 from ledger.metadata import LedgerState
 from ledger.protocol.answers import Fault
 from ledger.protocol.placement import RandomPlacement
@@ -69,6 +77,47 @@ def test_who_waits_for_room_learns_that_the_writer_is_over() -> None:
                     await task
             hold(cluster, held=False)
             assert (await closing).last_entry == 0
+
+    asyncio.run(scenario())
+
+
+def test_adds_that_a_writer_leaves_behind_have_an_unknown_outcome_whatever_ended_it() -> None:
+    """Rule 10: an error that says "nothing has happened" would make its caller add it twice."""
+
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client(SMALL)
+            writer, abandoned = await client.create(), await client.create()
+            hold(cluster, held=True)
+            left = abandoned.add(b"kept by a recovery, or not")
+            await abandoned.abandon()
+            with pytest.raises(HandleClosed) as closed:
+                await left
+            assert closed.value.outcome_unknown
+            left = writer.add(b"on one bookie of three")
+            for bookie in cluster.bookies[:2]:
+                await bookie.kill()
+            with pytest.raises(NotEnoughBookies) as failed:
+                await left
+            assert failed.value.outcome_unknown
+            with pytest.raises(NotEnoughBookies) as refused:
+                writer.add(b"not even tried")
+            assert not refused.value.outcome_unknown
+            hold(cluster, held=False)
+
+    asyncio.run(scenario())
+
+
+def test_who_adds_again_and_again_to_a_writer_that_is_over_costs_no_memory() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            writer = await (await cluster.client()).create()
+            await writer.abandon()
+            for _ in range(100):
+                with pytest.raises(HandleClosed):
+                    writer.add(b"never")
+            assert writer.error is not None
+            assert len(extract_tb(writer.error.__traceback__)) < 10
 
     asyncio.run(scenario())
 
