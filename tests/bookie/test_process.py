@@ -172,6 +172,11 @@ def test_a_directory_that_cannot_be_used_is_told(uri: str, tmp_path: Path) -> No
     (tmp_path / "file").write_text("not a directory")
     with bookie(uri, tmp_path / "b", "--ledger-dir", str(tmp_path / "file")) as process:
         assert f"{tmp_path / 'file'} cannot be used as a directory" in process.refused()
+    (tmp_path / "unlocked" / "LOCK").mkdir(parents=True)  # as if nothing may be written there
+    with bookie(uri, tmp_path / "unlocked") as process:
+        told = process.refused()
+        assert f"bookie: {tmp_path / 'unlocked'} cannot be used as a directory" in told
+        assert "Traceback" not in told
     twice = ["--ledger-dir", str(tmp_path / "l"), "--ledger-dir", str(tmp_path / "b" / ".." / "l")]
     with bookie(uri, tmp_path / "b", *twice) as process:
         assert "was given as two ledger directories" in process.refused()

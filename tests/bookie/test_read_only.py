@@ -9,7 +9,7 @@ import pytest
 
 from bookie.directories import Directories
 from bookie.disk_watch import DiskLimits
-from bookie.errors import OrderNotKept
+from bookie.errors import OrderNotKept, StorageFailed
 from bookie.read_only import PATH, ReadOnlyKeeper
 from bookie.storage import BookieStorage
 from ledger.requests import ReadQuery, Status
@@ -142,6 +142,18 @@ def test_a_disk_that_cannot_be_asked_is_a_reason() -> None:
         assert kept.keeper.look()
         assert "cannot be asked" in kept.keeper.reasons[0]
         assert kept.keeper.measured[0].usage is None
+
+    asyncio.run(scenario())
+
+
+def test_an_order_that_cannot_be_looked_for_is_no_order_that_is_not_there() -> None:
+    class Broken(SimDisk):
+        def list(self, directory: str) -> list[str]:
+            raise OSError(errno.EIO, f"Input/output error in {directory}")
+
+    async def scenario() -> None:
+        with pytest.raises(StorageFailed, match="Input/output error"):
+            Kept(Broken(0)).keeper.look()
 
     asyncio.run(scenario())
 
