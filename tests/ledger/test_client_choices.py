@@ -312,3 +312,30 @@ def test_a_late_failure_of_a_replaced_bookie_does_not_speak_against_its_successo
             await writer.add(b"the writer goes on")
 
     asyncio.run(scenario())
+
+
+def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_found_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it goes to the new one, and more than fits a message goes in several."""
+    mebibyte = 1024 * 1024
+    monkeypatch.setattr("ledger.transport.grpc.MESSAGE_BYTES_MAX", 6 * mebibyte)
+
+    async def scenario() -> None:
+        async with local_bookies(2) as cluster, asyncio.timeout(DEADLINE_S):
+            slow = await cluster.client(ClientConfig(bookie_timeout_s=PATIENCE_S))
+            writer = await slow.create(Quorum(2, 2, 2))
+            hanging, other = cluster.bookies
+            hanging.storage.gate.clear()
+            adds = [writer.add(bytes(mebibyte)) for _ in range(12)]
+            await until(lambda: 11 in other.storage.ledgers.get(writer.ledger_id, {}))
+            await writer.abandon()
+            assert not any(add.exception() is None for add in adds)
+            await cluster.add()
+            impatient = await cluster.client(ClientConfig(bookie_timeout_s=2))
+            closed = await impatient.recover(writer.ledger_id)
+            assert closed.last_entry == 11
+            assert hanging.name not in closed.last_fragment.bookies
+            hanging.storage.gate.set()
+
+    asyncio.run(scenario())
