@@ -40,7 +40,7 @@ class Directories:
         return ledger_id % len(self.ledgers)
 
     def lock(self) -> None:
-        """Take all directories, or none. Raises `DirectoryInUse`."""
+        """Take all directories, or none. Raises `DirectoryInUse`, `DirectoryUnusable`."""
         try:
             for disk in self.every():
                 disk.lock()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from bookie.errors import DirectoryInUse
+from bookie.errors import DirectoryInUse, DirectoryUnusable
 
 LOCK_FILE: Final = "LOCK"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -89,7 +89,7 @@ class Disk(Protocol):
     def lock(self) -> None:
         """Take the directory for this object, until `unlock`; again is fine.
 
-        Raises `DirectoryInUse`."""
+        Raises `DirectoryInUse`, `DirectoryUnusable`."""
 
     def unlock(self) -> None: ...
 
@@ -192,13 +192,20 @@ class RealDisk:
     def lock(self) -> None:
         if self._lock is not None:
             return
-        descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.root / LOCK_FILE, flags, 0o644)
+        except OSError as error:  # nothing may be written here, or it is full
+            raise DirectoryUnusable(str(self.root), str(error)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             os.close(descriptor)
             raise DirectoryInUse(str(self.root), holder) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise DirectoryUnusable(str(self.root), str(error)) from error
         self._lock = descriptor
         with suppress(OSError):  # a full disk can still be locked; the name is for a person
             os.ftruncate(descriptor, 0)

@@ -5,7 +5,7 @@ CallerError
 |- AddressUnusable
 |- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
-|- DirectoryUnusable       it cannot be made or read
+|- DirectoryUnusable       it cannot be made, read or locked
 |- DirectoryGivenTwice     as two journal or two ledger directories
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster

@@ -72,6 +72,7 @@ class Keeper:
     def delete(self, ledger_ids: Sequence[int]) -> None:
         """Forget ledgers that were deleted from the cluster, for good: whatever is asked of them
         from now on is answered with "no such ledger" (70). Those that are not here are left out.
+        Once one of several ledger directories has failed, nothing is done any more.
 
         Raises `DiskFull`, if a disk is too full to remember it, and `StorageFailed`."""
         with self._one:

@@ -68,7 +68,7 @@ async def _run(
         identity = await identify(
             store, directories, bookie=name, instance=namespace.instance, address=address
         )
-        storage = await asyncio.to_thread(BookieStorage.open, directories, config.storage)
+        storage = await _open_storage(directories, config)
         try:
             if not bound:
                 server.bind(config.host, port)
@@ -144,6 +144,21 @@ def _place(
         port = server.bind(config.host, 0)
     name = config.bookie or (cookie.bookie if cookie is not None else config.address(port))
     return name, port, bound
+
+
+async def _open_storage(directories: Directories, config: BookieConfig) -> BookieStorage:
+    """Replay wholly. A replay cannot be stopped: whoever does not wait for it any more gets the
+    directories back only at its end, as they are written until then."""
+    opening = asyncio.ensure_future(
+        asyncio.to_thread(BookieStorage.open, directories, config.storage)
+    )
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait([opening])
+        if opening.exception() is None:
+            opening.result().close()
+        raise
 
 
 async def _stop(

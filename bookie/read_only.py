@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from bookie.directories import Directories
 from bookie.disk import Disk, DiskUsage
 from bookie.disk_watch import DiskLimits, DiskWatch, Level, LevelChanged
-from bookie.errors import OrderNotKept
+from bookie.errors import OrderNotKept, StorageFailed
 from bookie.identity import places
 from ledger.log_events import get_logger
 
@@ -81,8 +81,11 @@ class ReadOnlyKeeper:
 
     def look(self) -> bool:
         """Read the order, if there is one, and ask the disks; return whether the bookie is
-        read-only. Blocks. Raises `OSError`."""
-        self._by_operator = PATH in self._main.list("")
+        read-only. Blocks. Raises `StorageFailed`."""
+        try:
+            self._by_operator = PATH in self._main.list("")
+        except OSError as error:
+            raise StorageFailed(f"reading {self._main.describe('')}", str(error)) from error
         self._learn(self._measure())
         return self._storage.read_only
 
@@ -93,7 +96,12 @@ class ReadOnlyKeeper:
             await asyncio.sleep(self._interval_s)
 
     async def set_by_operator(self, *, read_only: bool) -> None:
-        """Be read-only, also after a restart; or only for other reasons. Raises `OrderNotKept`."""
+        """Be read-only, also after a restart; or only for other reasons. Raises `OrderNotKept`.
+
+        Carried out wholly also for a caller that does not wait: never kept and not obeyed."""
+        await asyncio.shield(self._obey(read_only=read_only))
+
+    async def _obey(self, *, read_only: bool) -> None:
         async with self._turn:
             try:
                 await asyncio.to_thread(_keep, self._main, read_only=read_only)

@@ -35,6 +35,8 @@ class Registrar:
         """As it is to be."""
         self._announced = registration
         """As it was last announced."""
+        self._half_done = False
+        """Whether an announcement failed: there may be nodes in both lists."""
         self._moved = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -81,7 +83,7 @@ class Registrar:
                 if not await self._until_gone_or_moved():
                     _log.warning("registration_lost", bookie=self._registration.bookie)
                     await asyncio.sleep(_RETRY_S_MIN)  # the next session may not be there yet
-                registration = self._registration
+                registration, self._half_done = self._registration, True
                 await register(self._store, registration)
             except MetadataError as error:
                 _log.warning("not_registered", bookie=self._registration.bookie, reason=str(error))
@@ -90,12 +92,12 @@ class Registrar:
             else:
                 read_only = registration.read_only
                 _log.info("registered_again", bookie=registration.bookie, read_only=read_only)
-                self._announced = registration
+                self._announced, self._half_done = registration, False
                 retry_s = _RETRY_S_MIN
 
     async def _until_gone_or_moved(self) -> bool:
         """Return False once the session is lost or the node is not there, True if it is there
-        and belongs into the other list."""
+        and belongs into the other list, or may be in both."""
         session = self._store.session
         announced = self._announced
         watch = self._store.watch(announced.path)
@@ -104,7 +106,7 @@ class Registrar:
         try:
             while not session.lost.is_set():
                 self._moved.clear()
-                if self._registration != announced:
+                if self._half_done or self._registration != announced:
                     return True
                 if await self._store.exists(announced.path) is None:
                     return False

@@ -256,13 +256,16 @@ class BookieService:
             wake.set()
 
     def _commit_loop(self, journal: int, wake: threading.Event) -> None:
-        """Run on the journal's thread until stopped and nothing is pending."""
+        """Run on the journal's thread until the service is closed and nothing is pending."""
         while not self.failure.done():
             wake.wait(_NO_SPACE_RETRY_S if self._storage.read_only else None)
             wake.clear()
+            # Asked first: what was queued before the end is committed. While the bookie is
+            # only stopping, its streams still answer what they have taken.
+            ending = self._ending.is_set()
             if self._storage.has_pending(journal) or self._storage.read_only:
                 self._commit_queued(journal)
-            if self.stopping.is_set():
+            if ending:
                 return
 
     def _commit_queued(self, journal: int) -> None:

@@ -32,11 +32,12 @@
           `- DamagedMessage       ... because it was damaged on its way
 
 Each class says by two attributes what a caller may do: `retryable` (the same call may
-succeed later) and `outcome_unknown` (what was asked for may or may not have happened).
+succeed later) and `outcome_unknown` (what was asked for may or may not have happened). What
+ended a writer says the latter of the adds that were under way, whatever its class says.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 _FITTING_VERSIONS: Final = "both sides must run fitting versions"
 
@@ -46,6 +47,18 @@ class LogError(Exception):
 
     retryable: bool = False
     outcome_unknown: bool = False
+
+
+_Error = TypeVar("_Error", bound=LogError)
+
+
+def with_unknown_outcome(error: _Error) -> _Error:
+    """Return the same error, as it is for what was under way when it came up."""
+    kind = type(error)
+    same = kind.__new__(kind, *error.args)
+    same.__dict__.update(error.__dict__)
+    same.outcome_unknown = True
+    return same
 
 
 class CallerError(LogError):

@@ -1,53 +1,32 @@
-"""The handle of a reader: drives `protocol.reading`, one machine for each read."""
+"""The handle of a reader: what it knows of its ledger, and the reads under way."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, assert_never
+from collections.abc import Mapping
+from typing import Final
 
-from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
     BookieUnavailable,
     EntryLost,
-    EntryUnavailable,
     HandleClosed,
     LogError,
     NoSuchLedger,
     WrongPassword,
 )
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from ledger.log_events import get_logger
-from ledger.machine_loop import MachineLoop, read_metadata
+from ledger.known import Known
+from ledger.machine_loop import read_metadata
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.protocol import reading as protocol
 from ledger.protocol import shared
-from ledger.protocol.answers import (
-    Fault,
-    Found,
-    RepairHint,
-    proven_lac,
-    repair_hints,
-    verified,
-)
+from ledger.protocol.answers import Fault, proven_lac
 from ledger.quorum import all_covered
-from ledger.requests import LacQuery, ReadQuery, Status
+from ledger.read import Entry, Read
+from ledger.requests import LacQuery, Status
 
-_log = get_logger(__name__)
+__all__ = ["Entry", "LedgerReader"]
 
 WATCH_RETRY_S: Final = 0.5
 """Pause after the metadata store did not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry as read and verified."""
-
-    entry_id: EntryId
-    payload: memoryview
-    last_add_confirmed: int
-    length: int
-    """Payload bytes of this entry and all before it."""
 
 
 class LedgerReader:
@@ -60,22 +39,25 @@ class LedgerReader:
         metadata: LedgerMetadata,
     ) -> None:
         self.ledger_id: LedgerId = credentials.ledger_id
-        self.metadata = metadata
+        self._known = Known(credentials.ledger_id, metadata)
         self._environment = environment
         self._credentials = credentials
-        self._lac = NO_ENTRY
-        self._reads: dict[_Read, None] = {}
+        self._reads: dict[Read, None] = {}
         self._closed = False
         self._deleted = False
-        self._hinted: dict[tuple[BookieId, Fault], int] = {}
         self._watching: asyncio.Task[None] | None = None
         if metadata.state is not LedgerState.CLOSED:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     @property
+    def metadata(self) -> LedgerMetadata:
+        """As this reader knows it."""
+        return self._known.metadata
+
+    @property
     def closed(self) -> bool:
         """True iff the ledger is CLOSED: its end is known."""
-        return self.metadata.state is LedgerState.CLOSED
+        return self._known.closed
 
     @property
     def last_entry(self) -> EntryId | None:
@@ -85,13 +67,13 @@ class LedgerReader:
     @property
     def last_add_confirmed(self) -> EntryId:
         """The last entry that may be read, as far as this reader knows."""
-        return self._lac if self.last_entry is None else self.last_entry
+        return self._known.last_add_confirmed
 
     @property
     def repair_hints(self) -> Mapping[tuple[BookieId, Fault], int]:
         """Replicas found damaged or missing so far, by bookie: entries that another replica
         gave instead. Each first one is a warning in the log, too (rule 54)."""
-        return self._hinted
+        return self._known.hints
 
     async def read(self, first: int, last: int) -> list[Entry]:
         """Return entries first..last, all of them.
@@ -150,7 +132,16 @@ class LedgerReader:
             raise NoSuchLedger(self.ledger_id)
         if self.last_entry is not None and first > self.last_entry:
             return []
-        read = _Read(self, first, last, bytes_max, wait_s, unconfirmed=unconfirmed)
+        read = Read(
+            self._environment,
+            self._credentials,
+            self._known,
+            first,
+            last,
+            bytes_max,
+            wait_s,
+            unconfirmed=unconfirmed,
+        )
         self._reads[read] = None
         try:
             return await read.finished()
@@ -184,7 +175,7 @@ class LedgerReader:
         `MetadataUnavailable`."""
         if self.last_entry is None:
             metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
-            self._learn(metadata, -1)
+            self._known.learn(metadata)
         if self.last_entry is not None:
             return self.last_entry
         before_fragment = self.metadata.last_fragment.first_entry - 1
@@ -194,7 +185,7 @@ class LedgerReader:
         """Let entries up to *entry_id* be read: the caller can prove that they are confirmed.
 
         For a ledger whose writer went on in another one, which tells that."""
-        self._learn(None, entry_id)
+        self._known.learn_confirmed(entry_id)
 
     async def _ask_all(self) -> int:
         """Ask bookies until each write set is covered; return the highest entry they hold."""
@@ -218,7 +209,8 @@ class LedgerReader:
                         heard[asking[task]] = None
                         stored = max(stored, answer.last_entry)
                     mac = self._credentials.mac
-                    self._learn(None, proven_lac(answer.lac_proof, self.ledger_id, mac))
+                    proven = proven_lac(answer.lac_proof, self.ledger_id, mac)
+                    self._known.learn_confirmed(proven)
         finally:
             for task in waiting:
                 task.cancel()
@@ -230,7 +222,7 @@ class LedgerReader:
     async def refresh(self) -> LedgerMetadata:
         """Read the metadata again. Raises `NoSuchLedger`, `MetadataUnavailable`."""
         metadata, _ = await self._environment.ledgers.read(self.ledger_id)
-        self._learn(metadata, -1)
+        self._known.learn(metadata)
         return metadata
 
     async def close(self) -> None:
@@ -242,27 +234,6 @@ class LedgerReader:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
 
-    def _learn(self, metadata: LedgerMetadata | None, lac: int) -> None:
-        self._lac = EntryId(max(self._lac, lac))
-        if metadata is None or (self.closed and metadata.state is not LedgerState.CLOSED):
-            return  # CLOSED is terminal: this is a late reply
-        self.metadata = metadata
-
-    def _take_hint(self, hint: RepairHint) -> None:
-        of = (hint.bookie, hint.fault)
-        # What is missing may still be on its way: the ack quorum did not wait for this one.
-        first = _log.info if hint.fault is Fault.MISSING else _log.warning
-        tell = _log.debug if of in self._hinted else first
-        self._hinted[of] = self._hinted.get(of, 0) + hint.count
-        tell(
-            "replica_wants_repair",
-            ledger_id=self.ledger_id,
-            bookie=hint.bookie,
-            entry_id=hint.entry_id,
-            fault=hint.fault.value,
-            count=hint.count,
-        )
-
     async def _watch(self) -> None:
         """Tell the reads under way as soon as the ledger changes, closes or is deleted."""
         watch = self._environment.ledgers.watch(self.ledger_id)
@@ -272,7 +243,7 @@ class LedgerReader:
                 if not isinstance(event, shared.MetadataRead):
                     await asyncio.sleep(WATCH_RETRY_S)
                     continue
-                self._learn(event.metadata, -1)
+                self._known.learn(event.metadata)
                 self._deleted |= event.metadata is None
                 for read in list(self._reads):
                     read.post(event)
@@ -283,138 +254,3 @@ class LedgerReader:
             return  # reads refresh the metadata themselves when they do not get on
         finally:
             watch.close()
-
-
-class _Read:
-    """One call of `LedgerReader.read_some`."""
-
-    def __init__(
-        self,
-        reader: LedgerReader,
-        first: int,
-        last: int | None,
-        bytes_max: int,
-        wait_s: float,
-        *,
-        unconfirmed: bool,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self._reader = reader
-        self._environment = reader._environment  # noqa: SLF001 - two halves of one handle
-        self._credentials = reader._credentials  # noqa: SLF001
-        self._first = first
-        self._bytes_max = bytes_max
-        self._entries: dict[int, Entry] = {}
-        self._result: asyncio.Future[list[Entry]] = loop.create_future()
-        self._failures: list[str] = []
-        self._machine = protocol.Reading(
-            reader.metadata,
-            first=first,
-            last=(1 << 62) if last is None else last,
-            last_add_confirmed=reader.last_add_confirmed,
-            give_up_at=loop.time() + wait_s,
-            avoid=reader._environment.quarantined(),  # noqa: SLF001
-            unconfirmed=unconfirmed,
-        )
-        self._run: MachineLoop[protocol.ReadingEvent, protocol.ReadingEffect] = MachineLoop(
-            self._machine,
-            self._execute,
-            time_passed=shared.TimePassed(),
-            broken=self.fail,
-        )
-
-    async def finished(self) -> list[Entry]:
-        self.post(protocol.ReadStarted())
-        return await self._result
-
-    def post(self, event: protocol.ReadingEvent) -> None:
-        self._run.post(event)
-
-    def fail(self, error: BaseException) -> None:
-        if not self._result.done():
-            self._result.set_exception(error)
-
-    def stop(self) -> None:
-        self._run.stop()
-
-    def _execute(self, effect: protocol.ReadingEffect) -> None:
-        match effect:
-            case protocol.SendRead():
-                self._run.spawn(self._read(effect))
-            case shared.ReadMetadata():
-                ledgers = self._environment.ledgers
-                self._run.spawn(read_metadata(ledgers, self._reader.ledger_id))
-            case protocol.Deliver():
-                self._learn()
-                if not self._result.done():
-                    ids: Sequence[int] = range(effect.first, effect.last + 1)
-                    self._result.set_result([self._entries[entry_id] for entry_id in ids])
-            case protocol.FailRead():
-                self._learn()
-                self.fail(self._error_of(effect.failure))
-            case _:
-                assert_never(effect)
-
-    async def _read(self, effect: protocol.SendRead) -> protocol.ReadingEvent:
-        query = ReadQuery(
-            self._reader.ledger_id,
-            self._credentials.key,
-            effect.first,
-            effect.last,
-            bytes_max=self._bytes_max,
-            wait_ms=effect.wait_ms,
-        )
-        confirmed = self._reader.last_add_confirmed
-        answer = await self._environment.transport.read(effect.bookie, query)
-        found = verified(answer, self._reader.ledger_id, self._credentials.mac)
-        self._report(effect, found, confirmed)
-        for entry_id, header in found.headers.items():
-            frame = found.frames[entry_id]
-            self._entries[entry_id] = Entry(
-                EntryId(entry_id),
-                payload_of(frame, header),
-                header.last_add_confirmed,
-                header.length,
-            )
-        if found.damaged is not None or found.status is not Status.OK:
-            self._failures.append(f"{effect.bookie}: {found.status.name}")
-        return protocol.EntriesRead(
-            effect.index,
-            effect.attempt,
-            found.status,
-            tuple(found.headers),
-            found.last_add_confirmed,
-            found.fenced,
-        )
-
-    def _report(self, asked: protocol.SendRead, found: Found, confirmed: int) -> None:
-        damaged = found.damaged is not None
-        self._environment.reported(asked.bookie, Status.DAMAGED if damaged else found.status)
-        hints = repair_hints(
-            found,
-            bookie=asked.bookie,
-            index=asked.index,
-            asked=range(asked.first, asked.last + 1),
-            confirmed=confirmed,
-            quorum=self._reader.metadata.quorum,
-        )
-        for hint in hints:
-            self._reader._take_hint(hint)  # noqa: SLF001
-
-    def _learn(self) -> None:
-        self._reader._learn(self._machine.metadata, self._machine.last_add_confirmed)  # noqa: SLF001
-
-    def _error_of(self, failure: protocol.Failure) -> LogError:
-        ledger_id = self._reader.ledger_id
-        reason = "; ".join(dict.fromkeys(self._failures)) or failure.value
-        match failure:
-            case protocol.Failure.DELETED:
-                return NoSuchLedger(ledger_id)
-            case protocol.Failure.WRONG_KEY:
-                return WrongPassword(ledger_id)
-            case protocol.Failure.LOST:
-                return EntryLost(ledger_id, self._first, reason)
-            case protocol.Failure.UNAVAILABLE:
-                return EntryUnavailable(ledger_id, self._first, reason)
-            case _:
-                assert_never(failure)

@@ -1,7 +1,9 @@
 """Drives `protocol.recovery` against real bookies and a real metadata store."""
 
 import asyncio
-from typing import assert_never
+from dataclasses import replace
+from functools import partial
+from typing import Final, assert_never
 
 from ledger.entry import Header
 from ledger.environment import Credentials, Environment
@@ -13,9 +15,12 @@ from ledger.protocol import shared
 from ledger.protocol.answers import proven_lac, verified
 from ledger.protocol.recovery import Recovery
 from ledger.quorum import holds
-from ledger.requests import AddRun, LacQuery, ReadQuery, Status
+from ledger.requests import LacQuery, ReadQuery, Status
+from ledger.runs import runs_of, with_ranges
 
-READ_BYTES_MAX = 4 * 1024 * 1024
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+RUN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What was found while a bookie hung goes to its replacement in several runs."""
 
 
 async def recover(
@@ -129,25 +134,18 @@ class _Recovering:
             for entry_id in range(effect.first, effect.last + 1)
             if holds(effect.index, entry_id, self._quorum)
         ]
-        frames = [self._frames[entry_id] for entry_id in ids]
-        run = AddRun(
-            ledger_id=self._ledger_id,
-            key=self._credentials.key,
-            entries=ids,
-            lengths=[len(frame) for frame in frames],
-            frames=b"".join(frames),
-            recovery=True,
-        )
+        runs = runs_of(ids, self._frames, self._credentials, bytes_max=RUN_BYTES_MAX, recovery=True)
+        for run, first, last in with_ranges(runs, effect.first, effect.last):
+            sent = replace(effect, first=first, last=last)
+            self._environment.transport.add(effect.bookie, run, partial(self._written, sent))
 
-        def answered(status: Status) -> None:
-            self._environment.reported(effect.bookie, status)
-            sent = (effect.index, effect.generation, effect.first, effect.last)
-            if status is Status.OK:
-                self._run.post(protocol.WriteBackStored(*sent))
-            else:
-                self._run.post(protocol.WriteBackRefused(*sent, status))
-
-        self._environment.transport.add(effect.bookie, run, answered)
+    def _written(self, sent: protocol.WriteBack, status: Status) -> None:
+        self._environment.reported(sent.bookie, status)
+        what = (sent.index, sent.generation, sent.first, sent.last)
+        if status is Status.OK:
+            self._run.post(protocol.WriteBackStored(*what))
+        else:
+            self._run.post(protocol.WriteBackRefused(*what, status))
 
     def _fail(self, error: BaseException) -> None:
         if not self._result.done():

@@ -19,6 +19,7 @@ from ledger.errors import (
     TooManyPending,
     WriterFailed,
     WrongPassword,
+    with_unknown_outcome,
 )
 from ledger.ids import EntryId, LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
@@ -28,6 +29,7 @@ from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import METADATA_PATIENCE_S, Writer
 from ledger.quorum import holds
 from ledger.requests import AddRun, Status
+from ledger.runs import runs_of, with_ranges
 
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Larger sends are cut, between entries, into several runs."""
@@ -101,11 +103,9 @@ class LedgerWriter:
         """Add one entry; the future resolves, in entry order, once it is confirmed.
 
         Raises at once `EntryTooLarge`, `HandleClosed`, `TooManyPending`, or the error that
-        ended this writer. If the future fails the entry's outcome is unknown (rule 10)."""
-        if self.error is not None:
-            raise self.error
-        if self._closing:
-            raise HandleClosed(f"writer of ledger {self.ledger_id}")
+        ended this writer. If the future fails, the entry's outcome is unknown, and its error
+        says so (rule 10)."""
+        self._check_open()
         if len(payload) > ENTRY_BYTES_MAX:
             raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
         if not self._has_room():
@@ -126,10 +126,7 @@ class LedgerWriter:
         while self.error is None and not self._closing and not self._has_room():
             self._room.clear()
             await self._room.wait()
-        if self.error is not None:
-            raise self.error
-        if self._closing:
-            raise HandleClosed(f"writer of ledger {self.ledger_id}")
+        self._check_open()
 
     async def close(self) -> LedgerMetadata:
         """Wait for what is pending, then write CLOSED; return the final metadata.
@@ -148,6 +145,14 @@ class LedgerWriter:
         self._closing = True
         if not self._closed.done():
             self._fail(HandleClosed(f"writer of ledger {self.ledger_id}"))
+
+    def _check_open(self) -> None:
+        if self.error is not None:
+            # Raised as often as it is asked for: its traceback must not grow by every caller,
+            # and hold what they wanted to add.
+            raise self.error.with_traceback(None)
+        if self._closing:
+            raise HandleClosed(f"writer of ledger {self.ledger_id}")
 
     def _has_room(self) -> bool:
         return self._pending_bytes < self._environment.pending_bytes_max
@@ -199,45 +204,24 @@ class LedgerWriter:
                 assert_never(effect)
 
     def _send(self, effect: protocol.SendAdds) -> None:
-        first = effect.first
         runs = self._runs_of(effect.index, effect.first, effect.last)
-        for number, run in enumerate(runs, 1):
-            # A run answers for its range: ids between its own are of other bookies.
-            last = effect.last if number == len(runs) else run.entries[-1]
+        for run, first, last in with_ranges(runs, effect.first, effect.last):
             sent = effect if len(runs) == 1 else replace(effect, first=first, last=last)
             self._environment.transport.add(effect.bookie, run, _Done(self, sent))
-            first = last + 1
 
     def _runs_of(self, index: int, first: int, last: int) -> list[AddRun]:
         """Return what *index* holds of first..last; built once for bookies that hold the same."""
         if self._striped:
             quorum = self.metadata.quorum
-            ids = [e for e in range(first, last + 1) if holds(index, e, quorum)]
-            return [self._build(cut) for cut in self._cut(ids)]
+            return self._build([e for e in range(first, last + 1) if holds(index, e, quorum)])
         known = self._runs.get((first, last))
         if known is None:
-            known = [self._build(ids) for ids in self._cut(range(first, last + 1))]
+            known = self._build(range(first, last + 1))
             self._runs = {(first, last): known}
         return known
 
-    def _cut(self, ids: Sequence[int]) -> list[Sequence[int]]:
-        cuts, start, size = list[Sequence[int]](), 0, 0
-        for number, entry_id in enumerate(ids, 1):
-            size += len(self._frames[entry_id])
-            if size >= RUN_BYTES_MAX or number == len(ids):
-                cuts.append(ids[start:number])
-                start, size = number, 0
-        return cuts
-
-    def _build(self, ids: Sequence[int]) -> AddRun:
-        frames = [self._frames[entry_id] for entry_id in ids]
-        return AddRun(
-            ledger_id=self.ledger_id,
-            key=self._credentials.key,
-            entries=ids,
-            lengths=[len(frame) for frame in frames],
-            frames=frames[0] if len(frames) == 1 else b"".join(frames),
-        )
+    def _build(self, ids: Sequence[int]) -> list[AddRun]:
+        return runs_of(ids, self._frames, self._credentials, bytes_max=RUN_BYTES_MAX)
 
     def _publish(self, effect: protocol.PublishLac) -> None:
         frame = encode_lac(
@@ -291,10 +275,11 @@ class LedgerWriter:
         self._queued.clear()
         self._pending_bytes = 0
         self._room.set()
+        unknown = with_unknown_outcome(error)
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(unknown)
         if not self._closed.done():
             self._closed.set_exception(error)
 

@@ -85,7 +85,7 @@ class Collector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """*ledger_ids* returns all ledgers that are here, from any thread; *delete* forgets some of
-        them for good."""
+        them for good, or none if nothing can be written any more."""
         self._ledgers = ledgers
         self._config = config
         self._ledger_ids = ledger_ids
@@ -178,9 +178,13 @@ class Collector:
         doomed = verified(chosen, absent)
         for at in range(0, len(doomed), _DELETE_AT_ONCE):
             await self._delete(doomed[at : at + _DELETE_AT_ONCE])
-        if doomed:
-            _log.info(f"{len(doomed)} ledgers were deleted that the cluster does not know any more")
-        return replace(run, ledgers=len(doomed))
+        if not doomed:
+            return run
+        # A storage that writes nothing any more, as a directory of it failed, deletes nothing.
+        left = dict.fromkeys(await self._on_thread(self._ledger_ids))
+        count = sum(one not in left for one in doomed)
+        _log.info(f"{count} ledgers were deleted that the cluster does not know any more")
+        return replace(run, ledgers=count)
 
     async def _collect(
         self, run: Run, directory: LedgerDirectory, collection: DirectoryCollection

@@ -73,9 +73,11 @@ def path_of(ledger_id: int) -> str:
 
 def ledger_of(name: str) -> int | None:
     """Return the ledger of the file of that name, None if it is no index file."""
-    if not name.endswith(SUFFIX):
+    try:
+        ledger_id = int(name.removesuffix(SUFFIX), 16)
+    except ValueError:
         return None
-    return int(name.removesuffix(SUFFIX), 16)
+    return ledger_id if f"{ledger_id:016x}{SUFFIX}" == name else None
 
 
 def page_offset(page: int) -> int:

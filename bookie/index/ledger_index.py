@@ -29,6 +29,7 @@ from bookie.index.format import (
     PAGE_ENTRIES,
     SLOT,
     SLOTS_AT,
+    SUFFIX,
     LedgerHeader,
     decode_header,
     directory_of,
@@ -73,15 +74,22 @@ class LedgerIndex:
         """Whether all that the redo file says is where it belongs."""
 
     def recover(self) -> list[int]:
-        """Finish the flush that a crash may have interrupted; return all ledgers."""
-        self._finish()
-        return [
-            ledger_id
-            for directory in self._disk.list(DIRECTORY)
-            if len(directory) == _DIRECTORY_CHARACTERS
-            for name in self._disk.list(f"{DIRECTORY}/{directory}")
-            if (ledger_id := ledger_of(name)) is not None
-        ]
+        """Finish the flush that a crash may have interrupted; return all ledgers.
+
+        Raises `IndexDamaged` for what is called like an index file and is none: it may be one
+        that was renamed, and its ledger would be denied."""
+        self.finish()
+        found = []
+        for directory in self._disk.list(DIRECTORY):
+            if len(directory) == _DIRECTORY_CHARACTERS:
+                for name in self._disk.list(f"{DIRECTORY}/{directory}"):
+                    ledger_id = ledger_of(name)
+                    if ledger_id is not None:
+                        found.append(ledger_id)
+                    elif name.endswith(SUFFIX):
+                        path = self._disk.describe(f"{DIRECTORY}/{directory}/{name}")
+                        raise IndexDamaged(path, 0, "no index file has such a name")
+        return found
 
     def load(self, ledger_id: int) -> LedgerHeader:
         """Return what is on disk of a ledger. Raises `IndexDamaged`."""
@@ -137,7 +145,7 @@ class LedgerIndex:
         if not images:
             return
         if not self._in_place:
-            self._finish()
+            self.finish()
         redo.write(self._disk, images)
         self._in_place = False
         self._write_in_place(images)
@@ -217,7 +225,7 @@ class LedgerIndex:
         this again: the names are not synced, which would take long for many ledgers."""
         gone = dict.fromkeys(ledger_ids)
         if not self._in_place:
-            self._finish()
+            self.finish()
         redo.clear(self._disk)
         for ledger_id in gone:
             with suppress(FileNotFoundError):
@@ -234,7 +242,7 @@ class LedgerIndex:
         """Return a page for reading; None if there is none."""
         return self.cache.page(header.ledger_id, number) if header.has_page(number) else None
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Put in place what the redo file says, durably, whatever of it is there already."""
         images = list(redo.read(self._disk))
         directories = set(self._disk.list(DIRECTORY))

@@ -91,6 +91,15 @@ def path_of(journal_id: int) -> str:
     return f"{DIRECTORY}/{journal_id:016x}{FILE_SUFFIX}"
 
 
+def journal_of(name: str) -> int | None:
+    """Return the journal file that is called *name*; None if it is none."""
+    try:
+        journal_id = int(name.removesuffix(FILE_SUFFIX), 16)
+    except ValueError:
+        return None
+    return journal_id if path_of(journal_id) == f"{DIRECTORY}/{name}" else None
+
+
 def encode_file_header(header: FileHeader) -> bytes:
     body = _FILE_HEADER.pack(
         _FILE_MAGIC, VERSION, FILE_HEADER_BYTES,

@@ -17,6 +17,7 @@ from bookie.journal.format import (
     DIRECTORY,
     EPOCH_AT,
     FILE_HEADER_BYTES,
+    FILE_SUFFIX,
     MARK_PATH,
     RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
@@ -27,6 +28,7 @@ from bookie.journal.format import (
     decode_mark,
     decode_record,
     decode_record_header,
+    journal_of,
     path_of,
 )
 from bookie.journal.writer import TEMPORARY_SUFFIX, journal_ids
@@ -56,6 +58,10 @@ def plan(disk: Disk) -> list[Segment]:
     Requires that the journal is not new. Raises `JournalMissing`, `JournalDamaged` and
     `MarkDamaged`."""
     mark = read_mark(disk)
+    for name in disk.list(DIRECTORY):
+        if name.endswith(FILE_SUFFIX) and journal_of(name) is None:  # perhaps one was renamed
+            path = disk.describe(f"{DIRECTORY}/{name}")
+            raise JournalDamaged(path, 0, "it has a name that no journal has; move it away")
     ids = [
         journal_id for journal_id in journal_ids(disk) if not mark or journal_id >= mark.journal_id
     ]

@@ -23,7 +23,6 @@ from bookie.errors import JournalFailed
 from bookie.journal.format import (
     DIRECTORY,
     FILE_HEADER_BYTES,
-    FILE_SUFFIX,
     MARK_PATH,
     FileHeader,
     Mark,
@@ -31,6 +30,7 @@ from bookie.journal.format import (
     encode_file_header,
     encode_mark,
     encode_record,
+    journal_of,
     path_of,
     size_of,
 )
@@ -229,9 +229,7 @@ def write_mark(disk: Disk, mark: Mark) -> None:
 
 
 def journal_ids(disk: Disk) -> list[int]:
-    """Return the ids of the files that are there, ascending."""
-    return [
-        int(name.removesuffix(FILE_SUFFIX), 16)
-        for name in disk.list(DIRECTORY)
-        if name.endswith(FILE_SUFFIX)
-    ]
+    """Return the ids of the files that are there, ascending. Other names are passed over: it is
+    a start that refuses them."""
+    names = disk.list(DIRECTORY)
+    return [journal_id for name in names if (journal_id := journal_of(name)) is not None]

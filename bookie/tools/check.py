@@ -18,10 +18,11 @@ from bookie.frames import Bad, check_frames
 from bookie.journal.format import DIRECTORY as JOURNAL_DIRECTORY
 from bookie.journal.format import Kind, Record
 from bookie.journal.recovery import is_new
+from bookie.journal.writer import journal_ids
 from bookie.tools.check_ledgers import LedgerDirectoryCheck
 from bookie.tools.findings import RESTORE, Findings, Progress, no_progress
 from bookie.tools.intervals import EntrySets
-from bookie.tools.journal_walk import TORN, JournalEnd, journal_file_ids, walk
+from bookie.tools.journal_walk import TORN, JournalEnd, walk
 from bookie.tools.offline import check_places, check_used, read_only
 
 
@@ -80,7 +81,7 @@ class _Check:
 
     def _check_journal(self, disk: Disk, at: int) -> None:
         findings, counts = self._findings, self._findings.counts
-        counts.journal_files += len(journal_file_ids(disk))
+        counts.journal_files += len(journal_ids(disk))
         if is_new(disk):
             reason = "there is no journal, and so no telling what was promised"
             findings.damage(disk.describe(JOURNAL_DIRECTORY), 0, reason, RESTORE)

@@ -21,10 +21,10 @@ from bookie.index.format import (
     PAGE_ENTRIES,
     SLOT,
     SLOTS_AT,
-    SUFFIX,
     LedgerHeader,
     check_page,
     decode_header,
+    ledger_of,
     page_offset,
     path_of,
 )
@@ -138,7 +138,7 @@ class IndexFiles:
         found = dict.fromkeys(ledger_id for ledger_id, _ in self._redo)
         for path in index_paths(self._disk):
             name = path.rpartition("/")[2]
-            ledger_id = _ledger_of(name)
+            ledger_id = ledger_of(name)
             if ledger_id is not None and path_of(ledger_id) == path:
                 found[ledger_id] = None
             else:
@@ -154,17 +154,7 @@ def index_paths(disk: Disk) -> Iterator[str]:
                 yield f"{DIRECTORY}/{directory}/{name}"
 
 
-def _ledger_of(name: str) -> int | None:
-    digits = name.removesuffix(SUFFIX)
-    if digits == name or len(digits) != 16:
-        return None
-    try:
-        return int(digits, 16)
-    except ValueError:
-        return None
-
-
 def _why_stray(name: str) -> str:
-    if _ledger_of(name) is not None:
+    if ledger_of(name) is not None:
         return "the index file of another place: nobody looks for it here"
     return "not an index file"

@@ -13,7 +13,6 @@ from bookie.errors import FileDamaged, MarkDamaged
 from bookie.journal.format import (
     DIRECTORY,
     FILE_HEADER_BYTES,
-    FILE_SUFFIX,
     MARK_PATH,
     RECORD_HEADER_BYTES,
     FileHeader,
@@ -24,6 +23,7 @@ from bookie.journal.format import (
     path_of,
 )
 from bookie.journal.recovery import Segment, plan, read_mark, replay
+from bookie.journal.writer import journal_ids
 from bookie.tools.offline import ReadOnlyDisk
 
 TORN: Final = "what follows was never finished, so never promised"
@@ -83,7 +83,7 @@ def mark_info(disk: Disk) -> MarkInfo:
     mark = _mark(disk)
     at = mark if isinstance(mark, Mark) else None
     files = []
-    for journal_id in journal_file_ids(disk):
+    for journal_id in journal_ids(disk):
         path = path_of(journal_id)
         before = at is not None and journal_id < at.journal_id
         files.append(JournalFile(journal_id, disk.describe(path), _size_of(disk, path), before))
@@ -96,19 +96,6 @@ def mark_info(disk: Disk) -> MarkInfo:
             records += 1
             replay_bytes += item.length
     return MarkInfo(disk.describe(DIRECTORY), at, files, records, replay_bytes, ends)
-
-
-def journal_file_ids(disk: Disk) -> list[int]:
-    """Return the journal files that are there; names that are none are passed over."""
-    found = []
-    for name in disk.list(DIRECTORY):
-        digits = name.removesuffix(FILE_SUFFIX)
-        if digits != name and len(digits) == 16:
-            try:
-                found.append(int(digits, 16))
-            except ValueError:
-                continue
-    return sorted(found)
 
 
 def walk(
@@ -135,7 +122,7 @@ def walk(
 def _walk(
     disk: Disk, mark: Mark | JournalEnd | None, *, everything: bool, only: int | None
 ) -> Iterator[Placed | JournalEnd]:
-    ids = journal_file_ids(disk)
+    ids = journal_ids(disk)
     headers = {journal_id: _header(disk, journal_id) for journal_id in ids}
     for journal_id in ids:
         if only not in (None, journal_id):
@@ -237,7 +224,7 @@ def _header(disk: Disk, journal_id: int) -> FileHeader | JournalEnd:
 
 def _chain(disk: Disk) -> JournalEnd | None:
     """Return what a start would miss among the files, if anything."""
-    if not journal_file_ids(disk) and _mark(disk) is None:
+    if not journal_ids(disk) and _mark(disk) is None:
         return None
     try:
         plan(disk)
@@ -245,9 +232,6 @@ def _chain(disk: Disk) -> JournalEnd | None:
         return JournalEnd(damage.path, damage.offset, damage.reason, is_damage=True)
     except OSError as error:
         return JournalEnd(disk.describe(DIRECTORY), 0, str(error), is_damage=True)
-    except ValueError as error:
-        reason = f"a file here has a name that no journal has: {error}; move it away"
-        return JournalEnd(disk.describe(DIRECTORY), 0, reason, is_damage=True)
     return None
 
 

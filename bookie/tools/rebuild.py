@@ -176,7 +176,7 @@ def _put_in_place(
     """Let the new files take the place of the old ones."""
     old = LedgerIndex(disk, cache_bytes=0, files_max=_FILES_AT_ONCE)
     try:
-        old.recover()  # else the redo file would be written over the new files one day
+        old.finish()  # else the redo file would be written over the new files one day
     finally:
         old.close()
     redo.clear(disk)

@@ -63,9 +63,6 @@ class WatchTable:
             for watch in self._by_path.get(path, ()):
                 watch.wake()
 
-    def wake_all(self) -> None:
-        self.wake(self.paths())
-
     def close(self) -> None:
         for watches in list(self._by_path.values()):
             for watch in list(watches):

@@ -91,11 +91,12 @@ def on_cluster(
     *,
     config: CollectorConfig = CONFIG,
     directories: int = 1,
+    made: type[Cluster] = Cluster,
 ) -> None:
     async def run() -> None:
         store = MemoryStore("memory://collector", "collector")
         await open_namespace(store, layout="longhierarchical")
-        cluster = Cluster(store, config, directories)
+        cluster = made(store, config, directories)
         await cluster.fill()
         try:
             await scenario(cluster)
@@ -218,6 +219,20 @@ def test_ledgers_are_deleted_in_portions_and_an_error_ends_the_run(
         assert cluster.deletions == [(0, 1), (2, 3), (4,)]
 
     on_cluster(scenario)
+
+
+def test_what_a_storage_with_a_failed_directory_did_not_delete_is_not_told_as_deleted() -> None:
+    class Frozen(Cluster):
+        async def delete(self, ledger_ids: Sequence[int]) -> None:
+            self.deletions.append(tuple(ledger_ids))
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.drop(1, 4)
+        run = await cluster.collector.collect()
+        assert cluster.deletions == [(1, 4)]
+        assert run.ledgers == 0
+
+    on_cluster(scenario, made=Frozen)
 
 
 def test_what_is_due_is_done_without_being_asked() -> None:

@@ -5,20 +5,28 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from bookie.config import BookieConfig
+from bookie.directories import Directories
+from bookie.disk import RealDisk
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
+from bookie.errors import DirectoryInUse
+from bookie.process import run_bookie
+from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.ids import BookieId
 from ledger.metastore import open_store
 from ledger.registry import BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 from ledger.transport.operator import BookieOperator
-from tests.bookie.processes import bookie, is_alive
+from tests.bookie.processes import START_S_MAX, bookie, is_alive
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add, add_until_ok
 from tests.waiting import PATIENCE_S, until, wait_until
@@ -172,6 +180,11 @@ def test_a_directory_that_cannot_be_used_is_told(uri: str, tmp_path: Path) -> No
     (tmp_path / "file").write_text("not a directory")
     with bookie(uri, tmp_path / "b", "--ledger-dir", str(tmp_path / "file")) as process:
         assert f"{tmp_path / 'file'} cannot be used as a directory" in process.refused()
+    (tmp_path / "unlocked" / "LOCK").mkdir(parents=True)  # as if nothing may be written there
+    with bookie(uri, tmp_path / "unlocked") as process:
+        told = process.refused()
+        assert f"bookie: {tmp_path / 'unlocked'} cannot be used as a directory" in told
+        assert "Traceback" not in told
     twice = ["--ledger-dir", str(tmp_path / "l"), "--ledger-dir", str(tmp_path / "b" / ".." / "l")]
     with bookie(uri, tmp_path / "b", *twice) as process:
         assert "was given as two ledger directories" in process.refused()
@@ -319,6 +332,34 @@ def test_two_bookies_cannot_share_a_directory(uri: str, tmp_path: Path) -> None:
         with bookie(uri, tmp_path / "b") as second:
             assert f"runs on {tmp_path / 'b'}" in second.refused()
         assert first.popen.poll() is None
+
+
+def test_nobody_gets_the_directory_of_a_stopped_start_before_its_replay_has_ended(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaying, may_end = threading.Event(), threading.Event()
+    opened = BookieStorage.open
+
+    def slow(directories: Directories, config: StorageConfig) -> BookieStorage:
+        replaying.set()
+        assert may_end.wait(START_S_MAX)
+        return opened(directories, config)
+
+    async def scenario() -> None:
+        config = BookieConfig(uri=uri, directory=tmp_path / "b")
+        starting = asyncio.ensure_future(run_bookie(config))
+        await until(replaying.is_set)
+        starting.cancel()
+        await asyncio.wait([starting], timeout=0.1)
+        with pytest.raises(DirectoryInUse):
+            RealDisk(tmp_path / "b").lock()
+        may_end.set()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        RealDisk(tmp_path / "b").lock()
+
+    monkeypatch.setattr(BookieStorage, "open", slow)
+    asyncio.run(scenario())
 
 
 def test_the_directory_of_another_cluster_is_refused(uri: str, tmp_path: Path) -> None:

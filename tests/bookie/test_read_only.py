@@ -2,21 +2,23 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from bookie.directories import Directories
+from bookie.disk import DiskFile
 from bookie.disk_watch import DiskLimits
-from bookie.errors import OrderNotKept
+from bookie.errors import OrderNotKept, StorageFailed
 from bookie.read_only import PATH, ReadOnlyKeeper
 from bookie.storage import BookieStorage
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
 from tests.simulation.disk import Loss, SimDisk
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 LIMITS = DiskLimits(reserve_bytes=0)
 OPERATOR = "an operator said so"
@@ -142,6 +144,41 @@ def test_a_disk_that_cannot_be_asked_is_a_reason() -> None:
         assert kept.keeper.look()
         assert "cannot be asked" in kept.keeper.reasons[0]
         assert kept.keeper.measured[0].usage is None
+
+    asyncio.run(scenario())
+
+
+def test_an_order_whose_operator_does_not_wait_for_the_answer_is_carried_out_all_the_same() -> None:
+    """Else it is kept for the next start and not obeyed until then."""
+    keeping, may_keep = threading.Event(), threading.Event()
+
+    class Slow(SimDisk):
+        def create(self, path: str) -> DiskFile:
+            keeping.set()
+            assert may_keep.wait(PATIENCE_S)
+            return super().create(path)
+
+    async def scenario() -> None:
+        kept = Kept(Slow(0))
+        order = asyncio.ensure_future(kept.keeper.set_by_operator(read_only=True))
+        await until(keeping.is_set)
+        order.cancel()
+        await asyncio.wait([order])
+        may_keep.set()
+        await until(lambda: kept.storage.read_only)
+        assert list(kept.keeper.reasons) == [OPERATOR]
+
+    asyncio.run(scenario())
+
+
+def test_an_order_that_cannot_be_looked_for_is_no_order_that_is_not_there() -> None:
+    class Broken(SimDisk):
+        def list(self, directory: str) -> list[str]:
+            raise OSError(errno.EIO, f"Input/output error in {directory}")
+
+    async def scenario() -> None:
+        with pytest.raises(StorageFailed, match="Input/output error"):
+            Kept(Broken(0)).keeper.look()
 
     asyncio.run(scenario())
 

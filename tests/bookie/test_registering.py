@@ -185,6 +185,31 @@ def test_many_changes_of_mind_end_where_the_last_one_says() -> None:
     asyncio.run(scenario())
 
 
+def test_a_move_that_failed_half_way_is_finished_also_if_it_was_called_off() -> None:
+    """It was announced in the new list, and taking it out of the old one failed: who then wants
+    it in the old one has it in both, and clients would go on to add to a read-only bookie."""
+
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+            delete, failed = watched.store.delete, asyncio.Event()
+
+            async def fails_once(path: str, *args: object, **options: object) -> None:
+                if path == READ_ONLY_ANNA.path and not failed.is_set():
+                    failed.set()
+                    raise MetadataUnavailable("memory://cluster", "delete", 1.0)
+                await delete(path, *args, **options)  # type: ignore[arg-type]
+
+            watched.store.delete = fails_once  # type: ignore[method-assign]
+            watched.registrar.set_read_only(read_only=False)
+            await failed.wait()
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
 def test_a_session_that_ends_while_it_moves_leaves_it_where_it_belongs() -> None:
     async def scenario() -> None:
         async with registered() as watched:

@@ -116,6 +116,21 @@ def test_a_stop_commits_what_is_queued_in_every_journal_before_the_last_checkpoi
     asyncio.run(scenario())
 
 
+def test_what_a_stopping_bookie_still_takes_is_answered() -> None:
+    """Streams end a moment after the stop began, and each answers what it took until then."""
+
+    async def scenario() -> None:
+        async with served(MemoryStorage()) as (service, client):
+            service.stop_taking()
+            for entry_id in range(3):
+                client.offer(*runs([0], entry_id=entry_id))
+                await client.acks()
+            fencing = await service.read_lac(LacQuery(1, KEY, fence=True))
+            assert fencing.fenced
+
+    asyncio.run(scenario())
+
+
 def test_the_last_checkpoint_waits_for_the_slowest_journal() -> None:
     class Ordered(MemoryStorage):
         def checkpoint(self) -> None:

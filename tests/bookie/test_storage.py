@@ -10,9 +10,10 @@ import pytest
 from bookie.directories import Directories
 from bookie.disk import RealDisk
 from bookie.entrylog.reader import EntryLogReader
-from bookie.errors import JournalMissing, StorageFailed
-from bookie.index.format import LedgerHeader
+from bookie.errors import IndexDamaged, JournalDamaged, JournalMissing, StorageFailed
+from bookie.index.format import LedgerHeader, directory_of
 from bookie.index.ledger_index import LedgerIndex
+from bookie.journal import format as journal_format
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
 from ledger.entry import encode_lac, parse_header, verify_frame
@@ -552,6 +553,31 @@ def test_a_journal_that_is_not_there_beside_others_refuses_the_start() -> None:
         disks[0].remove(f"journal/{name}")
     with pytest.raises(JournalMissing):
         BookieStorage.open(directories, SMALL)
+
+
+def test_a_file_with_a_name_of_its_own_refuses_the_start_and_ends_no_running_bookie() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    storage.add(run_of(1, 0))
+    storage.commit()
+    storage.checkpoint()
+    strays = [f"{journal_format.DIRECTORY}/{name}.journal" for name in ("copy", "1")]
+    for stray in strays:
+        disk.create(stray)
+    for entry_id in range(1, 40):  # files are begun and removed beside them
+        storage.add(run_of(1, entry_id))
+        storage.commit()
+        storage.checkpoint()
+    assert list(storage.read(query(1, 0)).entries) == list(range(40))
+    storage.close()
+    for stray in strays:
+        with pytest.raises(JournalDamaged, match="a name that no journal has"):
+            new_storage(disk)
+        disk.remove(stray)
+    new_storage(disk).close()
+    disk.create(f"{directory_of(1)}/copy of 1.index")
+    with pytest.raises(IndexDamaged, match="no index file has such a name"):
+        new_storage(disk)
 
 
 def test_readers_close_behind_the_writer_are_answered_from_memory() -> None:

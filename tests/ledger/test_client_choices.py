@@ -2,11 +2,19 @@
 
 import asyncio
 import logging
+from traceback import extract_tb
 
 import pytest
 
 from ledger import ClientConfig, Quorum
-from ledger.errors import EntryLost, HandleClosed, LogError, NoSuchLedger, TooManyPending
+from ledger.errors import (
+    EntryLost,
+    HandleClosed,
+    LogError,
+    NoSuchLedger,
+    NotEnoughBookies,
+    TooManyPending,
+)
 from ledger.metadata import LedgerState
 from ledger.protocol.answers import Fault
 from ledger.protocol.placement import RandomPlacement
@@ -69,6 +77,47 @@ def test_who_waits_for_room_learns_that_the_writer_is_over() -> None:
                     await task
             hold(cluster, held=False)
             assert (await closing).last_entry == 0
+
+    asyncio.run(scenario())
+
+
+def test_adds_that_a_writer_leaves_behind_have_an_unknown_outcome_whatever_ended_it() -> None:
+    """Rule 10: an error that says "nothing has happened" would make its caller add it twice."""
+
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            client = await cluster.client(SMALL)
+            writer, abandoned = await client.create(), await client.create()
+            hold(cluster, held=True)
+            left = abandoned.add(b"kept by a recovery, or not")
+            await abandoned.abandon()
+            with pytest.raises(HandleClosed) as closed:
+                await left
+            assert closed.value.outcome_unknown
+            left = writer.add(b"on one bookie of three")
+            for bookie in cluster.bookies[:2]:
+                await bookie.kill()
+            with pytest.raises(NotEnoughBookies) as failed:
+                await left
+            assert failed.value.outcome_unknown
+            with pytest.raises(NotEnoughBookies) as refused:
+                writer.add(b"not even tried")
+            assert not refused.value.outcome_unknown
+            hold(cluster, held=False)
+
+    asyncio.run(scenario())
+
+
+def test_who_adds_again_and_again_to_a_writer_that_is_over_costs_no_memory() -> None:
+    async def scenario() -> None:
+        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+            writer = await (await cluster.client()).create()
+            await writer.abandon()
+            for _ in range(100):
+                with pytest.raises(HandleClosed):
+                    writer.add(b"never")
+            assert writer.error is not None
+            assert len(extract_tb(writer.error.__traceback__)) < 10
 
     asyncio.run(scenario())
 
@@ -261,5 +310,32 @@ def test_a_late_failure_of_a_replaced_bookie_does_not_speak_against_its_successo
             writer.on_answer(SendAdds(0, victim, 0, 1, 1), Status.UNREACHABLE)
             assert client._environment.quarantined() == (victim,)
             await writer.add(b"the writer goes on")
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_found_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it goes to the new one, and more than fits a message goes in several."""
+    mebibyte = 1024 * 1024
+    monkeypatch.setattr("ledger.transport.grpc.MESSAGE_BYTES_MAX", 6 * mebibyte)
+
+    async def scenario() -> None:
+        async with local_bookies(2) as cluster, asyncio.timeout(DEADLINE_S):
+            slow = await cluster.client(ClientConfig(bookie_timeout_s=PATIENCE_S))
+            writer = await slow.create(Quorum(2, 2, 2))
+            hanging, other = cluster.bookies
+            hanging.storage.gate.clear()
+            adds = [writer.add(bytes(mebibyte)) for _ in range(12)]
+            await until(lambda: 11 in other.storage.ledgers.get(writer.ledger_id, {}))
+            await writer.abandon()
+            assert not any(add.exception() is None for add in adds)
+            await cluster.add()
+            impatient = await cluster.client(ClientConfig(bookie_timeout_s=2))
+            closed = await impatient.recover(writer.ledger_id)
+            assert closed.last_entry == 11
+            assert hanging.name not in closed.last_fragment.bookies
+            hanging.storage.gate.set()
 
     asyncio.run(scenario())
