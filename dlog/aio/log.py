@@ -138,6 +138,7 @@ class Log:
             node,
             first,
             stop=end,
+            incarnation=node.followed,
             patience_s=None if follow else PATIENCE_S,
             owns_ledgers=client is None,
         )
