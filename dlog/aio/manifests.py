@@ -43,6 +43,11 @@ class ManifestNode:
         """Mean the log with *incarnation* from now on, whatever name it is given."""
         self._followed = incarnation
 
+    @property
+    def followed(self) -> str | None:
+        """The incarnation that is meant; None: whatever has the name."""
+        return self._followed
+
     async def read(self, *, fresh: bool = True) -> tuple[Manifest, int]:
         """Return manifest and version. Raises `NoSuchLog`, `DamagedMetadata`.
 

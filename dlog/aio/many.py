@@ -117,6 +117,7 @@ class ManyReader:
                 node,
                 first,
                 stop=end,
+                incarnation=node.followed,
                 patience_s=None if self._follow else PATIENCE_S,
                 read_ahead_bytes=self._share_bytes,
                 news=self._news,

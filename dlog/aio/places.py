@@ -20,7 +20,8 @@ from ledger.errors import NoSuchLedger
 async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
     """Return the offset that *start* names; it may be beyond the end.
 
-    Raises `Trimmed`, `InvalidPosition`, `NoSuchLog`."""
+    *node* follows the log that it is an offset of from then on. Raises `Trimmed`,
+    `InvalidPosition`, `NoSuchLog`."""
     return await _beside_truncation(lambda: _start_offset(ledgers, node, start))
 
 
@@ -41,6 +42,7 @@ async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> i
     manifest, _ = await node.read()
     if manifest.dropped:
         raise NoSuchLog(node.log, "it is being deleted")
+    node.follow(manifest.incarnation)
     if start == "end":
         return await end_now(ledgers, node)
     if start == "start":

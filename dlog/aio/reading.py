@@ -54,6 +54,7 @@ async def tail(
         node,
         first,
         stop=end,
+        incarnation=node.followed,
         patience_s=None if follow else PATIENCE_S,
         owns_ledgers=client is None,
     )

@@ -1,7 +1,7 @@
 """Renaming: one step, nothing lost, and who has the log open goes on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -24,6 +24,7 @@ from dlog.namespace import (
     rename_log,
     truncate_log,
 )
+from dlog.position import Txid
 from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Op
@@ -370,3 +371,33 @@ async def test_a_commit_from_before_does_not_fit_a_log_that_was_given_its_old_na
         with pytest.raises(NoSuchConsumer):
             await consumer.commit()
     assert (await consumer_info("shop", "a", client=client)).position == 3
+
+
+async def three_records(client: FakeLedgers, value: bytes) -> None:
+    async with await Log.open("a", client=client) as log:
+        for txid in range(3):
+            await log.append(value, txid=txid)
+
+
+def at_the_next_lac(client: FakeLedgers, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Do *meanwhile* once, when the end of a ledger is asked for."""
+
+    async def hook(*_: object) -> None:
+        client.cluster.hooks.clear()
+        await meanwhile()
+
+    client.cluster.before("lac", hook)
+
+
+@asynchronous
+async def test_a_reader_reads_the_log_that_its_start_was_found_in() -> None:
+    client = FakeCluster().client()
+    await three_records(client, b"old")
+
+    async def made_anew() -> None:
+        await rename_log("a", "b", client=client)
+        await three_records(client, b"new")
+
+    at_the_next_lac(client, made_anew)
+    async with await Log.tail("a", client=client, start=Txid(2)) as reader:
+        assert [record.value for record in await reader.read_batch()] == [b"old"]

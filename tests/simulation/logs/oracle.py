@@ -86,6 +86,8 @@ class Reading:
     who: str
     start: int
     next_offset: int
+    from_txid: int | None = None
+    """It was asked to begin with the first record that reaches this."""
     reads: list[Seen] = field(default_factory=list)
     failure: str = ""
     """Why it stopped, if that is what must never happen."""
@@ -315,8 +317,10 @@ class LogOracle:
         if not unknown:
             history.refused.append(append)
 
-    def reads(self, incarnation: str, who: str, start: int) -> Reading:
-        reading = Reading(who, start, start)
+    def reads(
+        self, incarnation: str, who: str, start: int, *, from_txid: int | None = None
+    ) -> Reading:
+        reading = Reading(who, start, start, from_txid)
         self.history(incarnation).readings.append(reading)
         return reading
 

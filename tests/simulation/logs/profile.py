@@ -73,7 +73,7 @@ class LogProfile:
 
 
 def draw(random: Random) -> LogProfile:
-    """Return the next world: of any kind, or one of three that are made to hurt."""
+    """Return the next world: of any kind, or one of four that are made to hurt."""
     profile = _any_world(random)
     kind = random.random()
     if kind < 0.2:
@@ -82,6 +82,8 @@ def draw(random: Random) -> LogProfile:
         return _taken_over(profile, random)
     if kind < 0.55:
         return _troubled(profile, random)
+    if kind < 0.65:
+        return _wandering(profile, random)
     return profile
 
 
@@ -144,6 +146,30 @@ def _troubled(profile: LogProfile, random: Random) -> LogProfile:
         thinks_s=(0.0, 0.5),
         pauses_s=random.choice(((0.0, 0.01), (0.01, 0.1))),
         fates=random.choice((("lives",), ("lives", "pauses", "crashes"))),
+    )
+
+
+def _wandering(profile: LogProfile, random: Random) -> LogProfile:
+    """One log that changes its name all the time, with consumers that retention has to wait for."""
+    return replace(
+        profile,
+        logs=1,
+        candidates=2,
+        settings=replace(
+            profile.settings,
+            roll_records=random.choice((1, 2, 5)),
+            retention_bytes=random.choice((0, 200)),
+            retention_age_s=0.2,
+            retention_waits_for_consumers=True,
+        ),
+        bursts=(5, 20),
+        pauses_s=(0.01, 0.1),
+        consumers=random.choice((1, 2)),
+        commits=0.3,
+        truncates=0.0,
+        admin_truncates=random.choice((0, 0, 3)),
+        renames=random.choice((5, 25)),
+        sweeps=6,
     )
 
 

@@ -27,6 +27,7 @@ class Tailer:
         """Set once nothing is appended any more: read up to the end, then stop."""
         self.fixed_start: Start | None = None
         self.reading: Reading | None = None
+        self._from_txid: int | None = None
         self._barrier = 0
         """How far this reading must come, by what it was told."""
         self._profile = profile
@@ -56,6 +57,7 @@ class Tailer:
                 await asyncio.sleep(RETRY_S)
                 continue
             self.process.note(f"reads {self.name} from {start!r}: offset {reader.position}")
+            self._from_txid = start.value if isinstance(start, Txid) else None
             try:
                 if await self._read(reader):
                     return
@@ -101,7 +103,7 @@ class Tailer:
                 history = self._history(reader)
                 if self.reading is None:
                     self.reading = self.process.world.logs.reads(
-                        history.incarnation, self.process.name, start
+                        history.incarnation, self.process.name, start, from_txid=self._from_txid
                     )
                 for record in records:
                     seen = Seen(
@@ -163,7 +165,7 @@ class Tailer:
             return max(0, self._random.randrange(history.end + 2))
         seen = self._random.choice(known)
         if lot == 3 and seen.txid is not None:
-            return Txid(seen.txid)
+            return Txid(seen.txid + self._random.choice((0, 0, 1)))
         return seen.dlsn if lot == 4 else seen.offset
 
     def _failed(self, error: LogError) -> None:

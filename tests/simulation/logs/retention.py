@@ -92,15 +92,18 @@ def _keeps_bytes(history: LogHistory, before: Manifest, trim: int, bytes_min: in
 
 def _is_older(history: LogHistory, before: Manifest, trim: int, age_s: float, now_ms: int) -> bool:
     """Whether the last record below *trim* is older than *age_s*; records ascend in time."""
-    for segment in reversed(before.segments):
-        if segment.first_offset is None or segment.first_offset >= trim:
+    end = 0
+    for segment in before.segments:
+        first = end if segment.first_offset is None else segment.first_offset
+        if segment.end_offset is not None and segment.end_offset < trim:
             continue
-        index = trim - 1 - segment.first_offset
         for payload in _payloads(history.ledgers.ledgers[segment.ledger_id]):
             batch = decode_batch(payload)
+            index = trim - 1 - first
             if batch.header.base_index <= index < batch.header.end_index:
                 timestamp_ms = batch.timestamps_ms()[index - batch.header.base_index]
                 return timestamp_ms <= now_ms - age_s * 1000
+            end = first + batch.header.end_index
     return False
 
 

@@ -3,13 +3,14 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from dlog.aio import chunks, reader
+from dlog.aio import chunks, places, reader
 from dlog.aio.consumer_nodes import ConsumerNode
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.tails import tail_of
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
+from dlog.position import Start, Timestamp, Txid
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.cursor import Cursor, CursorEffect
 from ledger.errors import (
@@ -125,3 +126,18 @@ def moves_a_consumer_back(patch: Patch) -> None:
         return replace(honest(self, offset, by=by, name=name, now_ms=now_ms), position=offset)
 
     patch.set(ConsumerState, "committed", committed)
+
+
+@mutation("own bug", logs=True)
+def takes_the_end_of_a_moment_later(patch: Patch) -> None:
+    """For the place that nothing has reached yet: what was appended meanwhile is below it."""
+    honest = places._start_offset
+
+    async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
+        if not isinstance(start, Txid | Timestamp):
+            return await honest(ledgers, node, start)
+        end = (await tail_of(ledgers, node.log)).next_offset
+        found = await honest(ledgers, node, start)
+        return found if found < end else (await tail_of(ledgers, node.log)).next_offset
+
+    patch.set(places, "_start_offset", start_offset)
