@@ -69,7 +69,7 @@ class LoopThread:
             raise
 
     def check_caller(self) -> None:
-        """Raise RuntimeError if the caller runs on this thread: what it waits for would not come."""
+        """Raise RuntimeError on this thread, where nobody may wait for what it does."""
         if self.is_current():
             raise RuntimeError("the synchronous API was called on its own loop; use dlog.aio")
 

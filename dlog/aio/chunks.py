@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
 class ChunkReader:
     """Reads from *start* to *stop*. Used by one task at a time; close it.
 
-    *patience_s*: raise if there was no progress for so long; None: wait for ever."""
+    *patience_s*: how long a read waits for its first chunk before it raises; None: for ever."""
 
     def __init__(
         self,
@@ -96,7 +96,8 @@ class ChunkReader:
         self._wait_s = WAIT_S if wait_s is None else wait_s
         self._read_bytes_max = min(READ_BYTES_MAX, read_bytes_max or READ_BYTES_MAX)
         self._loop = asyncio.get_running_loop()
-        self._progress_at = self._loop.time()
+        self._asked_at = self._progress_at = self._loop.time()
+        """When somebody began to wait for a chunk, and when there was one last."""
         self._failures = 0
         self._tail: LedgerTail | None = None
         self._batches: dict[int, RecordBatch] = {}
@@ -124,6 +125,7 @@ class ChunkReader:
         """Return the next chunks, in order; empty once the stop was reached.
 
         Raises `Trimmed`, `NoSuchLog`, `DamagedLog`, and what is not retryable."""
+        self._asked_at = self._loop.time()
         while True:
             match self._next:
                 case protocol.Finish():
@@ -310,7 +312,7 @@ class ChunkReader:
     def _impatient(self) -> bool:
         if self._patience_s is None:
             return False
-        return self._loop.time() - self._progress_at > self._patience_s
+        return self._loop.time() - self._asked_at > self._patience_s
 
     def _check_patience(self) -> None:
         if self._impatient():
