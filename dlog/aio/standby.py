@@ -23,6 +23,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog.aio.cancelling import is_cancelled
 from dlog.aio.connecting import connect
 from dlog.aio.creating import ensure_log
 from dlog.aio.following import Apply, Following
@@ -171,8 +172,7 @@ class Standby:
             if _succeeded(self._promoting):  # at the last moment, and nobody gets the log
                 with suppress(LogError):
                     await self.resign()
-            task = asyncio.current_task()
-            if self._closing is not None and task is not None and not task.cancelling():
+            if self._closing is not None and not is_cancelled():
                 raise LogClosed(self.name) from None
             raise
         finally:
