@@ -323,9 +323,7 @@ async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None
 
 
 @asynchronous
-async def test_who_waits_for_a_consumer_with_a_client_that_is_closed_is_told_and_not_cancelled() -> (
-    None
-):
+async def test_who_waits_for_a_consumer_while_the_client_is_closed_is_told_so() -> None:
     cluster = FakeCluster()
     first = cluster.client(MemoryStore("memory://busy", "busy"))
     second = cluster.client(MemoryStore("memory://busy", "busy"))
