@@ -11,6 +11,7 @@ there by `dlog.append_queue`. A handle may be used by several threads, but not a
 (`UsedAfterFork`).
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -319,11 +320,14 @@ class Log:
     async def _close(self, timeout_s: float | None) -> None:
         """Hand over what is queued, as fast as there is room, then close."""
         began = self._thread.loop.time()
-        await self._queue.hand_over(timeout_s)
-        if timeout_s is not None:
-            timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
         try:
+            await self._queue.hand_over(timeout_s)
+            if timeout_s is not None:
+                timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
             await self._log.close(timeout_s=timeout_s)
+        except asyncio.CancelledError:  # the calling thread was interrupted, and will not come back
+            await self._log.abandon()
+            raise
         finally:
             self._queue.give_up()
 
