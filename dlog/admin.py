@@ -12,6 +12,7 @@ belong to an event loop.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import TracebackType
@@ -91,6 +92,8 @@ class LogWatch:
     def __init__(self, watch: namespace.LogWatch, thread: LoopThread) -> None:
         self._watch = watch
         self._thread = thread
+        self._seen: deque[LogChange] = deque()
+        """Changes that were told; an interrupted call leaves its own to the next one."""
 
     @property
     def logs(self) -> tuple[str, ...]:
@@ -102,7 +105,9 @@ class LogWatch:
 
     def __next__(self) -> LogChange:
         self._check_process()
-        return self._thread.run(self._watch.__anext__())
+        if not self._seen:
+            self._thread.run(self._look())
+        return self._seen.popleft()
 
     def close(self) -> None:
         """Stop watching. Idempotent."""
@@ -119,6 +124,9 @@ class LogWatch:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    async def _look(self) -> None:
+        self._seen.append(await anext(self._watch))
 
     def _check_process(self) -> None:
         if self._thread.pid != os.getpid():

@@ -11,6 +11,7 @@ there by `dlog.append_queue`. A handle may be used by several threads, but not a
 (`UsedAfterFork`).
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -178,6 +179,7 @@ class Log:
         expected_offset: int | None = None,
     ) -> RecordId:
         """Append one record and wait until it can never be lost."""
+        self._check_caller()
         return self.append_async(
             payload, key=key, txid=txid, timestamp_ms=timestamp_ms, expected_offset=expected_offset
         ).result()
@@ -221,6 +223,7 @@ class Log:
         expected_offset: int | None = None,
     ) -> RecordIds:
         """See `dlog.aio.Log.append_many`."""
+        self._check_caller()
         return self.append_many_async(
             payloads,
             keys=keys,
@@ -250,13 +253,13 @@ class Log:
 
     def flush(self) -> None:
         """Return once every append made before is confirmed; raise if one cannot be."""
-        self._check_process()
+        self._check_caller()
         self._queue.settle()
         self._thread.run(self._log.flush())
 
     def roll(self) -> None:
         """Begin a new segment, unless the present one is empty."""
-        self._check_process()
+        self._check_caller()
         self._queue.settle()
         self._thread.run(self._log.roll())
 
@@ -268,7 +271,7 @@ class Log:
         keep_age_s: float | None = None,
     ) -> None:
         """Remove the oldest records; see `dlog.aio.Log.truncate`."""
-        self._check_process()
+        self._check_caller()
         self._queue.settle()
         self._thread.run(
             self._log.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s)
@@ -302,21 +305,29 @@ class Log:
 
     def _begin_to_close(self) -> bool:
         """Refuse further appends; return False if it is closed."""
-        self._check_process()
+        self._check_caller()
         return self._queue.close()
 
     def _check_process(self) -> None:
         if self._thread.generation != forks.generation:
             raise UsedAfterFork(self.name)
 
+    def _check_caller(self) -> None:
+        """As `_check_process`, for calls that wait."""
+        self._check_process()
+        self._thread.check_caller()
+
     async def _close(self, timeout_s: float | None) -> None:
         """Hand over what is queued, as fast as there is room, then close."""
         began = self._thread.loop.time()
-        await self._queue.hand_over(timeout_s)
-        if timeout_s is not None:
-            timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
         try:
+            await self._queue.hand_over(timeout_s)
+            if timeout_s is not None:
+                timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
             await self._log.close(timeout_s=timeout_s)
+        except asyncio.CancelledError:  # the calling thread was interrupted, and will not come back
+            await self._log.abandon()
+            raise
         finally:
             self._queue.give_up()
 

@@ -56,15 +56,22 @@ class LoopThread:
         if self.generation != forks.generation:
             work.close()
             raise UsedAfterFork
-        if self.is_current():
+        try:
+            self.check_caller()
+        except RuntimeError:
             work.close()
-            raise RuntimeError("the synchronous API was called on its own loop; use dlog.aio")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def check_caller(self) -> None:
+        """Raise RuntimeError on this thread, where nobody may wait for what it does."""
+        if self.is_current():
+            raise RuntimeError("the synchronous API was called on its own loop; use dlog.aio")
 
     def is_current(self) -> bool:
         """Return whether the caller runs on this thread."""

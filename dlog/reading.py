@@ -27,6 +27,8 @@ class Reader:
         self._thread = thread
         self._fetched: deque[list[Record]] = deque()
         """Batches that were read; an interrupted call leaves its batch to the next one."""
+        self._fetched_chunks: deque[Chunk | None] = deque()
+        """The same for chunks; None is the end."""
         self._records: Iterator[Record] = iter(())
         self._position = reader.position
 
@@ -63,7 +65,7 @@ class Reader:
     def read_batches(self) -> Iterator[Chunk]:
         """Yield what follows as chunks. Not to be mixed with reading records."""
         chunks = self._reader.read_batches()
-        while (chunk := self._thread.run(_next(chunks))) is not None:
+        while (chunk := self._fetch_chunk(chunks)) is not None:
             self._position = chunk.end
             yield chunk
 
@@ -106,6 +108,15 @@ class Reader:
 
     async def _read(self, timeout_s: float | None) -> None:
         self._fetched.append(await self._reader.read_batch(timeout_s=timeout_s))
+
+    def _fetch_chunk(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
+        self._check_process()
+        if not self._fetched_chunks:
+            self._thread.run(self._read_chunk(chunks))
+        return self._fetched_chunks.popleft()
+
+    async def _read_chunk(self, chunks: AsyncIterator[Chunk]) -> None:
+        self._fetched_chunks.append(await anext(chunks, None))
 
     def _check_process(self) -> None:
         if self._thread.pid != os.getpid():
@@ -246,7 +257,3 @@ class ManyReader:
     def _check_process(self) -> None:
         if self._thread.pid != os.getpid():
             raise UsedAfterFork(", ".join(self._positions))
-
-
-async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
-    return await anext(chunks, None)

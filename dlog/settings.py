@@ -48,7 +48,7 @@ class LogSettings:
     roll_idle_s: float = 0.0
     """Start a new segment when the present one has records, and got none for so long."""
     retention_bytes: int = 0
-    """Trim whole segments while those after them hold more bytes than this."""
+    """Trim whole segments while those after them hold so many bytes, or more."""
     retention_age_s: float = 0.0
     """Trim whole segments whose last record is older."""
     retention_waits_for_consumers: bool = False

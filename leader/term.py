@@ -104,10 +104,11 @@ class Term:
         """Step down and let the next candidate lead. Idempotent.
 
         Takes no longer than `leader.withdrawal.WITHDRAW_S`; if the metadata store is out of
-        reach the node is deleted later, in the background."""
+        reach, or this is cancelled, the node is deleted later, in the background."""
         self._lose("resigned")
-        await asyncio.wait({self._guardian})
+        self._guardian.cancel()  # it may be asking a store that does not answer
         await withdraw(self._store, self._session, self.log, self._candidacy.token)
+        await asyncio.wait({self._guardian})
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,8 +131,6 @@ class Term:
             reason = str(error)
         finally:
             self._lose(reason)
-            if self._lifeline is not None:
-                self._lifeline.close()  # tells who follows, after we stopped believing
         if self.lost_reason != "resigned":
             await withdraw(self._store, self._session, self.log, self._candidacy.token)
 
@@ -173,4 +172,6 @@ class Term:
             return
         self.lost_reason = reason
         self.lost.set()
+        if self._lifeline is not None:
+            self._lifeline.close()  # tells who follows, after we stopped believing
         _log.info("term_over", log=self.log, epoch=self.epoch, reason=reason)

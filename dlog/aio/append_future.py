@@ -11,7 +11,13 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
-from dlog.errors import AppendFailed, AppendOutcomeUnknown, LostOwnership
+from dlog.errors import (
+    AppendFailed,
+    AppendOutcomeUnknown,
+    LogClosed,
+    LogSealed,
+    LostOwnership,
+)
 from dlog.outcome import Outcome
 from dlog.position import RecordId, RecordIds, Span
 from dlog.protocol.packer import Part
@@ -155,7 +161,9 @@ def resolve_many(
 def _partly(parts: Sequence[Part], error: LogError) -> LogError:
     place = parts[0].group.outcome.place
     assert place is not None, "entries are confirmed in order"
-    log = error.log if isinstance(error, AppendFailed | LostOwnership) else ""
+    log = (
+        error.log if isinstance(error, AppendFailed | LogClosed | LogSealed | LostOwnership) else ""
+    )
     return AppendOutcomeUnknown(log, place.offset + parts[0].slot, str(error))
 
 

@@ -91,14 +91,14 @@ async def _try(
             if bound == NO_ENTRY:
                 continue  # nothing was ever acknowledged here
             place = DLSN(segment.number, bound, 0)
-            if not await _confirmed(reader, bound, deadline):
+            if not await until_confirmed(reader, bound, deadline):
                 raise BarrierNotReached(node.log, place, timeout_s)
             return max(end, await _end_of(ledgers, manifest, segment, reader, bound))
     return end
 
 
-async def _confirmed(reader: LedgerTail, bound: int, deadline: float) -> bool:
-    """Wait until the entry *bound* is confirmed, or certain never to be."""
+async def until_confirmed(reader: LedgerTail, bound: int, deadline: float) -> bool:
+    """Wait until the entry *bound* is confirmed, or certain never to be; False: not in time."""
     loop = asyncio.get_running_loop()
     while reader.last_add_confirmed < bound and not reader.closed:
         wait_s = deadline - loop.time()

@@ -72,7 +72,7 @@ class Chunk(NamedTuple):
 class ChunkReader:
     """Reads from *start* to *stop*. Used by one task at a time; close it.
 
-    *patience_s*: raise if there was no progress for so long; None: wait for ever."""
+    *patience_s*: how long a read waits for its first chunk before it raises; None: for ever."""
 
     def __init__(
         self,
@@ -94,9 +94,11 @@ class ChunkReader:
         self._next: protocol.CursorEffect = protocol.ReadManifest()
         self._patience_s = patience_s
         self._wait_s = WAIT_S if wait_s is None else wait_s
-        self._read_bytes_max = min(READ_BYTES_MAX, read_bytes_max or READ_BYTES_MAX)
+        self.read_bytes_max = read_bytes_max or READ_BYTES_MAX
+        """How much one read may bring, besides one entry; never more than `READ_BYTES_MAX`."""
         self._loop = asyncio.get_running_loop()
-        self._progress_at = self._loop.time()
+        self._asked_at = self._progress_at = self._loop.time()
+        """When somebody began to wait for a chunk, and when there was one last."""
         self._failures = 0
         self._tail: LedgerTail | None = None
         self._batches: dict[int, RecordBatch] = {}
@@ -124,6 +126,7 @@ class ChunkReader:
         """Return the next chunks, in order; empty once the stop was reached.
 
         Raises `Trimmed`, `NoSuchLog`, `DamagedLog`, and what is not retryable."""
+        self._asked_at = self._loop.time()
         while True:
             match self._next:
                 case protocol.Finish():
@@ -235,7 +238,7 @@ class ChunkReader:
         entries, self._fetched = self._fetched, ()
         if not entries or entries[0].entry_id != effect.first:
             entries = await tail.read_some(
-                effect.first, bytes_max=self._read_bytes_max, wait_s=self._wait_s
+                effect.first, bytes_max=self._bytes_max(), wait_s=self._wait_s
             )
         if not entries:
             if tail.last_entry is not None and effect.first > tail.last_entry:
@@ -291,7 +294,7 @@ class ChunkReader:
     async def _open_ahead(self, ledger_id: LedgerId) -> _Opened:
         tail = await self._ledgers.open_no_recovery(ledger_id)
         try:
-            return tail, await tail.read_some(0, bytes_max=self._read_bytes_max)
+            return tail, await tail.read_some(0, bytes_max=self._bytes_max())
         except LogError:
             return tail, ()
         except BaseException:
@@ -307,10 +310,13 @@ class ChunkReader:
         if not isinstance(opened, BaseException):
             await opened[0].close()
 
+    def _bytes_max(self) -> int:
+        return min(READ_BYTES_MAX, self.read_bytes_max)
+
     def _impatient(self) -> bool:
         if self._patience_s is None:
             return False
-        return self._loop.time() - self._progress_at > self._patience_s
+        return self._loop.time() - self._asked_at > self._patience_s
 
     def _check_patience(self) -> None:
         if self._impatient():

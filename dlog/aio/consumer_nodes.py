@@ -18,6 +18,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from dlog.aio.cancelling import is_cancelled
 from dlog.aio.manifests import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestNode
 from dlog.errors import ConsumerBusy, NoSuchConsumer, NoSuchLog, TooManyConsumers
 from dlog.manifest import Manifest
@@ -219,6 +220,9 @@ class ConsumerNode:
                         await watch.changed()
                 except TimeoutError:
                     raise ConsumerBusy(self.log, self.name, holder) from None
+                except asyncio.CancelledError:
+                    if is_cancelled():
+                        raise
         finally:
             watch.close()
 

@@ -259,11 +259,15 @@ class Log:
         Nobody can append to it any more (`LogSealed`); readers that follow end after the last
         record. Raises what could not be appended, and `LostOwnership`: then it is not sealed."""
         try:
-            own = self._writer.own_ledgers
-            await self._writer.close()
-            node = self._writer.node
+            writer = self._writer
+            await writer.close()
+            own = writer.own_ledgers  # it may have rolled or healed until it was closed
             await seal(
-                self._ledgers, node, now_ms=now_ms, incarnation=self._writer.incarnation, own=own
+                self._ledgers,
+                writer.node,
+                now_ms=now_ms,
+                incarnation=writer.incarnation,
+                own=own,
             )
         finally:
             await self.close()
@@ -274,7 +278,8 @@ class Log:
         Takes up to *timeout_s* (None: as long as it takes): appends that are not confirmed
         then fail, and this raises `CloseTimedOut`. If only the last segment cannot be sealed in
         time, because the metadata store is away, that is no failure: every record is kept, and
-        the next open seals it."""
+        the next open seals it. If it is cancelled, appends that are not confirmed fail. A second
+        call waits for the first, and raises nothing."""
         try:
             await self._writer.close(timeout_s)
         finally:

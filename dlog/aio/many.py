@@ -38,13 +38,12 @@ class ManyReader:
     If a log fails (`Trimmed`, `NoSuchLog`, ...) every read raises that until the log is taken
     out by `remove`; the others go on from where they were."""
 
-    def __init__(
-        self, ledgers: Ledgers, *, follow: bool, share_bytes: int, owns_ledgers: bool
-    ) -> None:
+    def __init__(self, ledgers: Ledgers, *, follow: bool, sharers: int, owns_ledgers: bool) -> None:
         self._ledgers = ledgers
         self._owns_ledgers = owns_ledgers
         self._follow = follow
-        self._share_bytes = share_bytes
+        self._sharers = sharers
+        """Among how many logs the read-ahead is divided."""
         self._news = asyncio.Event()
         """Set when some reader may have become ready, or the logs changed."""
         self._turns: deque[Reader] = deque()
@@ -66,8 +65,7 @@ class ManyReader:
     ) -> Self:
         """See `dlog.aio.Log.tail_many`."""
         logs = [check_name(name) for name in dict.fromkeys(names)]
-        share = max(READ_AHEAD_BYTES // max(len(logs), 1), SHARE_BYTES_MIN)
-        many = cls(ledgers, follow=follow, share_bytes=share, owns_ledgers=owns_ledgers)
+        many = cls(ledgers, follow=follow, sharers=len(logs), owns_ledgers=owns_ledgers)
         slots = asyncio.Semaphore(OPENING_MAX)
 
         async def add(log: str) -> None:
@@ -123,7 +121,18 @@ class ManyReader:
                 news=self._news,
             )
         )
+        self._share_among(max(self._sharers, len(self._turns)))
         self._news.set()
+
+    @property
+    def _share_bytes(self) -> int:
+        return max(READ_AHEAD_BYTES // max(self._sharers, 1), SHARE_BYTES_MIN)
+
+    def _share_among(self, sharers: int) -> None:
+        if sharers != self._sharers:
+            self._sharers = sharers
+            for reader in self._turns:
+                reader.limit_ahead(self._share_bytes)
 
     def _is_new(self, name: str) -> bool:
         if self._closed:
@@ -141,6 +150,7 @@ class ManyReader:
             self._log, self._records = "", iter(())
         for reader in [each for each in self._turns if each.log == name]:
             self._turns.remove(reader)
+            self._share_among(len(self._turns))
             await reader.close()
         self._news.set()
         return position

@@ -1,18 +1,19 @@
 """From the ways to name a place (`dlog.position.Start`) to an offset."""
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from dlog.aio.barriers import end_now
+from dlog.aio.barriers import END_GRACE_S, end_now, until_confirmed
 from dlog.aio.manifests import ManifestNode
-from dlog.aio.port import Ledgers
+from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.ranges import read_range
-from dlog.aio.segments import find_place, first_offset_of, opened, opened_whole
+from dlog.aio.segments import find_place, first_offset_of, learn_end, opened
 from dlog.aio.tails import RACES_MAX
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
-from dlog.manifest import Manifest, Sealed
+from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
-from dlog.protocol.seek import Entry, ReachedTime, ReachedTxid
+from dlog.protocol.seek import Entry, Found, ReachedTime, ReachedTxid, Wanted
 from dlog.recordbatch import RecordBatch, decode_batch
 from ledger.errors import NoSuchLedger
 
@@ -122,7 +123,8 @@ async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: 
         raise InvalidPosition(log, str(dlsn), "there is no such segment")
     first_offset = await first_offset_of(ledgers, manifest, segment)
     async with opened(ledgers, segment.ledger_id) as reader:
-        found = await find_place(reader, Entry(dlsn.entry))
+        await _learn_whole(ledgers, manifest, segment, reader)
+        found, _ = await _find(reader, Entry(dlsn.entry))
     return first_offset + found.base_index + dlsn.slot
 
 
@@ -131,25 +133,49 @@ async def _offset_of(
 ) -> int:
     """Return the offset of the first record that reached *wanted*, or the end.
 
-    That is where the log ended when it was searched: what was appended since may have reached
-    *wanted*, and is neither to be skipped nor to be trimmed."""
-    end = max(manifest.sealed_end, manifest.trim_offset)
+    The end is where the search ended: what is appended meanwhile may have reached it."""
+    end = manifest.sealed_end
     for segment in manifest.segments:
         if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
             continue
-        async with opened_whole(ledgers, manifest, segment) as reader:
-            found = await find_place(reader, wanted)
-            if found.entry > reader.last_add_confirmed:
-                batch = None
-            else:
+        async with opened(ledgers, segment.ledger_id) as reader:
+            is_whole = await _learn_whole(ledgers, manifest, segment, reader)
+            found, is_there = await _find(reader, wanted)
+            batch: RecordBatch | None = None
+            if is_there:
                 batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
-        if batch is None and not found.base_index:
-            continue  # it is empty, so all before it was searched to its end of then
         offset = await first_offset_of(ledgers, manifest, segment) + found.base_index
         if batch is not None:
             return max(offset + _slot_of(batch, wanted), manifest.trim_offset)
-        end = max(end, offset)
-    return end
+        if segment.sealed is None:
+            end = offset
+        if not is_whole:
+            break  # records of the next one come after others of this that were not looked at
+    return max(end, manifest.trim_offset)
+
+
+async def _learn_whole(
+    ledgers: Ledgers, manifest: Manifest, segment: Segment, reader: LedgerTail
+) -> bool:
+    """Return whether all that *segment* will ever hold can be read from now on."""
+    later = manifest.after(segment.number)
+    if reader.closed or later is None:
+        return reader.closed
+    return await learn_end(ledgers, reader, later.ledger_id) is not None
+
+
+async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[Found, bool]:
+    """Return the first entry at or past *wanted*, and True; or the end, and False.
+
+    What bookies tell to be confirmed may lag behind acknowledgements. So before it is said
+    that there is no such entry, what they hold is waited for, as by `end_now`."""
+    last = await reader.read_last_add_confirmed()
+    found = await find_place(reader, wanted, last)
+    if found.entry > last and (bound := await reader.read_last_stored()) > last:
+        await until_confirmed(reader, bound, asyncio.get_running_loop().time() + END_GRACE_S)
+        last = reader.last_add_confirmed
+        found = await find_place(reader, wanted, last)
+    return found, found.entry <= last
 
 
 def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:

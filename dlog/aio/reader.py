@@ -103,6 +103,12 @@ class Reader:
         chunk = self._chunk
         return self._ready.is_set() or (chunk is not None and self._position < chunk.end)
 
+    def limit_ahead(self, size_bytes: int) -> None:
+        """Hold no more than that beyond what was read from now on, besides one entry."""
+        self._ahead_bytes_max = self._source.read_bytes_max = size_bytes
+        if self._ahead_bytes < size_bytes:
+            self._room.set()
+
     def __aiter__(self) -> Self:
         return self
 

@@ -45,13 +45,17 @@ async def rename(
     store = ledgers.store
     await finish_drop(ledgers, new)
     incarnation: str | None = None
+    trouble: MetadataUnavailable | None = None
     conflicts = lost = 0
     while True:
         found = await _found(node, incarnation)
         if found is None:
-            if incarnation is None or await newest_name(store, incarnation) is None:
-                raise NoSuchLog(node.log)
-            return  # by an attempt whose reply was lost
+            name = None if incarnation is None else await newest_name(store, incarnation)
+            if name == new.log:
+                return  # by an attempt whose reply was lost
+            if name is not None and trouble is not None:
+                raise trouble  # nobody can tell whether it had the new name for a while
+            raise NoSuchLog(node.log)
         manifest, version = found
         check_living(manifest, node.log)
         incarnation = manifest.incarnation
@@ -65,7 +69,8 @@ async def rename(
             conflicts += 1
             if conflicts == CONFLICTS_MAX:
                 raise
-        except MetadataUnavailable:
+        except MetadataUnavailable as error:
+            trouble = error
             lost += 1
             if lost == LOST_REPLIES_MAX:
                 raise

@@ -67,7 +67,7 @@ class Roller:
         )
         self._next: LedgerAppender | None = None
         self._previous: LedgerAppender | None = None
-        self._previous_txid = NO_TXID
+        self.previous_txid = NO_TXID
         """Last txid of the log when the previous ledger was switched from."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._error: LogError | None = None
@@ -121,7 +121,7 @@ class Roller:
             case protocol.Switch():
                 assert self._next is not None
                 txid = self._writer.last_txid
-                self._previous_txid = NO_TXID if txid is None else txid
+                self.previous_txid = NO_TXID if txid is None else txid
                 self._previous = self._writer.switch(self._next, effect.segment)
                 self._next = None
             case protocol.Rolled():
@@ -188,7 +188,7 @@ class Roller:
             self._ledgers,
             self._node.log,
             self._previous.ledger_id,
-            last_txid=self._previous_txid,
+            last_txid=self.previous_txid,
             created_ms=self._now_ms(),
         )
         return protocol.LedgerClosed(sealed)

@@ -38,9 +38,13 @@ async def header_of(reader: LedgerTail, entry: int) -> BatchHeader:
     return parse_header((await reader.read(entry, entry))[0].payload)
 
 
-async def find_place(reader: LedgerTail, wanted: Wanted) -> Found:
-    """Return the first entry at or past *wanted*, or the place after the last confirmed."""
-    seek = Seek(wanted, await reader.read_last_add_confirmed())
+async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None) -> Found:
+    """Return the first entry at or past *wanted*, or the place after *last*.
+
+    *last* must be confirmed; None: the last confirmed, as bookies tell it now."""
+    if last is None:
+        last = await reader.read_last_add_confirmed()
+    seek = Seek(wanted, last)
     while (entry := seek.probe()) is not None:
         if isinstance(wanted, ReachedTime):
             batch = decode_batch((await reader.read(entry, entry))[0].payload)

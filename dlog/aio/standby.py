@@ -19,30 +19,27 @@ Invariants:
 """
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog.aio.cancelling import is_cancelled
 from dlog.aio.connecting import connect
 from dlog.aio.creating import ensure_log
+from dlog.aio.following import Apply, Following
 from dlog.aio.log import Log
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.reader import Reader
 from dlog.config import load
-from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NoSuchLog, NotPromoted
+from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted
 from dlog.names import check_name
-from dlog.position import Record, Start
+from dlog.position import Start
 from dlog.settings import LogSettings
 from leader import NotElected, Term, campaign
 from leader.term import LEASE_S
 from ledger.errors import LogError
 from ledger.log_events import get_logger
-
-Apply = Callable[[list[Record]], Awaitable[None] | None]
-"""Takes the next records into the state; a function or a coroutine function."""
 
 _log = get_logger(__name__)
 
@@ -67,15 +64,10 @@ class Standby:
         """Set when leadership was won and then lost: stop serving at once, close, begin anew."""
         self.lost_reason = ""
         self._ledgers, self._owns_ledgers = ledgers, owns_ledgers
-        self._apply = apply
-        self._incarnation = incarnation
-        """The life of the log that the state is made of."""
         self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
-        self._position = reader.position
-        self._end: int | None = None
-        """Where following ends: the end of the log that was opened for writing."""
-        self._following = self._follow_from(reader)
+        self._following = Following(ledgers, reader, apply, incarnation=incarnation)
         self._promoting: asyncio.Task[Log] | None = None
+        self._resigning: asyncio.Task[None] | None = None
         self._term: Term | None = None
         self._log: Log | None = None
         self._guarding: asyncio.Task[None] | None = None
@@ -134,7 +126,7 @@ class Standby:
     @property
     def position(self) -> int:
         """Offset after the last record that was applied here; not counting own appends."""
-        return self._position
+        return self._following.position
 
     @property
     def is_leader(self) -> bool:
@@ -161,25 +153,26 @@ class Standby:
         goes half way, another election follows. *timeout_s* bounds the wait to be elected;
         None waits for ever. A promotion that failed or was cancelled can be tried again.
 
-        Raises `NotElected` in time; `AlreadyPromoted` while this leads or is being promoted,
+        Raises `NotElected` in time; `AlreadyPromoted` while this leads, is promoted or resigns,
         `LostOwnership` once it led and `lost` tells that this is over, `LogClosed`; what ended
         the following (`Trimmed`: begin anew from a newer snapshot; what *apply* raised); and as
         `Log.open`."""
         if self._closing is not None:
             raise LogClosed(self.name)
-        if self._promoting is not None:
+        if self._promoting is not None or self._resigning is not None or self.is_leader:
             raise AlreadyPromoted(self.name)
         if self._log is not None and self._term is not None:
-            if self.is_leader:
-                raise AlreadyPromoted(self.name)
             self._lose(_why_lost(self._log, self._term))  # the guard has not come to it yet
+        if self.lost.is_set():
             raise LostOwnership(self.name, f"{self.lost_reason}; close this standby, open another")
         self._promoting = asyncio.create_task(self._promote(timeout_s), name="promotion")
         try:
             return await self._promoting
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closing is not None and task is not None and not task.cancelling():
+            if _succeeded(self._promoting):  # at the last moment, and nobody gets the log
+                with suppress(LogError):
+                    await self.resign()
+            if self._closing is not None and not is_cancelled():
                 raise LogClosed(self.name) from None
             raise
         finally:
@@ -190,17 +183,15 @@ class Standby:
 
         Then this is a standby again, from the end of its log on: the application has applied
         all it appended. Raises `NotPromoted`, and what could not be appended; leadership is
-        given up in any case."""
+        given up in any case. After an error, or if it is cancelled, this is `lost`."""
         log, term = self._log, self._term
         if log is None or term is None:
             raise NotPromoted(self.name)
+        self._resigning = asyncio.create_task(self._resign(log, term), name="resignation")
         try:
-            await self._step_down(log, term)
-        except LogError as error:
-            self._lose(str(error))
-            raise
-        self._position, self._end = log.last_offset + 1, None
-        await self._follow_again()
+            await self._resigning
+        finally:
+            self._resigning = None
 
     async def close(self) -> None:
         """End following, or leading as `resign` does, and free everything. Idempotent.
@@ -226,44 +217,12 @@ class Standby:
         with suppress(LogError):  # the error on its way says more
             await self.close()
 
-    # Following.
-
-    def _follow_from(self, reader: Reader) -> asyncio.Task[None]:
-        return asyncio.create_task(self._follow(reader), name=f"standby of {self.name}")
-
-    def _check_life(self, incarnation: str | None) -> None:
-        """Raise `NoSuchLog` if that is not the life of the log that the state was made of."""
-        if incarnation != self._incarnation:
-            raise NoSuchLog(self.name, "it was deleted, and another one has its name")
-
-    async def _follow(self, reader: Reader) -> None:
-        async with reader:
-            while self._end is None or self._position < self._end:
-                batch = await reader.read_batch()
-                if not batch:
-                    return  # the log was sealed for good
-                self._check_life(reader.incarnation)
-                applied = self._apply(batch)
-                if inspect.isawaitable(applied):
-                    await applied
-                self._position = reader.position
-
-    async def _follow_again(self) -> None:
-        """Go on with following, unless it goes on or has failed."""
-        following = self._following
-        if following.done() and (following.cancelled() or following.exception() is None):
-            reader = await Log.tail(self.name, start=self._position, client=self._ledgers)
-            self._following = self._follow_from(reader)
-
-    async def _stop_following(self) -> None:
-        self._following.cancel()
-        await asyncio.wait({self._following})
-
     # Leading.
 
     async def _promote(self, timeout_s: float | None) -> Log:
         clock = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else clock() + timeout_s
+        await self._following.go_on()
         while True:
             left_s = None if deadline is None else max(0.0, deadline - clock())
             term = await self._elected(timeout_s, left_s)
@@ -287,9 +246,10 @@ class Standby:
             )
         )
         try:
-            await asyncio.wait({standing, self._following}, return_when=asyncio.FIRST_COMPLETED)
-            if self._following.done():
-                self._following.result()
+            await asyncio.wait(
+                {standing, self._following.task}, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._following.check()
             return await asyncio.shield(standing)
         except BaseException as error:
             standing.cancel()
@@ -304,16 +264,16 @@ class Standby:
         log: Log | None = None
         try:
             log = await Log.open(self.name, term=term, create=False, client=self._ledgers)
-            self._check_life(log.writer.incarnation)
+            self._following.check_life(log.writer.incarnation)
             await self._catch_up(term, log)
-            await self._stop_following()
+            await self._following.stop()
         except BaseException as error:
-            self._end = None
+            self._following.end = None
             lost = _term_over(term)
             if log is not None:
                 await log.abandon()
             await term.resign()
-            await self._follow_again()
+            await self._following.go_on()
             if isinstance(error, LostOwnership) and lost:
                 raise LostOwnership(self.name, lost) from error
             raise
@@ -323,12 +283,13 @@ class Standby:
 
     async def _catch_up(self, term: Term, log: Log) -> None:
         """Apply everything below the end of *log*, for as long as we lead."""
-        self._end = log.last_offset + 1
-        if self._position >= self._end and not self._following.done():
+        following, end = self._following, log.last_offset + 1
+        following.end = end
+        if following.position >= end and not following.task.done():
             return
-        await _first({self._following}, term.lost, log.lost)
-        if self._following.done():
-            self._following.result()
+        await _first({following.task}, term.lost, log.lost)
+        if following.task.done():
+            following.check()
         elif term.lost.is_set():
             raise LostOwnership(self.name, _term_over(term))
         else:
@@ -351,6 +312,15 @@ class Standby:
             self.lost.set()
             _log.warning("leadership_lost", log=self.name, reason=reason)
 
+    async def _resign(self, log: Log, term: Term) -> None:
+        try:
+            await self._step_down(log, term)
+        except BaseException as error:  # what was pending may or may not be in the log
+            self._lose(str(error) or "resigning was cancelled")
+            raise
+        self._following.position, self._following.end = log.last_offset + 1, None
+        await self._following.go_on()
+
     async def _step_down(self, log: Log, term: Term) -> None:
         self._log = self._term = None  # whoever asks is told not to serve
         try:
@@ -366,7 +336,9 @@ class Standby:
         if self._promoting is not None:
             self._promoting.cancel()
             await asyncio.wait({self._promoting})
-        await self._stop_following()
+        if self._resigning is not None:
+            await asyncio.wait({self._resigning})
+        await self._following.stop()
         try:
             if self._log is not None and self._term is not None:
                 await self._step_down(self._log, self._term)
@@ -385,6 +357,10 @@ def _term_over(term: Term) -> str:
 
 def _why_lost(log: Log, term: Term) -> str:
     return _term_over(term) or str(log.writer.error)
+
+
+def _succeeded(task: asyncio.Task[Log]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _first(tasks: set[asyncio.Task[None]], *events: asyncio.Event) -> None:

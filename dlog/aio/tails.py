@@ -6,10 +6,12 @@ records that makes. A later open segment counts only if the end of the one befor
 it is CLOSED, or its writer went on in the later one (`protocol.cursor` tells why that is enough).
 """
 
-from contextlib import suppress
+import asyncio
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from dlog.aio.cancelling import is_cancelled
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.segments import header_of, learn_end
@@ -70,10 +72,12 @@ class TailTracker:
         before = self._last
         tail = await self._locate()
         if wait_s > 0 and before is not None and before.next_offset == tail.next_offset:
-            newest = list(self._open.values())[-1:]
-            for each in newest:
-                next_entry = each.entry + 1
-                await each.reader.read_some(next_entry, last=next_entry, wait_s=wait_s)
+            newest = next(reversed(self._open.values()), None)
+            if newest is None or newest.reader.closed:
+                await self._until_changed(tail, wait_s)
+            else:
+                next_entry = newest.entry + 1
+                await newest.reader.read_some(next_entry, last=next_entry, wait_s=wait_s)
             tail = await self._locate()
         return tail
 
@@ -81,6 +85,21 @@ class TailTracker:
         for each in self._open.values():
             await each.reader.close()
         self._open.clear()
+
+    async def _until_changed(self, seen: LogTail, wait_s: float) -> None:
+        """Wait for another segment: nothing is added to those there are."""
+        with closing(self._node.watch()) as watch:
+            manifest, _ = await self._node.read()
+            if manifest.segments != seen.segments:
+                return
+            try:
+                async with asyncio.timeout(wait_s):
+                    await watch.changed()
+            except TimeoutError:
+                return
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
 
     async def _locate(self) -> LogTail:
         for race in range(1, RACES_MAX + 1):

@@ -5,6 +5,7 @@ from collections import deque
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
+from dlog.aio.cancelling import is_cancelled
 from dlog.aio.port import Ledgers
 from dlog.names import LOGS_PATH, name_of
 from ledger.errors import HandleClosed, LogError, NoSuchNode
@@ -101,7 +102,7 @@ class LogWatch:
         try:
             await self._watch.changed()
         except asyncio.CancelledError:
-            if not self._closed:
+            if is_cancelled() and not self._closed:
                 raise
         self._fresh = False
 

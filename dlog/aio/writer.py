@@ -35,7 +35,7 @@ from dlog.errors import (
     NoSuchLog,
 )
 from dlog.protocol.edits import seal_segment, trim
-from ledger.errors import CallerError, LedgerFenced, LogError, NoSuchLedger
+from ledger.errors import CallerError, LedgerFenced, LogError, NoSuchLedger, WriterFailed
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 
@@ -75,6 +75,8 @@ class LogWriter(AppendPath):
         self._healed_offset = -1
         """What was confirmed when the last healing ended: one without progress is the last."""
         self._leaving: asyncio.Task[None] | None = None
+        self._let_go = asyncio.Event()
+        """Set when `close` or `abandon` has ended."""
         self._roller = Roller(ledgers, node, self, manifest, opened.segment, now_ms=now_ms)
 
     @property
@@ -116,8 +118,12 @@ class LogWriter(AppendPath):
         await delete_listed(self._ledgers, self._node, manifest)
 
     async def close(self, timeout_s: float | None = CLOSE_S) -> None:
-        """Confirm what is pending, then close the segment. Raises what failed."""
+        """Confirm what is pending, then close the segment. Raises what failed.
+
+        If it is cancelled, what is not confirmed by then fails. A second call waits for the
+        first."""
         if self._closing:
+            await self._let_go.wait()
             return
         self._closing = True
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
@@ -133,21 +139,30 @@ class LogWriter(AppendPath):
                 error = CloseTimedOut(self.log, pending, timeout_s)
                 self.lose(error)
                 raise error from None
+        except asyncio.CancelledError:
+            self.lose(LogClosed(self.log))
+            raise
         finally:
             self._roller.stop(LogClosed(self.log))
-            if self.error is None and self._healing is None:
-                await self._close_ledgers(deadline)
-            else:
-                await self.abandon()
+            try:
+                if self.error is None and self._healing is None:
+                    await self._close_ledgers(deadline)
+                else:
+                    await self.abandon()
+            finally:
+                self._let_go.set()
 
     async def abandon(self) -> None:
         """Let go without closing anything; the next open recovers the log."""
         self._closing = True
         self.lose(LogClosed(self.log))
-        if self._leaving is not None:
-            await self._leaving
-        if self._healing is not None:
-            await asyncio.wait((self._healing,))
+        try:
+            if self._leaving is not None:
+                await self._leaving
+            if self._healing is not None:
+                await asyncio.wait((self._healing,))
+        finally:
+            self._let_go.set()
 
     # What the roller needs.
 
@@ -201,8 +216,8 @@ class LogWriter(AppendPath):
         _log.warning("writer_heals", log=self.log, epoch=self.epoch, error=str(error))
         rolls = self._roller.leave()
         own = (self._ledger, *self._roller.unsealed)
-        await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
         try:
+            await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
             opened = await heal(
                 self._ledgers,
                 self._node,
@@ -215,12 +230,21 @@ class LogWriter(AppendPath):
             )
             self._healed(opened)
         except LogError as verdict:
-            self._healed_offset = self._next_offset
-            self._healing = None
-            self.lose(verdict)
-        for future in rolls:
-            if not future.done():
-                done(future) if self.error is None else future.set_exception(self.error)
+            self._not_healed(verdict)
+        except Exception as bug:  # noqa: BLE001 - what nobody foresaw must not leave callers waiting
+            self._not_healed(WriterFailed(self._ledger.ledger_id, repr(bug)))
+        finally:
+            healed = self._healing is None and self.error is None
+            for future in rolls:
+                if healed:
+                    done(future)
+                elif not future.done():
+                    future.set_exception(self.error or LogClosed(self.log))
+
+    def _not_healed(self, verdict: LogError) -> None:
+        self._healed_offset = self._next_offset
+        self._healing = None
+        self.lose(verdict)
 
     def _healed(self, opened: OpenedLog) -> None:
         """Settle what was in flight by what the log holds; go on in the new segment."""
@@ -247,25 +271,36 @@ class LogWriter(AppendPath):
         """Close and seal; what fails here is done by the next open, so it only is told."""
         before, after = self._roller.unsealed
         segment = self._segment
-        own = [(segment - 1, before), (segment, self._ledger), (segment + 1, after)]
+        txid, txid_before = self._confirmed_txid, self._roller.previous_txid
+        own = [
+            (segment - 1, before, txid_before),
+            (segment, self._ledger, txid),
+            (segment + 1, after, txid),
+        ]
         self.error = LogClosed(self.log)
         try:
             async with asyncio.timeout_at(deadline):
-                for number, ledger in own:
+                for number, ledger, last_txid in own:
                     if ledger is not None:
-                        await self._close_ledger(number, ledger, closes=ledger is not before)
+                        await self._close_ledger(
+                            number, ledger, last_txid, closes=ledger is not before
+                        )
         except (LogError, TimeoutError) as error:
             _log.warning("close_incomplete", log=self.log, error=str(error))
-            await asyncio.gather(*(ledger.abandon() for _, ledger in own if ledger is not None))
+        finally:  # those that are closed have nothing to let go of
+            ledgers = (ledger for _, ledger, _ in own if ledger is not None)
+            await asyncio.gather(*(ledger.abandon() for ledger in ledgers))
 
-    async def _close_ledger(self, number: int, ledger: LedgerAppender, *, closes: bool) -> None:
+    async def _close_ledger(
+        self, number: int, ledger: LedgerAppender, last_txid: int, *, closes: bool
+    ) -> None:
         if closes:
             await ledger.close()
         sealed = await seal_of(
             self._ledgers,
             self.log,
             ledger.ledger_id,
-            last_txid=self._confirmed_txid,
+            last_txid=last_txid,
             created_ms=self._now_ms(),
         )
         await self._node.edit(

@@ -29,7 +29,7 @@ from dlog.errors import (
 from dlog.manifest import Manifest
 from dlog.namespace import create_log, delete_log, list_logs
 from dlog.protocol.consuming import ConsumerState
-from ledger.errors import DamagedMetadata, MetadataUnavailable
+from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import CheckOp
 from tests.dlog.asynchronous import asynchronous
@@ -320,3 +320,21 @@ async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None
     second = await Log.consumer("view", "log", client=client, exclusive=True, wait_s=PATIENCE_S)
     await second.close()
     await log.close()
+
+
+@asynchronous
+async def test_who_waits_for_a_consumer_while_the_client_is_closed_is_told_so() -> None:
+    cluster = FakeCluster()
+    first = cluster.client(MemoryStore("memory://busy", "busy"))
+    second = cluster.client(MemoryStore("memory://busy", "busy"))
+    await create_log("log", client=first)
+    holder = await Log.consumer("c", "log", client=first, exclusive=True)
+    waiting = asyncio.ensure_future(
+        Log.consumer("c", "log", client=second, exclusive=True, wait_s=PATIENCE_S)
+    )
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await second.store.close()
+    with pytest.raises(HandleClosed):
+        await waiting
+    await holder.close()

@@ -301,11 +301,11 @@ async def test_leadership_lost_while_catching_up_is_won_again_and_nothing_applie
         node.gate.clear()
         standby = await Standby.open(LOG, node.apply, client=client)
         promoting = asyncio.create_task(standby.promote())
-        await until(lambda: standby._end == 100)
+        await until(lambda: standby._following.end == 100)
         store = client.store
         nodes = await store.children(leaders_path(LOG))
         await store.delete(f"{leaders_path(LOG)}/{nodes[0]}")
-        await until(lambda: standby._end is None)
+        await until(lambda: standby._following.end is None)
         node.gate.set()
         await promoting
         assert node.values == numbered(0, 100)
@@ -338,7 +338,7 @@ async def test_a_promotion_that_fails_after_its_election_lets_others_lead() -> N
         async with await Log.open(LOG, uri=cluster.uri) as log:
             await log.append(b"poison")
         promoting = asyncio.create_task(a.standby.promote())
-        await until(lambda: a.standby._end == 1)
+        await until(lambda: a.standby._following.end == 1)
         a.error = KeyError("poison")
         a.gate.set()
         with pytest.raises(KeyError, match="poison"):

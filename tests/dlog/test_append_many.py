@@ -134,6 +134,25 @@ async def test_many_that_are_in_flight_when_the_writer_ends_have_an_unknown_outc
 
 
 @asynchronous
+async def test_many_of_which_the_first_were_kept_have_an_unknown_outcome_that_names_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.protocol.packer.SENT_BYTES_MAX", 1)
+    cluster = FakeCluster()
+    log = await Log.open("log", client=cluster.client())
+    cluster.hold()
+    many = log.append_many_async([b"x" * 400_000] * 2)
+    await asyncio.sleep(0)
+    log.writer.hold(lambda: None)  # as a roll that never switches
+    cluster.release()
+    await asyncio.sleep(0)
+    assert log.last_offset == 0
+    await log.abandon()
+    with pytest.raises(AppendOutcomeUnknown, match="log 'log': the record sent for offset 0"):
+        await many
+
+
+@asynchronous
 async def test_many_are_refused_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_path, "PENDING_BYTES_MAX", 1000)
     cluster = FakeCluster()

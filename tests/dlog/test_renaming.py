@@ -236,6 +236,29 @@ async def test_a_writer_of_a_renamed_and_deleted_log_has_lost_it() -> None:
 
 
 @asynchronous
+async def test_who_loses_to_another_rename_of_the_same_log_is_told_so() -> None:
+    cluster = FakeCluster()
+    client = cluster.client(MemoryStore("memory://renames", "renames"))
+    await create_log("a", client=client)
+    moved = False
+
+    class Beaten(FaultyStore):
+        """Another process renames the log just before the first transaction."""
+
+        async def multi(self, ops: Sequence[Op]) -> None:
+            nonlocal moved
+            if not moved:
+                moved = True
+                await rename_log("a", "b", client=client)
+            await super().multi(ops)
+
+    store = Beaten(MemoryStore("memory://renames", "renames"))
+    with pytest.raises(NoSuchLog):
+        await rename_log("a", "c", client=cluster.client(store))
+    assert await list_logs(client=client) == ["b"]
+
+
+@asynchronous
 async def test_of_two_renames_at_once_one_wins() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)

@@ -1,7 +1,9 @@
 """The synchronous facade, on ledgers in memory that live on its loop thread."""
 
+import asyncio
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import chain, count
 
@@ -26,6 +28,7 @@ from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import PATIENCE_S
 
 _numbers = count()
 
@@ -229,6 +232,37 @@ def test_calling_it_on_its_own_loop_is_an_error_not_a_deadlock(cluster: FakeClus
 
     with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
         LoopThread.get().run(inside())
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.append(b"b"),
+        lambda log: log.append_many([b"b"]),
+        Log.flush,
+        Log.roll,
+        lambda log: log.truncate(before=0),
+        Log.seal,
+        Log.close,
+    ],
+    ids=["append", "append_many", "flush", "roll", "truncate", "seal", "close"],
+)
+def test_a_call_that_waits_is_no_deadlock_in_a_futures_callback_while_appends_are_pending(
+    cluster: FakeCluster, call: Callable[[Log], object]
+) -> None:
+    log = Log.open("log")
+    cluster.hold()
+    future = log.append_async(b"a")
+
+    async def inside() -> None:
+        call(log)
+
+    with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
+        asyncio.run_coroutine_threadsafe(inside(), LoopThread.get().loop).result(PATIENCE_S)
+    LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+    assert future.result().offset == 0
+    assert log.append(b"c").offset == 1, "the call did nothing"
     log.close()
 
 

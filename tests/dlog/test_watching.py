@@ -96,3 +96,15 @@ async def test_a_watch_that_was_closed_says_so() -> None:
         await waiting
     with pytest.raises(HandleClosed):
         await anext(watch)
+
+
+@asynchronous
+async def test_who_watches_with_a_client_that_is_closed_is_told_and_not_cancelled() -> None:
+    client = FakeCluster().client()
+    async with await watch_logs(client=client) as watch:
+        waiting = asyncio.ensure_future(anext(watch))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await client.store.close()
+        with pytest.raises(HandleClosed):
+            await waiting

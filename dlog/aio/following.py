@@ -1,0 +1,94 @@
+"""Applies a log to an application's state, batch after batch, as long as that is wanted.
+
+Invariants:
+    each record from the start on is applied once, in order, whatever ends the following meanwhile
+    nothing is applied of another life of the log than the state is made of
+    what failed is never begun again: a batch may have been applied in part
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dlog.aio import reading
+from dlog.aio.port import Ledgers
+from dlog.aio.reader import Reader
+from dlog.errors import NoSuchLog
+from dlog.position import Record
+from ledger.errors import LogError
+from ledger.log_events import get_logger
+
+Apply = Callable[[list[Record]], Awaitable[None] | None]
+"""Takes the next records into the state; a function or a coroutine function."""
+
+BACKOFF_S: Final = 0.05
+BACKOFF_S_MAX: Final = 5.0
+
+_log = get_logger(__name__)
+
+
+class Following:
+    """Begins at once, with *reader*. Requires `stop` in the end."""
+
+    def __init__(self, ledgers: Ledgers, reader: Reader, apply: Apply, *, incarnation: str) -> None:
+        self.log = reader.log
+        self.position = reader.position
+        """Offset after the last record that was applied, or need not be."""
+        self.end: int | None = None
+        """Where it ends by itself; None: never."""
+        self._ledgers = ledgers
+        self._apply = apply
+        self._incarnation = incarnation
+        """The life of the log that the state is made of."""
+        self.task = asyncio.create_task(self._follow(reader), name=f"standby of {self.log}")
+
+    def check_life(self, incarnation: str | None) -> None:
+        """Raise `NoSuchLog` if that is not the life of the log that the state was made of."""
+        if incarnation != self._incarnation:
+            raise NoSuchLog(self.log, "it was deleted, and another one has its name")
+
+    def check(self) -> None:
+        """Raise what ended it, if that was an error."""
+        if self.task.done():
+            self.task.result()
+
+    async def go_on(self) -> None:
+        """Go on at `position`, unless it goes on or has failed."""
+        task = self.task
+        if task.cancelling():
+            await asyncio.wait({task})
+        if task.done() and (task.cancelled() or task.exception() is None):
+            self.task = asyncio.create_task(self._again(), name=f"standby of {self.log}")
+
+    async def stop(self) -> None:
+        """End it; nothing is applied any more when this returns."""
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    async def _again(self) -> None:
+        backoff_s = BACKOFF_S
+        while True:
+            try:
+                reader = await reading.tail(self.log, start=self.position, client=self._ledgers)
+            except LogError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("following_postponed", log=self.log, error=str(error))
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+            else:
+                await self._follow(reader)
+                return
+
+    async def _follow(self, reader: Reader) -> None:
+        async with reader:
+            while self.end is None or self.position < self.end:
+                batch = await reader.read_batch()
+                if not batch:
+                    return  # the log was sealed for good
+                self.check_life(reader.incarnation)
+                applied = self._apply(batch)
+                if inspect.isawaitable(applied):
+                    await applied
+                self.position = reader.position
