@@ -153,10 +153,10 @@ class SimBookie:
         self._open()
         self._cluster.metadata.register(self.host)
         self.plan_checkpoint()
-        if self.host.life == 0:
-            return
-        self._check_promises()
-        self._cluster.scheduler.mark("bookie_restarted")
+        if self.host.life > 0:
+            self._check_promises()
+            self._cluster.scheduler.mark("bookie_restarted")
+        self._disk_was_replaced = False  # it had promised nothing: this is its disk from now on
         if any(path.endswith(FILE_SUFFIX) for path in self.disk.torn):
             self._cluster.scheduler.mark("torn_journal_replayed")
 
