@@ -374,7 +374,8 @@ class SimBookie:
         self._committing = False
         before = self.storage._journals.positions()[0]
         self.core.committed(self.storage.commit())
-        self._proven = before
+        if self.storage._journals.positions()[0] != before:  # else it only looked for space
+            self._proven = before
         self._cluster.scheduler.mark("journal_committed")
         durable = self.core.durable
         waiting, self._until_durable = self._until_durable, deque()
