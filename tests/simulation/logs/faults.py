@@ -10,8 +10,8 @@ from tests.simulation.logs.world import World
 from tests.simulation.profile import Profile
 
 PAUSE_S_MAX: Final = 8.0
-PAUSE_AT_CLOSE: Final = 0.2
-"""How probably a leader that is paused at times is at a call while it closes its log."""
+PAUSE_BETWEEN: Final = 0.2
+"""How probably a leader that is paused at times is at a call while it closes its log, or rolls."""
 PAUSE_AGAIN_CALLS: Final = 60
 """Who was paused once is again, after so many calls at most."""
 
@@ -38,22 +38,22 @@ class Doom:
         at_call: int,
         *,
         opening: Callable[[], bool],
-        closing: Callable[[], bool],
+        between: Callable[[], bool],
         on_crash: Callable[[Process], None],
     ) -> None:
         self._process = process
         self._fate = fate
         self._at_call = at_call
         self._opening = opening
-        self._closing = closing
+        self._between = between
         self._on_crash = on_crash
 
     def __call__(self, what: str) -> None:
         process = self._process
         scheduler = process.world.scheduler
         due = process.calls == self._at_call
-        if self._fate == "pauses" and self._closing():
-            due |= scheduler.chance(PAUSE_AT_CLOSE)
+        if self._fate == "pauses" and self._between():
+            due |= scheduler.chance(PAUSE_BETWEEN)
         if not due or self._fate == "lives":
             return
         strike = partial(self._strike, process.host.life)

@@ -88,18 +88,26 @@ def draw(random: Random) -> LogProfile:
 
 
 def _made_anew(profile: LogProfile, random: Random) -> LogProfile:
-    """One log, deleted and made again all the time, and processes that sleep meanwhile."""
+    """One log, deleted and made again all the time, and processes that sleep meanwhile.
+
+    In most they roll by lot: a step of a roll that slept may then fit the log made anew, whose
+    segments have the same numbers."""
+    settings = profile.settings
+    if random.random() < 0.7:
+        settings = replace(settings, roll_records=0, roll_bytes=0, roll_age_s=0.0)
     calm = replace(profile.floor.weather, loss=0.0, slow=0.0, slow_link=0.0)
     return replace(
         profile,
-        floor=replace(profile.floor, weather=calm, faults=random.randrange(3)),
+        floor=replace(profile.floor, weather=calm, faults=random.randrange(5), resets=True),
         logs=1,
+        settings=settings,
         candidates=random.choice((2, 3)),
-        bursts=(0, 1, 3),
+        bursts=random.choice(((0, 1, 3), (10,))),
         thinks_s=random.choice(((0.0, 0.1), (0.0, 0.5))),
         pauses_s=(0.0, 0.01, 0.1),
+        rolls=random.choice((0.1, 0.4)),
         truncates=random.choice((0.0, 0.1, 0.3)),
-        deletes=random.randrange(3, 9),
+        deletes=random.randrange(3, 16),
         renames=random.choice((0, 0, 5)),
         seals=random.choice((0, 0, 1)),
         fates=("pauses", "pauses", "sleeps", "crashes"),

@@ -133,7 +133,7 @@ class LogSimulation:
             fate,
             at_call,
             opening=lambda: leader.opening,
-            closing=lambda: leader.closing,
+            between=lambda: leader.closing or leader.rolling,
             on_crash=partial(self._replace, name),
         )
         process.run(leader.run())
@@ -207,7 +207,7 @@ class LogSimulation:
             self._random.choice(fates),
             1 + self._random.randrange(calls_max),
             opening=lambda: False,
-            closing=lambda: False,
+            between=lambda: False,
             on_crash=lambda _: None,
         )
 

@@ -31,6 +31,7 @@ class Leader:
         self.stopping = False
         self.opening = False
         self.closing = False
+        self.rolling = False
         self._profile = profile
         self._random = process.world.scheduler.random
         self._appended = 0
@@ -150,7 +151,11 @@ class Leader:
             await log.flush()
         elif lot < self._profile.flushes + self._profile.rolls:
             self.process.mark("roll_requested")
-            await log.roll()
+            self.rolling = True
+            try:
+                await log.roll()
+            finally:
+                self.rolling = False
         elif lot < self._profile.flushes + self._profile.rolls + self._profile.truncates:
             before = self._random.randrange(log.last_offset + 2)
             self.process.note(f"truncates {self.name} before {before}")
