@@ -93,6 +93,15 @@ def test_the_cache_stays_within_its_bounds_and_dirty_pages_are_not_lost() -> Non
     assert len(index._files._open) <= 2
 
 
+def test_a_flush_begins_long_before_dirty_pages_fill_the_cache() -> None:
+    index = new_index(SimDisk(0), cache_bytes=1 << 18)
+    most = 0
+    for ledger_id in range(2 * index.cache.pages_max):
+        put(index, LedgerHeader(ledger_id, KEY), 0, 1)
+        most = max(most, len(index.cache.dirty_pages()))
+    assert 1 < most <= index.cache.pages_max / 4
+
+
 def test_too_many_stretches_of_pages_are_joined_by_empty_pages() -> None:
     """A header names at most so many; a scattered ledger gets its smallest gaps filled."""
     index = new_index(SimDisk(0))
