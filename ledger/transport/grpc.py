@@ -8,7 +8,6 @@ Adds and reads have connections of their own, so a large read does not stand bef
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import grpc
@@ -98,9 +97,12 @@ class GrpcTransport:
     async def close(self) -> None:
         self._closed = True
         sessions = [link.session for link in self._links.values() if link.session is not None]
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(_ARRIVE_S):
                 await asyncio.gather(*(session.answered() for session in sessions))
+        except TimeoutError:
+            late = [session.address for session in sessions if not session.is_idle]
+            _log.warning("adds_given_up_at_close", bookies=late, within_s=_ARRIVE_S)
         for link in self._links.values():
             if link.session is not None:
                 link.session.end("the transport was closed")

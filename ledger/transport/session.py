@@ -95,9 +95,14 @@ class AddSession:
             self._connecting.cancel()
         self._on_end(self, self._connected, reason)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every add was answered."""
+        return self._window.oldest_at() is None
+
     async def answered(self) -> None:
         """Wait until nothing is open. Requires that nothing is added meanwhile."""
-        if self._window.oldest_at() is not None:
+        if not self.is_idle:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
@@ -147,7 +152,7 @@ class AddSession:
                     # Not called from here: what it raises is not the session's trouble.
                     self._loop.call_soon(on_done, status)
                 self._wake.set()
-                if self._idle is not None and self._window.oldest_at() is None:
+                if self._idle is not None and self.is_idle:
                     self._idle.set()
             else:
                 return

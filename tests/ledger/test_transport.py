@@ -1,6 +1,7 @@
 """The gRPC transport against good, silent, dying and refusing servers."""
 
 import asyncio
+import logging
 import time
 
 import pytest
@@ -287,6 +288,24 @@ def test_close_lets_what_was_sent_to_a_slow_bookie_arrive() -> None:
             assert sorted(storage.ledgers[7]) == [0, 1, 2]
 
     asyncio.run(scenario())
+
+
+def test_close_tells_what_did_not_arrive_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        storage = MemoryStorage()
+        storage.gate.clear()
+        answers = Answers()
+        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+            transport.add(BOOKIE, run_of(0), answers.expect("0"))
+            await until(lambda: 0 in storage.ledgers.get(7, {}))
+            await transport.close()
+            storage.gate.set()
+            assert answers.got == [("0", Status.UNREACHABLE)]
+            assert bookie.address in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert "adds_given_up_at_close" in caplog.text
 
 
 def test_a_long_poll_returns_soon_after_the_entry_is_confirmed() -> None:
