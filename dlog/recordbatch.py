@@ -21,7 +21,9 @@ first txid in this batch; *last txid* is the last one in this batch or anywhere 
 the log, so the last batch alone tells it. Either is `NO_TXID` if there is none.
 
 Decoding gives views of the buffer and touches no record; the two offset columns are checked
-whole, so whoever follows them stays inside the buffer.
+whole, so whoever follows them stays inside the buffer. All sizes of a header are checked against
+each other before any memory is taken, so an entry costs no more than `BODY_BYTES_MAX`, whatever
+it says of itself.
 """
 
 import struct
@@ -36,12 +38,16 @@ from typing import Final
 
 from dlog.errors import CodecMissing, DamagedBatch
 from dlog.position import NO_TXID, Record, entry_dlsns, new_record
+from ledger.entry import ENTRY_BYTES_MAX
 
 VERSION: Final = 1
 MAGIC: Final = b"DLRB"
 HEADER: Final = struct.Struct("<4sBBBBIIIIIIqqqq")
 HEADER_BYTES: Final = HEADER.size
-BODY_BYTES_MAX: Final = 2**31 - 1
+BODY_BYTES_MAX: Final = ENTRY_BYTES_MAX - HEADER_BYTES
+"""Largest body, also before compression: whatever is appended would fit into an entry as it is."""
+LZ4_RATIO_MAX: Final = 255
+"""Bytes that one byte of an LZ4 block can stand for, at most."""
 ZSTD_LEVEL: Final = 1
 
 _INT32_MAX = 2**31 - 1
@@ -234,8 +240,10 @@ def parse_header(payload: bytes | memoryview) -> BatchHeader:
         raise DamagedBatch(f"format version {version}, this program knows {VERSION}")
     if codec not in Codec._value2member_map_ or flags & ~_ALL_FLAGS:
         raise DamagedBatch(f"unknown codec {codec} or flags {flags:#x}")
-    if count == 0 or max(body, value, key) > BODY_BYTES_MAX:
+    if count == 0 or body > BODY_BYTES_MAX:
         raise DamagedBatch(f"{count} records of {body} bytes are not possible")
+    if body != _body_bytes(count, Flag(flags), value, key):
+        raise DamagedBatch(f"the columns of {count} records do not add up to {body} bytes")
     if fields[11] < 0:
         raise DamagedBatch(f"base index {fields[11]} is negative")
     return BatchHeader(Codec(codec), Flag(flags), count, body, stored, value, key, *fields[11:])
@@ -250,6 +258,7 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
     body = _decompress(stored, header)
     if len(body) != header.body_bytes:
         raise DamagedBatch(f"body of {len(body)} bytes instead of {header.body_bytes}")
+    # Columns are taken as the header says: it was checked that they fill the body.
     columns = _Columns(body)
     count, flags = header.count, header.flags
     value_offsets = columns.take(4 * (count + 1))
@@ -268,7 +277,6 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
     values = columns.take(header.value_bytes)
     if flags & Flag.KEYS:
         keys = columns.take(header.key_bytes)
-    columns.finish()
     return RecordBatch(
         header, value_offsets, values, time_deltas, txids, key_offsets, key_validity, keys
     )
@@ -279,19 +287,29 @@ class _Columns:
 
     def __init__(self, body: memoryview) -> None:
         self._body = body
-        self._start = 0
         self._end = 0
 
     def take(self, size: int) -> memoryview:
         start = self._end + -self._end % 8
-        if start + size > len(self._body):
-            raise DamagedBatch("its columns are longer than its body")
-        self._start, self._end = start, start + size
-        return self._body[start : start + size]
+        self._end = start + size
+        assert self._end <= len(self._body), "parse_header added up all columns"
+        return self._body[start : self._end]
 
-    def finish(self) -> None:
-        if self._end != len(self._body):
-            raise DamagedBatch("its columns are shorter than its body")
+
+def _body_bytes(count: int, flags: Flag, value_bytes: int, key_bytes: int) -> int:
+    """Return how long a body of these columns is."""
+    padded = [4 * (count + 1)]
+    if flags & Flag.TIMES:
+        padded.append((8 if flags & Flag.WIDE_TIMES else 4) * count)
+    if flags & Flag.TXIDS:
+        padded.append(8 * count)
+    if flags & Flag.KEYS:
+        padded.append(4 * (count + 1))
+        if flags & Flag.KEY_NULLS:
+            padded.append((count + 7) // 8)
+        padded.append(value_bytes)
+    last = key_bytes if flags & Flag.KEYS else value_bytes
+    return sum(size + -size % 8 for size in padded) + last
 
 
 def _add_offsets(columns: list[bytes], values: Sequence[bytes]) -> int:
@@ -358,7 +376,6 @@ def _decompress_zstd(stored: memoryview, body_bytes: int) -> memoryview:
     import zstandard
 
     try:
-        # Sizes are checked before memory is taken: a damaged size must not cost 2 GB.
         if zstandard.get_frame_parameters(stored).content_size != body_bytes:
             raise DamagedBatch("its compressed body is of another size")
         return memoryview(zstandard.ZstdDecompressor().decompress(stored))
@@ -369,6 +386,8 @@ def _decompress_zstd(stored: memoryview, body_bytes: int) -> memoryview:
 def _decompress_lz4(stored: memoryview, body_bytes: int) -> memoryview:
     import lz4.block
 
+    if body_bytes > LZ4_RATIO_MAX * len(stored):
+        raise DamagedBatch("its compressed body is of another size")
     try:
         return memoryview(lz4.block.decompress(stored, uncompressed_size=body_bytes))
     except (lz4.block.LZ4BlockError, MemoryError) as error:

@@ -22,12 +22,14 @@ from dlog.manifest import Segment
 from dlog.position import Record
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
-from dlog.recordbatch import RecordBatch, decode_batch
+from dlog.recordbatch import RecordBatch, decode_batch, parse_header
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 
 READ_BYTES_MAX: Final = 1024 * 1024
+DECODED_SHARE_MAX: Final = 8
+"""How many times more than one read may bring is decompressed at once, besides one entry."""
 WAIT_S: Final = 2.0
 """How long one read waits for new entries, or a wait for the manifest lasts."""
 IDLE_CHECK_S: Final = 30.0
@@ -106,7 +108,7 @@ class ChunkReader:
         self._ahead: tuple[LedgerId, asyncio.Task[_Opened]] | None = None
         """The next segment's ledger, being opened while the present one is read."""
         self._fetched: Sequence[LedgerEntry] = ()
-        """First entries of `_tail`'s ledger, fetched ahead."""
+        """Entries of `_tail`'s ledger that were fetched and not decoded yet."""
         self._looked_at = self._loop.time()
         """When the manifest was read last."""
         self._look_at = self._looked_at
@@ -246,8 +248,13 @@ class ChunkReader:
             self._check_patience()
             return protocol.NothingNew()
         told: list[tuple[int, int, int]] = []
-        for entry in entries:
+        room_bytes = DECODED_SHARE_MAX * self._bytes_max()
+        for at, entry in enumerate(entries):
             try:
+                room_bytes -= parse_header(entry.payload).body_bytes
+                if told and room_bytes < 0:
+                    self._fetched = entries[at:]
+                    break
                 batch = decode_batch(entry.payload)
             except DamagedBatch as error:
                 raise DamagedLog(

@@ -8,13 +8,13 @@ from dlog.aio.barriers import END_GRACE_S, end_now, until_confirmed
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.ranges import read_range
-from dlog.aio.segments import find_place, first_offset_of, learn_end, opened
+from dlog.aio.segments import batch_of, find_place, first_offset_of, learn_end, opened
 from dlog.aio.tails import RACES_MAX
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import Entry, Found, ReachedTime, ReachedTxid, Wanted
-from dlog.recordbatch import RecordBatch, decode_batch
+from dlog.recordbatch import RecordBatch
 from ledger.errors import NoSuchLedger
 
 
@@ -143,7 +143,7 @@ async def _offset_of(
             found, is_there = await _find(reader, wanted)
             batch: RecordBatch | None = None
             if is_there:
-                batch = decode_batch((await reader.read(found.entry, found.entry))[0].payload)
+                batch = await batch_of(reader, found.entry)
         offset = await first_offset_of(ledgers, manifest, segment) + found.base_index
         if batch is not None:
             return max(offset + _slot_of(batch, wanted), manifest.trim_offset)

@@ -1,7 +1,8 @@
 """Reading what a segment's ledger says about itself: headers, its end, places in it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
@@ -9,9 +10,11 @@ from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from dlog.protocol.seek import Entry, Found, ReachedTime, Seek, Wanted
-from dlog.recordbatch import BatchHeader, decode_batch, parse_header
+from dlog.recordbatch import BatchHeader, RecordBatch, decode_batch, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
+
+_Parsed = TypeVar("_Parsed")
 
 
 def stamp(log: str, incarnation: str, segment: int) -> dict[str, bytes]:
@@ -34,8 +37,24 @@ async def opened(ledgers: Ledgers, ledger_id: LedgerId) -> AsyncIterator[LedgerT
 
 
 async def header_of(reader: LedgerTail, entry: int) -> BatchHeader:
-    """Return the header of the batch in *entry*, which must be confirmed."""
-    return parse_header((await reader.read(entry, entry))[0].payload)
+    """Return the header of the batch in *entry*, which must be confirmed. Raises `DamagedBatch`."""
+    return await _parsed(reader, entry, parse_header)
+
+
+async def batch_of(reader: LedgerTail, entry: int) -> RecordBatch:
+    """Return the batch in *entry*, which must be confirmed. Raises `DamagedBatch`."""
+    return await _parsed(reader, entry, decode_batch)
+
+
+async def _parsed(
+    reader: LedgerTail, entry: int, parse: Callable[[bytes | memoryview], _Parsed]
+) -> _Parsed:
+    payload = (await reader.read(entry, entry))[0].payload
+    try:
+        return parse(payload)
+    except DamagedBatch as error:
+        place = f"entry {entry} of ledger {reader.ledger_id}"
+        raise DamagedBatch(f"{place}: {error.reason}") from error
 
 
 async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None) -> Found:
@@ -47,7 +66,7 @@ async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None
     seek = Seek(wanted, last)
     while (entry := seek.probe()) is not None:
         if isinstance(wanted, ReachedTime):
-            batch = decode_batch((await reader.read(entry, entry))[0].payload)
+            batch = await batch_of(reader, entry)
             seek.tell(entry, batch.header, max(batch.timestamps_ms()))
         else:
             seek.tell(entry, await header_of(reader, entry))

@@ -20,6 +20,7 @@ from dlog.errors import (
 )
 from dlog.namespace import delete_log, log_tail, truncate_log
 from dlog.position import DLSN, Record, RecordId, Start, Stop, Timestamp, Txid
+from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable, EntryLost, MetadataUnavailable
 from ledger.ids import LedgerId
@@ -355,6 +356,26 @@ async def test_reading_ahead_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch
     assert len([record async for record in reader]) == 100
     await reader.close()
     await log.close()
+
+
+@pytest.mark.parametrize("read_bytes_max", [None, 64 * 1024])
+@asynchronous
+async def test_what_is_decompressed_at_once_is_bounded(read_bytes_max: int | None) -> None:
+    """Entries that are small on the wire can be large: the rest of a read is decoded later."""
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client, settings=LogSettings(codec=Codec.ZSTD)) as log:
+        for _ in range(40):
+            await log.append(bytes(2**20))
+    source = ChunkReader(
+        client, ManifestNode(client.store, "log"), 0, stop=40, read_bytes_max=read_bytes_max
+    )
+    offsets = []
+    while chunks := await source.read():
+        sizes = [chunk.batch.header.body_bytes for chunk in chunks]
+        assert len(sizes) == 1 or sum(sizes) <= 8 * (read_bytes_max or 2**20)
+        offsets += [chunk.begin for chunk in chunks]
+    await source.close()
+    assert offsets == list(range(40))
 
 
 @asynchronous

@@ -1,18 +1,23 @@
 import struct
+import tracemalloc
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import DamagedBatch
 from dlog.position import DLSN, NO_TXID, TXID_MAX, Record
 from dlog.recordbatch import (
+    BODY_BYTES_MAX,
+    HEADER,
     HEADER_BYTES,
     Codec,
     decode_batch,
     encode_batch,
     parse_header,
 )
+from dlog.settings import RECORD_BYTES_LIMIT
 
 TIMES = st.integers(-(2**40), 2**60)
 TXIDS = st.integers(NO_TXID + 1, TXID_MAX)
@@ -169,11 +174,54 @@ def test_offsets_that_go_back_are_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
-def test_a_body_size_that_is_a_lie_costs_no_memory(codec: Codec) -> None:
-    payload = bytearray(encode_batch([b"a" * 99], base_index=0, base_timestamp_ms=0, codec=codec))
-    struct.pack_into("<I", payload, 12, 2**31 - 1)
+@pytest.mark.parametrize("value_bytes", [BODY_BYTES_MAX - 15, 64 * 2**20, 2**30, 2**32 - 9])
+def test_a_few_bytes_that_say_they_are_many_cost_no_memory(codec: Codec, value_bytes: int) -> None:
+    """Such an entry is whole in every other respect: whoever knows a ledger's key can add it."""
+    body = bytes(8) + bytes(64 * 2**20)
+    stored = zstandard.compress(body) if codec is Codec.ZSTD else b"\x1f" * 8
+    header = HEADER.pack(
+        b"DLRB", 1, codec, 0, 0, 1, 8 + value_bytes & 2**32 - 1, len(stored), value_bytes, 0, 0,
+        0, 0, NO_TXID, NO_TXID,
+    )  # fmt: skip
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedBatch):
+            decode_batch(header + stored)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("at", [8, 12, 20, 24], ids=["count", "body", "values", "keys"])
+@pytest.mark.parametrize("change", [-8, -1, 1, 8, 2**30])
+def test_sizes_that_do_not_add_up_are_refused_before_anything_is_decompressed(
+    at: int, change: int
+) -> None:
+    payload = bytearray(
+        encode_batch([b"a" * 20] * 20, base_index=0, base_timestamp_ms=0, keys=[b"key", None] * 10)
+    )
+    (size,) = struct.unpack_from("<I", payload, at)
+    struct.pack_into("<I", payload, at, size + change)
     with pytest.raises(DamagedBatch):
         decode_batch(bytes(payload))
+    if abs(change) >= 8:  # else it may vanish in the zeros between two columns
+        with pytest.raises(DamagedBatch):
+            parse_header(bytes(payload))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_the_largest_record_fits_into_a_body(codec: Codec) -> None:
+    value, key = bytes(RECORD_BYTES_LIMIT - 1), b"k"
+    payload = encode_batch(
+        [value],
+        base_index=0,
+        base_timestamp_ms=0,
+        timestamps_ms=[2**40],
+        txids=[1],
+        keys=[key],
+        codec=codec,
+    )
+    assert decode_batch(payload).value_list() == [value]
 
 
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
