@@ -33,7 +33,7 @@ from ledger.quorum import Quorum
 
 FORMAT_VERSION: Final = 1
 OPEN_SEGMENTS_MAX: Final = 2
-"""A takeover fences the last two, so no more may be without sealed data."""
+"""A takeover recovers all that are without sealed data, so it never has more to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class _Campaign:
             elected = await self._stand(session, token)
         finally:
             if elected is None:
-                await withdraw(self._store, session, self._log, token)
+                await withdraw(self._store, self._log, token)
         if elected is None:
             return None
         own, proven_at = elected
@@ -178,7 +178,7 @@ class _Campaign:
                 found = await self._look(token)
                 match found:
                     case Absent():
-                        if created:
+                        if created or session.lost.is_set():
                             return None
                         await self._create(token)
                         created = True

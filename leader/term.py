@@ -107,7 +107,7 @@ class Term:
         reach, or this is cancelled, the node is deleted later, in the background."""
         self._lose("resigned")
         self._guardian.cancel()  # it may be asking a store that does not answer
-        await withdraw(self._store, self._session, self.log, self._candidacy.token)
+        await withdraw(self._store, self.log, self._candidacy.token)
         await asyncio.wait({self._guardian})
 
     async def __aenter__(self) -> Self:
@@ -132,7 +132,7 @@ class Term:
         finally:
             self._lose(reason)
         if self.lost_reason != "resigned":
-            await withdraw(self._store, self._session, self.log, self._candidacy.token)
+            await withdraw(self._store, self.log, self._candidacy.token)
 
     async def _until_lost(self, watch: Watch) -> str:
         while True:

@@ -46,9 +46,13 @@ async def delete_node(store: MetadataStore, path: str) -> None:
         return
 
 
-async def withdraw(store: MetadataStore, session: Session, log: str, token: str) -> None:
-    """Delete the candidate's nodes; return when done, or after `WITHDRAW_S` at the latest."""
-    task = asyncio.create_task(_withdraw(store, session, log, token))
+async def withdraw(store: MetadataStore, log: str, token: str) -> None:
+    """Delete the candidate's nodes; return when done, or after `WITHDRAW_S` at the latest.
+
+    Requires that nothing more is created with *token*. Its nodes are in the session that the
+    store has now, or in one before, which took them along: the one in which a candidacy began
+    says nothing, as the store may have replaced it before the node was made."""
+    task = asyncio.create_task(_withdraw(store, store.session, log, token))
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)
     await asyncio.wait({task}, timeout=WITHDRAW_S)

@@ -7,7 +7,7 @@
     5. record its end in the manifest
 
 Step 3 makes the log one sequence: no record of the new segment is confirmed before all of the
-one before are. Step 4 may come last because a takeover fences the last two segments. The
+one before are. Step 4 may come last because a takeover fences all open segments. The
 next roll waits for step 4 and 5, so never more than two segments are open.
 
 Trouble with bookies or the metadata store postpones the step; appends go on. A ledger whose

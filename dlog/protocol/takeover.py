@@ -1,8 +1,9 @@
 """Opening a log for writing: the takeover, in the order that makes two writers impossible.
 
     1. read the manifest
-    2. recover (fence and close) the ledgers of the last two segments: the writer before may
-       still be adding to the second to last while it has just listed the last
+    2. recover (fence and close) the ledgers of the open segments, the last two at most: the
+       writer before may still be adding to the second to last while it has just listed the last.
+       A seal in the manifest says that its ledger is CLOSED and what it holds: nobody is asked
     3. create a ledger, stamped with the log and the next segment number
     4. compare-and-swap the manifest: the ends of the recovered segments, and the new segment
     5. only then hand the ledger out
@@ -89,7 +90,6 @@ __all__ = [
     "WriteManifest",
 ]
 
-RECOVERED_SEGMENTS: Final = 2
 ATTEMPTS_MAX: Final = 8
 TROUBLES_MAX: Final = 3
 """Attempts that may end in an error of bookies or metadata store; the rest are for races."""
@@ -207,8 +207,8 @@ class Takeover:
         except LogError as error:
             return self._give_up(error)
         self._manifest, self._version = event.manifest, event.version
-        last_two = event.manifest.segments[-RECOVERED_SEGMENTS:]
-        self._recovering = tuple(segment.number for segment in last_two)
+        still_open = (s.number for s in event.manifest.segments if s.sealed is None)
+        self._recovering = tuple(still_open)
         self._phase = Phase.RECOVERING
         return self._recover_next()
 
@@ -233,10 +233,7 @@ class Takeover:
         assert self._phase is Phase.RECOVERING
         assert self._manifest is not None
         assert event.number == self._recovering[0], "recovered another segment than asked"
-        segment = self._manifest.find(event.number)
-        assert segment is not None
-        if segment.sealed is None:
-            self._manifest = self._manifest.with_sealed(event.number, event.sealed)
+        self._manifest = self._manifest.with_sealed(event.number, event.sealed)
         self._recovering = self._recovering[1:]
         return self._recover_next()
 

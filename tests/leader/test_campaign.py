@@ -294,6 +294,34 @@ def test_a_campaign_outlives_the_loss_of_its_session() -> None:
     asyncio.run(run())
 
 
+class ReplacesItsSession(TroubledStore):
+    """Has a new session once, before it does *operation*; then one deletion is refused."""
+
+    def __init__(self, store: MemoryStore, operation: str) -> None:
+        super().__init__(store)
+        self._memory, self._operation = store, operation
+
+    def _before(self, operation: str) -> None:
+        if operation == self._operation and not self.calls[operation]:
+            self._memory.expire()
+            self.refuse["delete"] = 1
+        super()._before(operation)
+
+
+@pytest.mark.parametrize("operation", ["children", "create"])
+def test_a_session_lost_between_look_and_create_leaves_no_node_behind(operation: str) -> None:
+    """It would be in a session that lives on, and hold its own candidate back for ever."""
+
+    async def run() -> None:
+        store, other = ReplacesItsSession(await memory(), operation), await memory()
+        term = await campaign(store, LOG, timeout_s=PATIENCE_S)
+        assert len(await nodes(other)) == 1
+        await term.resign()
+        assert await nodes(other) == []
+
+    asyncio.run(run())
+
+
 def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely() -> None:
     async def run() -> None:
         inner = await memory()

@@ -98,14 +98,21 @@ def test_the_last_two_ledgers_are_recovered_in_order_before_one_is_created() -> 
     assert [s.sealed for s in write.manifest.segments] == [TEN, FIVE, TEN, None]
 
 
-def test_a_sealed_segment_among_the_last_two_is_recovered_too_but_keeps_its_seal() -> None:
+def test_nobody_is_asked_about_a_segment_whose_seal_the_manifest_has() -> None:
     manifest = NEW.with_segment(1, LedgerId(11), 0).with_sealed(1, TEN)
     takeover = Takeover("log")
     takeover.step(OpenRequested())
-    assert takeover.step(ManifestRead(manifest, 0)) == RecoverSegment(1, LedgerId(11), 3)
-    effect = takeover.step(SegmentRecovered(1, FIVE))
-    assert isinstance(effect, CreateLedger)
-    assert effect.manifest == manifest
+    assert takeover.step(ManifestRead(manifest, 0)) == CreateLedger(2, manifest)
+
+
+def test_of_the_last_two_segments_the_open_one_alone_is_recovered() -> None:
+    manifest = (
+        NEW.with_segment(1, LedgerId(11), 0).with_sealed(1, TEN).with_segment(2, LedgerId(12), 0)
+    )
+    takeover = Takeover("log")
+    takeover.step(OpenRequested())
+    assert takeover.step(ManifestRead(manifest, 0)) == RecoverSegment(2, LedgerId(12), 3)
+    assert isinstance(takeover.step(SegmentRecovered(2, FIVE)), CreateLedger)
 
 
 def test_nothing_is_handed_out_before_the_manifest_is_written() -> None:
