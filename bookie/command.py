@@ -16,6 +16,7 @@ from typing import Final
 
 from bookie.collector.plan import CollectorConfig
 from bookie.config import BookieConfig
+from bookie.descriptors import raise_descriptor_limit
 from bookie.disk_watch import DiskLimits
 from bookie.process import run_bookie
 from ledger import log_events
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.die_with_parent:
         die_with_parent()
     log_events.configure()
+    raise_descriptor_limit()
     try:
         config = _config(options)
         asyncio.run(run_until_signal(config))

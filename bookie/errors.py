@@ -3,6 +3,7 @@
 CallerError
 |- PortInUse
 |- AddressUnusable
+|- TooFewDescriptors       the system lets it open too few files and connections
 |- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
 |- DirectoryUnusable       it cannot be made, read or locked
@@ -46,6 +47,15 @@ class AddressUnusable(CallerError):
             f"cannot listen on {host}:{port}: {reason}; give an address of this machine"
         )
         self.host, self.port, self.reason = host, port, reason
+
+
+class TooFewDescriptors(CallerError):
+    def __init__(self, limit: int, needed: int) -> None:
+        super().__init__(
+            f"this process may have {limit} files and connections open, a bookie needs {needed}; "
+            "raise the limit ('ulimit -n', LimitNOFILE)"
+        )
+        self.limit, self.needed = limit, needed
 
 
 class InvalidBookieName(CallerError):

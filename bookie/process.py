@@ -8,10 +8,12 @@ serving: no safety rests on it.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from bookie.collector.collector import Collector
 from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
+from bookie.descriptors import descriptor_limit, share_out
 from bookie.directories import Directories
 from bookie.errors import BookieFailed, PortInUse
 from bookie.identity import identify
@@ -39,6 +41,13 @@ async def run_bookie(
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
     directories = config.open_directories()
+    descriptors = share_out(
+        descriptor_limit(),
+        directories=len(directories.journals) + len(directories.ledgers),
+        files_open_max=config.storage.files_open_max,
+    )
+    storage = replace(config.storage, files_open_max=descriptors.files_open_max)
+    config = replace(config, storage=storage)
     directories.lock()
     try:
         store = await open_store(
@@ -47,7 +56,7 @@ async def run_bookie(
             timeout_s=config.metadata_timeout_s,
         )
         try:
-            await _run(config, directories, store, on_ready)
+            await _run(config, directories, store, descriptors.connections_max, on_ready)
         finally:
             await store.close()
     finally:
@@ -58,10 +67,11 @@ async def _run(
     config: BookieConfig,
     directories: Directories,
     store: MetadataStore,
+    connections_max: int,
     on_ready: Callable[[str, str], None],
 ) -> None:
     namespace = await open_namespace(store)
-    server = BookieServer()
+    server = BookieServer(connections_max=connections_max)
     try:
         name, port, bound = _place(config, directories, server)
         address = config.address(port)

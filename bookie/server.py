@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 
+from bookie.descriptors import CONNECTIONS_MAX
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.operator_service import OperatorService, check_meant
 from bookie.service import AddStream, BookieService
@@ -43,8 +44,9 @@ _log = get_logger(__name__)
 class BookieServer:
     """Listens from `bind` on, serves from `start` on."""
 
-    def __init__(self) -> None:
-        self._server = grpc.aio.server(options=server_options())
+    def __init__(self, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        """One connection more than *connections_max* is closed as soon as it is made."""
+        self._server = grpc.aio.server(options=server_options(connections_max))
         self._service: BookieService | None = None
 
     def bind(self, host: str, port: int) -> int:

@@ -15,11 +15,20 @@ _COMMON: Final[Options] = [
     ("grpc.http2.max_frame_size", 1024 * 1024),
 ]
 _KEEPALIVE_TIME_MS: Final = 10_000
+_HANDSHAKE_MS: Final = 5_000
+_IDLE_MS: Final = 120_000
 
 
-def server_options() -> Options:
+def server_options(connections_max: int) -> Options:
+    """Return how a bookie listens; one connection more than *connections_max* is closed at once.
+
+    Who connects and says nothing, or asks for nothing any more, makes room for others in time:
+    a client that is closed so connects again by itself with its next call."""
     return [
         *_COMMON,
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
         # Two bookies on one port must be an error, not a load balancer.
         ("grpc.so_reuseport", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_TIME_MS // 2),

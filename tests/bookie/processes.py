@@ -15,9 +15,15 @@ START_S_MAX = 60.0
 
 
 class BookieProcess:
-    def __init__(self, uri: str, directory: Path, *options: str) -> None:
+    def __init__(
+        self, uri: str, directory: Path, *options: str, descriptors: int | None = None
+    ) -> None:
+        """*descriptors*: how many the system lets it have."""
         self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "bookie", "--uri", uri, "--dir", str(directory)]
+        if descriptors is not None:
+            limited = f'ulimit -n {descriptors}; exec "$@"'
+            command = ["sh", "-c", limited, "sh", *command]
         with self.log.open("wb") as log:
             self.popen = subprocess.Popen([*command, *options], stderr=log)
 
@@ -50,12 +56,18 @@ class BookieProcess:
 
 
 @contextmanager
-def bookie(uri: str, directory: Path, *options: str) -> Iterator[BookieProcess]:
-    process = BookieProcess(uri, directory, *options)
+def bookie(
+    uri: str, directory: Path, *options: str, descriptors: int | None = None
+) -> Iterator[BookieProcess]:
+    process = BookieProcess(uri, directory, *options, descriptors=descriptors)
     try:
         yield process
     finally:
         process.kill()
+
+
+def open_descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def is_alive(pid: int) -> bool:

@@ -109,7 +109,7 @@ async def between(bookie_address: str) -> AsyncIterator[Middleman]:
     """Serve a `Middleman` in front of the bookie at *bookie_address*."""
     channel = open_channel(bookie_address, connect_timeout_s=PATIENCE_S)
     middleman = Middleman(BookieStub(channel))
-    server = grpc.aio.server(options=server_options())
+    server = grpc.aio.server(options=server_options(100))
     middleman.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     handlers = grpc.method_handlers_generic_handler(SERVICE, middleman.handlers())
     server.add_generic_rpc_handlers((handlers,))
