@@ -149,7 +149,9 @@ class SimMetadata:
             lease.cancel()
             self._lease(session)
             path = f"{AVAILABLE}/{bookie.name}"
-            if tree.exists(path) is None:  # else the node of an earlier session must go first
+            if tree.exists(path) is not None and tree.owner(path) != session:
+                tree.delete(path)  # it would vanish with its session later on (rule 79)
+            if tree.exists(path) is None:
                 tree.create(path, owner=session)
             return True
 
@@ -158,7 +160,9 @@ class SimMetadata:
                 self._scheduler.mark("session_expired")
                 self.register(bookie)
             else:
-                bookie.after(self.heartbeat_s, partial(self._heartbeat, bookie, session))
+                soon = isinstance(alive, MetadataError)  # also while everything is calm
+                pause_s = HEARTBEAT_S if soon else self.heartbeat_s
+                bookie.after(pause_s, partial(self._heartbeat, bookie, session))
 
         self.call(bookie, "heartbeat", operation, done)
 
