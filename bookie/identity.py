@@ -205,8 +205,10 @@ def _tell_address(stamped: list[_Stamped], cookie: Cookie) -> None:
 
 
 async def _get(store: MetadataStore, bookie: str) -> Versioned | None:
+    path = f"{COOKIES}/{bookie}"
+    await store.sync(path)  # a server that lags may not have heard of the start before
     try:
-        return await store.get(f"{COOKIES}/{bookie}")
+        return await store.get(path)
     except NoSuchNode:
         return None
 

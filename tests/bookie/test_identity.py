@@ -32,6 +32,7 @@ from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL, run_of
+from tests.ledger.lagging_store import LaggingStore
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
 NODE = f"{COOKIES}/b:1"
@@ -115,6 +116,19 @@ def test_the_first_start_stamps_directory_and_store_alike() -> None:
         assert second.incarnation != first.incarnation
 
     with_store("memory://identity-first", test)
+
+
+def test_a_bookie_whose_server_lags_behind_is_not_told_that_nobody_knows_it() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        lagging = LaggingStore(store)
+        await lagging.fall_behind()  # it takes part in none of what follows
+        first = await start(store, disk)
+        store_one_entry(disk)
+        again = await start(lagging, disk)
+        assert again.cookie == first.cookie
+
+    with_store("memory://identity-lagging", test)
 
 
 def test_every_directory_is_stamped_with_the_identity_and_its_own_place() -> None:

@@ -90,10 +90,13 @@ class SimMetadata:
         self._network.request(client, self.host, handle, done, timeout_s=CALL_TIMEOUT_S)
 
     def _notify(self) -> None:
-        for path in self.tree.take_changed():
+        for path in self._take_changed():
             self._report(path)
             for client, changed in self._watches.get(path, ()):
                 self._tell(client, changed)
+
+    def _take_changed(self) -> tuple[str, ...]:
+        return self.tree.take_changed()
 
     def _tell(self, client: Host, changed: Callable[[], None]) -> None:
         """Tell of a change, as often as it takes: a watch is level triggered, and not lost."""

@@ -32,6 +32,7 @@ FAULTS: Final = (
     "message_lost",
     "metadata_call_unknown",
     "metadata_outage",
+    "metadata_read_lagged",
     "one_way_partition",
     "session_expired",
 )

@@ -2,13 +2,15 @@
 
 What a client calls goes over one connection, in order, as a ZooKeeper client's: it breaks as a
 whole, and what an older connection still carries is not done after what a newer one brought.
+What it reads may be as old as the server lags that it is connected to; see `past`.
 A session is a lease that heartbeats prolong; who was paused or cut off loses it, learns so by
 its own timer, and gets a new one.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from dlog.aio.consumer_nodes import decode
 from dlog.manifest import Manifest
@@ -18,6 +20,7 @@ from ledger.manager.layout import LEDGERS, Layout
 from ledger.metastore.tree import Tree
 from tests.simulation.host import Host
 from tests.simulation.logs.oracle import LogOracle
+from tests.simulation.logs.past import Past, PastTree
 from tests.simulation.metadata import CALL_TIMEOUT_S, SimMetadata
 from tests.simulation.network import Network, Stream
 from tests.simulation.oracle import Oracle
@@ -27,14 +30,22 @@ Result = TypeVar("Result")
 
 Outcome = tuple[Result | MetadataError]
 
+LAGS_FULLY: Final = 0.7
+"""How probably a read sees nothing newer than what its server must know."""
+READS: Final = frozenset({"get", "exists", "children"})
+
 
 @dataclass(slots=True)
 class Connection:
     """One client's way to the store."""
 
     stream: Stream[Outcome[object]]
+    lag_s: float
+    """How far its server may be behind."""
     done: int = 0
     """The last of its calls that was done."""
+    seen: int = 0
+    """The last change that it may have seen: it never reads anything older."""
 
 
 class LogMetadata(SimMetadata):
@@ -45,9 +56,13 @@ class LogMetadata(SimMetadata):
         oracle: Oracle,
         layout: Layout,
         logs: LogOracle,
+        lags_s: tuple[float, ...],
     ) -> None:
+        """*lags_s*: how far the server of a client is behind at most, by lot."""
         super().__init__(scheduler, network, oracle, layout)
         self.logs = logs
+        self._lags_s = lags_s
+        self._past = Past(self.tree)
         self._net = network
         self._time = scheduler
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -70,17 +85,23 @@ class LogMetadata(SimMetadata):
             stream: Stream[Outcome[object]] = Stream(
                 self._net, client, self.host, timeout_s=CALL_TIMEOUT_S
             )
-            connection = self._connections[key] = Connection(stream)
+            lag_s = self._time.random.choice(self._lags_s)
+            connection = self._connections[key] = Connection(stream, lag_s)
 
         def handle(_connection: int, reply: Callable[[Outcome[object]], None]) -> None:
             if number <= connection.done:
                 return
             connection.done = number
+            tree = self._tree_for(connection, what)
             try:
-                answer: Result | MetadataError = operation(self.tree)
+                answer: Result | MetadataError = operation(tree)
             except MetadataError as error:
                 answer = error
             self._notify()
+            if tree is self.tree:
+                connection.seen = self._past.change
+            elif isinstance(tree, PastTree) and tree.lagged:
+                self._time.mark("metadata_read_lagged")
             reply((answer,))
 
         def done(answer: Outcome[object] | None) -> None:
@@ -93,6 +114,35 @@ class LogMetadata(SimMetadata):
                 on_done(answer[0])  # type: ignore[arg-type]
 
         connection.stream.request(handle, done)
+
+    def _tree_for(self, connection: Connection, what: str) -> Tree:
+        """Return what the server of *connection* knows; a write or a `sync` goes to the leader."""
+        if not connection.lag_s or what not in READS:
+            return self.tree
+        least = max(self._past.as_of(self._time.now - connection.lag_s), connection.seen)
+        newest, random = self._past.change, self._time.random
+        connection.seen = least if random.random() < LAGS_FULLY else random.randint(least, newest)
+        return PastTree(self._past, connection.seen)
+
+    def _tell(self, client: Host, changed: Callable[[], None]) -> None:
+        connection, change = self._connections.get((client.name, client.life)), self._past.change
+
+        def told() -> None:
+            if connection is not None:
+                connection.seen = max(connection.seen, change)
+            changed()
+
+        if connection is None or not connection.lag_s:
+            super()._tell(client, told)
+        else:  # its server must hear of it first
+            late_s = self._time.random.uniform(0.0, connection.lag_s)
+            self._time.after(late_s, partial(super()._tell, client, told))
+
+    def _take_changed(self) -> tuple[str, ...]:
+        paths = super()._take_changed()
+        if paths and any(self._lags_s):
+            self._past.changed(paths, self._time.now)
+        return paths
 
     def unwatch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
         """Undo one `watch`."""

@@ -66,6 +66,8 @@ class LogProfile:
     """How many times somebody deletes a log."""
     sweeps: int
     """How many times somebody looks for orphans while faults last."""
+    lags_s: tuple[float, ...]
+    """How far the server of the metadata store that a client has is behind at most, by lot."""
     fates: tuple[str, ...]
     """What happens to a leader's process, by lot."""
     fate_calls: tuple[int, ...]
@@ -233,6 +235,7 @@ def _any_world(random: Random) -> LogProfile:
         seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),
+        lags_s=random.choice(((0.0,), (0.0, 0.05, 1.0), (0.2, 5.0))),
         fates=random.choice(
             (("lives",), ("lives", "crashes"), ("lives", "sleeps"), ("pauses", "crashes", "sleeps"))
         ),

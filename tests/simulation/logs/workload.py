@@ -65,6 +65,7 @@ class LogSimulation:
             ),
             quorum=floor.quorum,
             choices=floor.choices,
+            lags_s=self.profile.lags_s,
         )
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]

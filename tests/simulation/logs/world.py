@@ -28,7 +28,13 @@ class World(Cluster):
     metadata: LogMetadata
 
     def __init__(
-        self, scheduler: Scheduler, *, bookies: Bookies, quorum: Quorum, choices: Choices
+        self,
+        scheduler: Scheduler,
+        *,
+        bookies: Bookies,
+        quorum: Quorum,
+        choices: Choices,
+        lags_s: tuple[float, ...],
     ) -> None:
         super().__init__(
             scheduler,
@@ -43,7 +49,9 @@ class World(Cluster):
         self.logs = LogOracle(
             self.oracle, lambda: self.scheduler.steps, lambda: wall_clock_ms(self.scheduler)
         )
-        self.metadata = LogMetadata(scheduler, self.network, self.oracle, choices.layout, self.logs)
+        self.metadata = LogMetadata(
+            scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s
+        )
         self.processes: list[Process] = []
 
     @property

@@ -4,6 +4,14 @@
 the documents that the log layer follows. An own bug was in this project until a seed found it.
 """
 
-from tests.simulation.logs.mutations import healing, keeping, naming, reading, taking_over, writing
+from tests.simulation.logs.mutations import (
+    healing,
+    keeping,
+    lagging,
+    naming,
+    reading,
+    taking_over,
+    writing,
+)
 
-__all__ = ["healing", "keeping", "naming", "reading", "taking_over", "writing"]
+__all__ = ["healing", "keeping", "lagging", "naming", "reading", "taking_over", "writing"]
