@@ -90,11 +90,11 @@ async def reset_consumer(
     Raises `InvalidName`, `NoSuchLog`, `NoSuchConsumer`, `Trimmed`, `InvalidPosition`."""
     async with connected(uri, client) as ledgers:
         node = ConsumerNode(ledgers.store, log, name)
+        known = await node.read_to_edit()  # first: the offset is one of the log that it is of
         offset = await start_offset(ledgers, ManifestNode(ledgers.store, log), to)
         now = now_ms()
         state, _ = await node.edit(
-            lambda state: state.was_reset(offset, owner=owner or state.owner, now_ms=now),
-            await node.read_to_edit(),
+            lambda state: state.was_reset(offset, owner=owner or state.owner, now_ms=now), known
         )
         return state.position
 

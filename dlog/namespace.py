@@ -270,12 +270,7 @@ async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | Non
     """Delete a log and its ledgers; its writer and readers fail. Raises `NoSuchLog`."""
     check_name(name)
     async with connected(uri, client) as ledgers:
-        node = ManifestNode(ledgers.store, name)
-        manifest, _ = await node.read()
-        if manifest.dropped:
-            await drop(ledgers, node)
-            raise NoSuchLog(name)
-        await drop(ledgers, node)
+        await drop(ledgers, ManifestNode(ledgers.store, name))
 
 
 async def audit_namespace(

@@ -177,8 +177,8 @@ async def _opened(
             stored = await node.read_to_edit()
             if exclusive or not stored[0].exclusive:
                 return await node.edit(_open(exclusive=exclusive, owner=owner), stored)
-            await node.lock(owner, wait_s=wait_s)  # until nobody has it for itself
             try:
+                await node.lock(owner, wait_s=wait_s)  # until nobody has it for itself
                 known = await node.read_to_edit()
                 return await node.edit(_open(exclusive=False, owner=owner), known)
             finally:

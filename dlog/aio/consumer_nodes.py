@@ -1,5 +1,6 @@
 """Named consumers in the metadata store: nodes below their log's manifest, and their locks.
 
+    /logs/<log>/consumers                its version counts the consumers that were deleted
     /logs/<log>/consumers/<name>         state, changed by compare-and-swap
     /logs/<log>/consumers/<name>/lock    ephemeral; who is in use exclusively. A hint: the epoch
                                          in the state is what keeps others from committing
@@ -7,7 +8,8 @@
 Nodes are made in one transaction with a check of their log's manifest, so a log that is being
 deleted never gets a new one, and no node appears below a log that is gone. A node that is deleted
 and made again begins anew at version 0, as a manifest's does, so each change checks in one
-transaction that the log has had its name ever since the state was read.
+transaction that the log has had its name, and no consumer of it was deleted, ever since the state
+was read.
 """
 
 import asyncio
@@ -98,21 +100,33 @@ class ConsumerNode:
         self.log, self.name = log, check_name(name)
         self.path = f"{consumers_path(log)}/{node_of(name)}"
         self._lock_path = f"{self.path}/lock"
+        self._parent = consumers_path(log)
         self._store = store
         self._manifests = ManifestNode(store, log)
         self._seen: Manifest | None = None
         """The log's, read before the state that is to be edited was."""
+        self._deletions = 0
+        """How many consumers of the log had been deleted then."""
         self._token = secrets.token_hex(8)
         """Marks this one's own lock, so that a lost reply does not lock it out."""
 
     async def read(self) -> Stored:
         """Return state and version, as of now. Raises `NoSuchConsumer`, `DamagedMetadata`."""
         await self._store.sync(self.path)
+        return await self._get()
+
+    async def _get(self) -> Stored:
         try:
             found = await self._store.get(self.path)
         except NoSuchNode:
             raise NoSuchConsumer(self.log, self.name) from None
         return decode(found.value, path=self.path), found.version
+
+    async def _read_counted(self) -> Stored:
+        """As `read`; note before how many consumers had been deleted."""
+        await self._store.sync(self.path)
+        self._deletions = await self._store.exists(self._parent) or 0
+        return await self._get()
 
     async def read_to_edit(self) -> Stored:
         """As `read`, for an `edit` that follows. Raises `NoSuchLog` too."""
@@ -124,7 +138,7 @@ class ConsumerNode:
                 if attempt == CONFLICTS_MAX:
                     raise
             else:
-                return await self.read()
+                return await self._read_counted()
         raise AssertionError("unreachable")
 
     async def create(self, state: ConsumerState) -> None:
@@ -139,7 +153,7 @@ class ConsumerNode:
             try:
                 guard = await manifests.guard(manifest.life, version)
                 for made in (
-                    CreateOp(consumers_path(self.log)),
+                    CreateOp(self._parent),
                     CreateOp(self.path, encode(state)),
                 ):
                     with suppress(NodeExists):
@@ -176,22 +190,25 @@ class ConsumerNode:
                 lost += 1
                 if lost == LOST_REPLIES_MAX:
                     raise
-            stored, version = await self.read()
+            stored, version = await self._read_counted()
             if stored == wanted:
                 return stored, version
             state = stored
 
     def _guard(self, wanted: ConsumerState) -> tuple[Op, ...]:
-        """Return what makes a transaction fail unless the log is still where it was seen."""
+        """Return what makes a transaction fail unless log and consumer are those that were seen."""
         assert self._seen is not None, "an edit follows `read_to_edit`"
         if wanted.log_incarnation != self._seen.incarnation:
             raise NoSuchConsumer(self.log, self.name)
-        return (CheckOp(self._manifests.mark_of(self._seen.life)),)
+        return (
+            CheckOp(self._manifests.mark_of(self._seen.life)),
+            CheckOp(self._parent, self._deletions),
+        )
 
     async def delete(self) -> None:
         """Delete it. Raises `NoSuchConsumer`, and `ConsumerBusy` while its lock is held."""
         try:
-            await self._store.delete(self.path)
+            await self._store.multi([SetOp(self._parent, b""), DeleteOp(self.path)])
         except NoSuchNode:
             raise NoSuchConsumer(self.log, self.name) from None
         except NodeNotEmpty:

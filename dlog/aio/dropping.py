@@ -6,7 +6,8 @@
        then deleted
     3. its consumers are deleted, then the manifest
 
-Whoever finds a marked manifest may go on with 2.
+Whoever finds a marked manifest may go on with 2. Each step means the log that was asked for, by its
+incarnation: another one may have been made under its name as soon as somebody did 3.
 """
 
 from contextlib import suppress
@@ -16,15 +17,26 @@ from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import Ledgers
 from dlog.aio.renames import forget_rename
 from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest
 from dlog.protocol.edits import drop_log
 from ledger.errors import BadVersion, NoSuchLedger, RemoteError
 from ledger.metastore.ops import CheckOp
 
 
 async def drop(ledgers: Ledgers, node: ManifestNode) -> None:
-    """Delete the log. Raises `NoSuchLog`, `MetadataUnavailable` (then repeat it)."""
-    await node.edit(drop_log())
+    """Delete the log. Raises `NoSuchLog`, also if it is being deleted already and whoever began
+    has finished by now or this did; `MetadataUnavailable` (then repeat it)."""
+    before = await begin_drop(node)
     await finish_drop(ledgers, node)
+    if before.dropped:
+        raise NoSuchLog(node.log)
+
+
+async def begin_drop(node: ManifestNode) -> Manifest:
+    """Do the first step; return the manifest before it. Raises as `drop`."""
+    manifest, _ = await node.read()
+    await node.edit(drop_log(node.log, incarnation=manifest.incarnation))
+    return manifest
 
 
 async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:

@@ -109,7 +109,8 @@ async def _ops(
     ]
     gone: list[Op] = []
     old_parent, new_parent = consumers_path(node.log), consumers_path(new.log)
-    if await store.exists(old_parent) is not None:
+    deletions = await store.exists(old_parent)
+    if deletions is not None:
         made.append(CreateOp(new_parent))
         for name in await consumer_names(store, node.log):
             old = f"{old_parent}/{node_of(name)}"
@@ -117,7 +118,7 @@ async def _ops(
             made.append(CreateOp(f"{new_parent}/{node_of(name)}", consumer.value))
             gone += [DeleteOp(f"{old}/{child}") for child in await store.children(old)]
             gone.append(DeleteOp(old, consumer.version))
-        gone.append(DeleteOp(old_parent))
+        gone.append(DeleteOp(old_parent, deletions))  # else a state may be of a deleted consumer
     gone += [DeleteOp(node.mark_of(manifest.life)), DeleteOp(node.path, version)]
     remembered = await remembering(store, manifest.incarnation, new.log, now_ms=now_ms)
     return [*made, *gone, *remembered]

@@ -163,10 +163,13 @@ def forget_deleted(ledgers: Iterable[LedgerId]) -> Edit:
     return edit
 
 
-def drop_log() -> Edit:
-    """Begin the deletion of a log: from now on nobody can open it or add a segment."""
+def drop_log(log: str, *, incarnation: str) -> Edit:
+    """Begin the deletion of a log: from now on nobody can open it or add a segment.
+
+    Raises `NoSuchLog` if it is gone: whatever has its name by now, nobody asked to delete."""
 
     def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
         return manifest if manifest.dropped else manifest.dropping()
 
     return edit

@@ -1,7 +1,7 @@
 """A metadata store whose next writes go wrong, in the two ways that look the same."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from ledger.errors import MetadataUnavailable
@@ -85,3 +85,33 @@ class FaultyStore:
     def _check(self) -> None:
         if self.down:
             raise MetadataUnavailable(self.uri, "call", 0.1)
+
+
+class OvertakenStore(FaultyStore):
+    """Its user sleeps once, after a call that the test chooses, while others do something."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self._sleeps: tuple[str, Callable[[], Awaitable[None]]] | None = None
+
+    def sleeps_after(self, call: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        """*call*: "multi", or the path of a node that is read; whatever its outcome is."""
+        self._sleeps = (call, meanwhile)
+
+    async def get(self, path: str) -> Versioned:
+        try:
+            return await super().get(path)
+        finally:
+            await self._sleep(path)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        try:
+            await super().multi(ops)
+        finally:
+            await self._sleep("multi")
+
+    async def _sleep(self, call: str) -> None:
+        if self._sleeps is not None and self._sleeps[0] == call:
+            _, meanwhile = self._sleeps
+            self._sleeps = None
+            await meanwhile()

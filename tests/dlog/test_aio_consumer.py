@@ -1,12 +1,15 @@
 """Named consumers, on ledgers and metadata in memory."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from dlog.aio import Consumer, Log
 from dlog.aio.consumer_nodes import ConsumerNode, delete_consumers, encode
 from dlog.aio.manifests import ManifestNode
+from dlog.aio.places import start_offset
+from dlog.aio.port import Ledgers
 from dlog.consumers import (
     consumer_info,
     delete_consumer,
@@ -28,10 +31,11 @@ from dlog.errors import (
 )
 from dlog.manifest import Manifest
 from dlog.namespace import create_log, delete_log, list_logs
+from dlog.position import Start
 from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.ops import CheckOp
+from ledger.metastore.ops import CheckOp, CreateOp, Op
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
@@ -305,6 +309,79 @@ async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew()
             pass
         await delete_consumers(store, "log", own)
         assert [info.name for info in await list_consumers("log", client=client)] == ["view"]
+
+
+@asynchronous
+async def test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew() -> None:
+    """Their nodes are at the same version; only the count of deletions tells them apart."""
+    client = FakeCluster().client()
+    log = await written(client)
+    handle = await Log.consumer("view", "log", client=client)
+    await take(handle, 5)
+    await delete_consumer("view", "log", client=client)
+    anew = await Log.consumer("view", "log", client=client)
+    with pytest.raises(ConsumerFenced):
+        await handle.commit()
+    assert (await consumer_info("view", "log", client=client)).position == 0
+    await take(anew, 2)
+    assert await anew.commit() == 2
+    for each in (handle, anew, log):
+        await each.close()
+
+
+@asynchronous
+async def test_a_commit_outlives_the_deletion_of_another_consumer() -> None:
+    client = FakeCluster().client()
+    log = await written(client)
+    handle = await Log.consumer("view", "log", client=client)
+    await (await Log.consumer("other", "log", client=client)).close()
+    await take(handle, 5)
+    await delete_consumer("other", "log", client=client)
+    assert await handle.commit() == 5
+    await handle.close()
+    await log.close()
+
+
+@asynchronous
+async def test_a_reset_that_slept_does_not_move_the_consumer_of_the_log_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = FakeCluster().client()
+    await (await written(client)).close()
+    await (await Log.consumer("view", "log", client=client)).close()
+
+    async def sleeps(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
+        offset = await start_offset(ledgers, node, start)
+        await delete_log("log", client=client)
+        await (await written(client, 3)).close()
+        await (await Log.consumer("view", "log", client=client)).close()
+        return offset
+
+    monkeypatch.setattr("dlog.consumers.start_offset", sleeps)
+    with pytest.raises(NoSuchConsumer):
+        await reset_consumer("view", "log", "end", client=client)
+    assert (await consumer_info("view", "log", client=client)).position == 0
+
+
+class _LosesTheReplyOfALock(FaultyStore):
+    async def multi(self, ops: Sequence[Op]) -> None:
+        if any(isinstance(op, CreateOp) and op.ephemeral for op in ops):
+            self.faults.append("lost reply")
+        await super().multi(ops)
+
+
+@asynchronous
+async def test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind() -> None:
+    cluster = FakeCluster()
+    troubled = cluster.client(_LosesTheReplyOfALock(MemoryStore("memory://fake", "fake")))
+    other = cluster.client()
+    log = await written(other)
+    await (await Log.consumer("view", "log", client=other, exclusive=True)).close()
+    with pytest.raises(MetadataUnavailable):
+        await Log.consumer("view", "log", client=troubled)
+    second = await Log.consumer("view", "log", client=other, exclusive=True, wait_s=PATIENCE_S)
+    await second.close()
+    await log.close()
 
 
 @asynchronous

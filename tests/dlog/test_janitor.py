@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dlog.aio import Log
+from dlog.aio.dropping import begin_drop
 from dlog.aio.janitor import Janitor, JanitorConfig
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.segments import stamp
@@ -21,7 +22,6 @@ from dlog.namespace import (
     seal_log,
 )
 from dlog.position import NO_TXID
-from dlog.protocol.edits import drop_log
 from dlog.protocol.orphans import Stamp, Standing, standing
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable
@@ -116,7 +116,7 @@ async def test_the_audit_repairs_what_it_found_by_the_janitors_ways() -> None:
     async with await Log.open("a", client=client) as log:
         await log.append(b"x")
     await create_log("half", client=client)
-    await ManifestNode(client.store, "half").edit(drop_log())
+    await begin_drop(ManifestNode(client.store, "half"))
     orphan = cluster.new_ledger(Quorum(), stamp("old", "0123", 1)).ledger_id
     report = await audit_namespace(client=client)
     assert not report.healthy
@@ -307,7 +307,7 @@ async def test_trouble_with_one_log_or_ledger_does_not_keep_the_janitor_from_the
     client = cluster.client()
     for name in ("a", "b"):
         await create_log(name, client=client)
-        await ManifestNode(client.store, name).edit(drop_log())
+        await begin_drop(ManifestNode(client.store, name))
     first, second = (
         cluster.new_ledger(Quorum(), stamp("old", "0123", n)).ledger_id for n in (1, 2)
     )

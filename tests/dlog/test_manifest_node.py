@@ -90,7 +90,7 @@ async def test_a_log_without_a_mark_is_written_and_deleted_like_any_other() -> N
         await store.create(f"/logs/{name}", OLD.encode(name))
     written = ManifestNode(store, "written")
     assert (await written.edit(trim("written", 0, incarnation="old"))) == OLD
-    assert (await written.edit(drop_log())).dropped
+    assert (await written.edit(drop_log("written", incarnation="old"))).dropped
     await written.delete("old", 1)
     await ManifestNode(store, "deleted").delete("old", 0)
     raced = ManifestNode(store, "raced")

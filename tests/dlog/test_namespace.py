@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from dlog.aio import Log
+from dlog.aio.dropping import begin_drop, finish_drop
 from dlog.aio.manifests import ManifestNode
 from dlog.errors import (
     AppendOutcomeUnknown,
@@ -24,7 +25,6 @@ from dlog.namespace import (
     truncate_log,
     update_settings,
 )
-from dlog.protocol.edits import drop_log
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.errors import InvalidQuorum, MetadataUnavailable
@@ -32,7 +32,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.dlog.faulty_store import Fault, FaultyStore
+from tests.dlog.faulty_store import Fault, FaultyStore, OvertakenStore
 
 
 @asynchronous
@@ -145,6 +145,33 @@ async def test_a_deletion_that_was_cut_short_is_finished_and_the_log_is_gone_mea
     assert (await log_info("a", client=client)).records == 0
 
 
+@pytest.mark.parametrize("began", ["another one", "this one"])
+@asynchronous
+async def test_a_deletion_that_slept_leaves_the_log_made_anew_alone(began: str) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    store = OvertakenStore(MemoryStore("memory://fake", "fake"))
+    node = ManifestNode(client.store, "a")
+    async with await Log.open("a", client=client) as log:
+        await log.append(b"old")
+
+    async def made_anew() -> None:
+        await finish_drop(client, node)
+        async with await Log.open("a", client=client) as log:
+            await log.append(b"acknowledged")
+
+    if began == "another one":
+        await begin_drop(node)
+        store.sleeps_after(node.path, made_anew)
+    else:
+        store.faults.append("lost reply")
+        store.sleeps_after("multi", made_anew)
+    with pytest.raises(NoSuchLog):
+        await delete_log("a", client=cluster.client(store))
+    async with await Log.tail("a", client=client, follow=False) as reader:
+        assert [record.value async for record in reader] == [b"acknowledged"]
+
+
 @asynchronous
 async def test_opening_a_log_that_is_half_deleted_begins_a_new_one() -> None:
     cluster = FakeCluster()
@@ -152,7 +179,7 @@ async def test_opening_a_log_that_is_half_deleted_begins_a_new_one() -> None:
     async with await Log.open("a", client=client) as log:
         await log.append(b"x")
     before = (await log_info("a", client=client)).manifest.incarnation
-    await ManifestNode(client.store, "a").edit(drop_log())
+    await begin_drop(ManifestNode(client.store, "a"))
     async with await Log.open("a", client=client) as log:
         assert log.last_offset == -1
     assert (await log_info("a", client=client)).manifest.incarnation != before
@@ -175,7 +202,7 @@ async def test_a_log_exists_from_its_creation_until_its_deletion_begins() -> Non
     assert not await log_exists("a", client=client)
     await create_log("a", client=client)
     assert await log_exists("a", client=client)
-    await ManifestNode(client.store, "a").edit(drop_log())
+    await begin_drop(ManifestNode(client.store, "a"))
     assert not await log_exists("a", client=client)
 
 

@@ -42,6 +42,11 @@ def test_who_is_not_last_any_more_has_lost_the_log(manifest: Manifest) -> None:
         ADD(manifest)
 
 
+def test_a_log_made_anew_is_not_dropped_in_place_of_another() -> None:
+    with pytest.raises(NoSuchLog, match="another one"):
+        drop_log("log", incarnation="before")(ONE)
+
+
 def test_a_log_that_was_dropped_or_sealed_gets_no_segment() -> None:
     with pytest.raises(LogSealed):
         ADD(replace(ONE, sealed=True))
@@ -95,8 +100,9 @@ def test_trimming_twice_is_trimming_once() -> None:
 
 
 def test_dropping_and_forgetting_are_safe_to_repeat() -> None:
-    dropped = drop_log()(TWO)
-    assert drop_log()(dropped) is dropped
+    drop = drop_log("log", incarnation="i")
+    dropped = drop(TWO)
+    assert drop(dropped) is dropped
     empty = forget_deleted(dropped.deleting)(dropped)
     assert empty.deleting == ()
     assert forget_deleted(dropped.deleting)(empty) == empty
