@@ -250,7 +250,7 @@ class LogWriter(AppendPath):
         """Settle what was in flight by what the log holds; go on in the new segment."""
         manifest = opened.manifest
         end, packer = manifest.sealed_end, self._packer
-        while packer.in_flight and self._confirmed_offset < end:
+        while packer.in_flight and self._confirmed_offset + packer.oldest.count <= end:
             self._confirm(packer.confirmed(), self._confirmed_entry + 1)
         if self._confirmed_offset != end:
             reason = f"it ends at {end} where its writer has {self._confirmed_offset}"

@@ -89,6 +89,11 @@ class Packer:
         return len(self._sent)
 
     @property
+    def oldest(self) -> Group:
+        """The one in flight that is confirmed next. Requires one."""
+        return self._sent[0]
+
+    @property
     def idle(self) -> bool:
         """True iff every record was confirmed."""
         return not self._sent and not self._full and self._open is None

@@ -146,6 +146,25 @@ def test_mutations_are_judged_on_several_cores() -> None:
     assert "2 mutations, 0 not caught" in done.stdout
 
 
+def test_a_known_bug_that_no_simulator_draws_is_found_by_the_test_that_it_names() -> None:
+    verdict = judge("acknowledges_a_group_that_was_cut")
+    assert verdict.caught
+    assert verdict.seeds is None
+
+
+def test_the_tests_that_known_bugs_name_are_there() -> None:
+    tests = sorted({mutation.test for mutation in MUTATIONS.values() if mutation.test})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_mutation_leaves_nothing_behind() -> None:
     honest = vars(AckTracker)["_first_missing"]
     with put_back("confirms_with_one_ack_less"):

@@ -5,6 +5,8 @@ production driver stands, in this process only and for as long as its patch last
 functions are named after the bug; `reference` says where it was found: an issue of Apache
 BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md). An own bug
 was in this project until the simulator found it.
+
+Some also name the test that fails with them; those that no simulator draws name nothing else.
 """
 
 from tests.simulation.logs import mutations as logs

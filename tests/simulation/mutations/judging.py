@@ -1,19 +1,27 @@
-"""Runs seeds with a bug put back until one of them fails.
+"""Runs seeds, or the test that is named, with a bug put back until something fails.
 
 A module of its own: what other processes are to run must not be in `__main__`.
 """
 
+import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from tests.simulation.check import INVARIANTS
 from tests.simulation.logs.check import INVARIANTS as INVARIANTS_OF_LOGS
 from tests.simulation.logs.workload import run_log_seed
 from tests.simulation.mutations import MUTATIONS, put_back
+from tests.simulation.mutations.plugin import VARIABLE
 from tests.simulation.workload import SimulationError, run_seed
 
 SEEDS_MAX: Final = 2000
+NOT_CAUGHT: Final = "NOT CAUGHT"
+
+_ROOT: Final = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +30,43 @@ class Verdict:
 
     name: str
     seeds: int | None
-    """How many seeds were run until one failed; None if none did."""
+    """How many seeds were run until one failed; None if none did, or none was run."""
     caught_by: str
     story: str
     took_s: float
 
+    @property
+    def caught(self) -> bool:
+        return self.caught_by != NOT_CAUGHT
+
 
 def judge(name: str, seeds_max: int = SEEDS_MAX) -> Verdict:
-    """Run seeds with the bug *name* until one fails."""
+    """Run what has to find the bug *name*, with it: its test, and seeds until one fails."""
     began = time.monotonic()
+    mutation = MUTATIONS[name]
+    if mutation.test and not fails_its_test(name):
+        return Verdict(name, None, NOT_CAUGHT, "", time.monotonic() - began)
+    if mutation.drawn:
+        return _judge_by_seeds(name, seeds_max, began)
+    return Verdict(name, None, mutation.test, "", time.monotonic() - began)
+
+
+def fails_its_test(name: str) -> bool:
+    """Run the test of the bug *name* with it, in a process of its own; whether it fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-p", "tests.simulation.mutations.plugin", MUTATIONS[name].test],
+        cwd=_ROOT,
+        env={**os.environ, VARIABLE: name},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {0, 1}, f"pytest cannot run {MUTATIONS[name].test}: {done.stdout}"
+    return done.returncode == 1
+
+
+def _judge_by_seeds(name: str, seeds_max: int, began: float) -> Verdict:
     run = run_log_seed if MUTATIONS[name].logs else run_seed
     with put_back(name):
         for seed in range(seeds_max):
@@ -38,7 +74,7 @@ def judge(name: str, seeds_max: int = SEEDS_MAX) -> Verdict:
             if isinstance(outcome, SimulationError):
                 took_s = time.monotonic() - began
                 return Verdict(name, seed + 1, caught_by(outcome), outcome.broken, took_s)
-    return Verdict(name, None, "NOT CAUGHT", "", time.monotonic() - began)
+    return Verdict(name, None, NOT_CAUGHT, "", time.monotonic() - began)
 
 
 def caught_by(error: SimulationError) -> str:

@@ -36,6 +36,10 @@ class Mutation:
     apply: Callable[[Patch], None]
     logs: bool
     """Whether the scenario of logs has to find it, not that of ledgers."""
+    test: str
+    """The test that has to fail with it, as pytest names it; empty: only a simulator finds it."""
+    drawn: bool
+    """Whether a simulator has to find it, too."""
 
 
 MUTATIONS: Final[dict[str, Mutation]] = {}
@@ -43,14 +47,17 @@ MUTATIONS: Final[dict[str, Mutation]] = {}
 
 
 def mutation(
-    reference: str, *, logs: bool = False
+    reference: str, *, logs: bool = False, test: str = "", drawn: bool = True
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Enter the decorated function into the table, under its own name."""
+    """Enter the decorated function into the table, under its own name.
+
+    What no simulator can draw, or only by a rare chance, is not *drawn*: a *test* finds it."""
 
     def enter(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
         name = apply.__name__
         assert name not in MUTATIONS, f"two mutations are called {name}"
-        MUTATIONS[name] = Mutation(name, reference, apply, logs)
+        assert test or drawn, f"nothing has to find {name}"
+        MUTATIONS[name] = Mutation(name, reference, apply, logs, test, drawn)
         return apply
 
     return enter

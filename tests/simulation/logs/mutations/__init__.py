@@ -5,13 +5,27 @@ the documents that the log layer follows. An own bug was in this project until a
 """
 
 from tests.simulation.logs.mutations import (
+    electing,
+    ends,
     healing,
     keeping,
     lagging,
+    ledgers,
     naming,
     reading,
     taking_over,
     writing,
 )
 
-__all__ = ["healing", "keeping", "lagging", "naming", "reading", "taking_over", "writing"]
+__all__ = [
+    "electing",
+    "ends",
+    "healing",
+    "keeping",
+    "lagging",
+    "ledgers",
+    "naming",
+    "reading",
+    "taking_over",
+    "writing",
+]

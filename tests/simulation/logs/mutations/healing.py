@@ -1,13 +1,25 @@
 """Bugs of a writer that heals: what its ledger held, and whose log it is by now."""
 
+import asyncio
+from dataclasses import replace
+from typing import Final
+
 from dlog.aio.opening import OpenedLog, TakeoverDriver
+from dlog.aio.port import LedgerAppender
 from dlog.aio.writer import LogWriter
+from dlog.errors import AppendOutcomeUnknown
 from dlog.manifest import Manifest
+from dlog.position import NO_TXID
 from dlog.protocol import takeover
 from dlog.protocol.edits import check_incarnation
+from dlog.protocol.packer import Group, Packer
 from dlog.protocol.takeover import Takeover, TakeoverEffect
+from ledger.errors import LogError
+from ledger.ids import EntryId
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
+
+_KEEPS: Final = "tests/dlog/test_what_healing_keeps.py"
 
 
 @mutation("", logs=True)
@@ -78,3 +90,89 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
             check_incarnation(manifest, self.log, self._heals)
 
     patch.set(Takeover, "_check_expected", check_expected)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_KEEPS}::test_healing_out_of_an_empty_segment_forgets_no_txid_of_before",
+)
+def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
+    """If its segment is empty `last_txid` falls, and a retry appends a second time."""
+    honest = Takeover._recover_next
+
+    def recover_next(self: Takeover) -> TakeoverEffect:
+        effect = honest(self)
+        if self._heals is not None and isinstance(effect, takeover.RecoverSegment):
+            return replace(effect, last_txid=NO_TXID)
+        return effect
+
+    patch.set(Takeover, "_recover_next", recover_next)
+
+
+@mutation(
+    "", logs=True, drawn=False, test=f"{_KEEPS}::test_the_txid_of_what_healing_kept_is_the_last_one"
+)
+def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
+    """Not with that of the records that were in flight, and are kept."""
+    honest = LogWriter._healed
+
+    def healed(self: LogWriter, opened: OpenedLog) -> None:
+        before = self._confirmed_txid
+        honest(self, opened)
+        self._sent_txid = self._confirmed_txid = before
+
+    patch.set(LogWriter, "_healed", healed)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_KEEPS}::test_an_unknown_outcome_names_the_offset_that_the_record_has_if_it_was_kept",
+)
+def names_one_offset_for_all_unknown_outcomes(patch: Patch) -> None:
+    """That of the first group in flight, for the records of every one."""
+
+    def unknown(self: LogWriter, _offset: int, reason: str, slot: int) -> LogError:
+        return AppendOutcomeUnknown(self.log, self._confirmed_offset + slot, reason)
+
+    patch.set(LogWriter, "_unknown", unknown)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_KEEPS}"
+    "::test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent_after_healing",
+)
+def listens_to_the_ledger_of_before(patch: Patch) -> None:
+    """With `ledger.LedgerWriter` it is the same: all its futures are settled when it is let go
+    of, their callbacks run in the next turn of the loop, and no healing ends before. The port
+    does not promise that."""
+    honest = LogWriter._on_added
+
+    def on_added(
+        self: LogWriter,
+        _ledger: LedgerAppender,
+        group: Group,
+        last_txid: int,
+        future: asyncio.Future[EntryId],
+    ) -> None:
+        honest(self, self._ledger, group, last_txid, future)
+
+    patch.set(LogWriter, "_on_added", on_added)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test=f"{_KEEPS}::test_an_entry_that_is_in_the_log_in_part_is_not_acknowledged",
+)
+def acknowledges_a_group_that_was_cut(patch: Patch) -> None:
+    """Entries are kept whole or not at all, so only a log that was changed behind everybody's
+    back can show it; nothing that is simulated does that with a right digest."""
+    patch.set(Packer, "oldest", property(lambda _: Group(0, values=[b""])))

@@ -1,20 +1,30 @@
 """Bugs of truncation, retention and the janitor: what goes, and when."""
 
+import sys
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any, Final
 
-from dlog.aio import janitor, manifests, places, survey, trimming, writer
+from dlog.aio import dropping, janitor, manifests, places, survey, trimming, writer
+from dlog.aio.consumer_nodes import read_consumers
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.aio.survey import Survey, Unlisted
 from dlog.aio.trimming import Before
 from dlog.aio.writer import LogWriter
+from dlog.errors import InvalidPosition
 from dlog.manifest import Manifest
 from dlog.position import Timestamp
 from dlog.protocol import orphans, retention
+from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, forget_deleted, trim
 from dlog.protocol.orphans import Stamp, Standing
 from ledger.ids import LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.metastore.port import MetadataStore
 from tests.simulation.mutations.mutation import Patch, mutation
+
+_GIVEN_UP: Final = "tests/dlog/test_what_is_given_up.py"
 
 
 @mutation("", logs=True)
@@ -191,3 +201,79 @@ def keeps_younger_records_than_asked(patch: Patch) -> None:
         return await places.start_offset(ledgers, node, start)
 
     patch.set(trimming, "start_offset", start_offset)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_GIVEN_UP}::test_a_writer_does_not_truncate_what_it_has_sent_and_is_not_confirmed",
+)
+def truncates_what_is_not_confirmed(patch: Patch) -> None:
+    async def truncate(self: LogWriter, before: int) -> None:
+        if not 0 <= before <= self._next_offset:
+            raise InvalidPosition(self.log, before, f"the log ends at {self._next_offset}")
+        edit = trim(self.log, before, incarnation=self._incarnation)
+        await manifests.delete_listed(self._ledgers, self._node, await self._node.edit(edit))
+
+    patch.set(LogWriter, "truncate", truncate)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_GIVEN_UP}::test_nobody_truncates_what_bookies_hold_before_it_is_confirmed",
+)
+def truncates_what_bookies_hold(patch: Patch) -> None:
+    async def acknowledged_end(_: Ledgers, __: ManifestNode) -> int:
+        return sys.maxsize
+
+    patch.set(trimming, "acknowledged_end", acknowledged_end)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_GIVEN_UP}::test_retention_waits_for_the_slowest_of_several_consumers",
+)
+def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
+    async def fastest(
+        store: MetadataStore, log: str, manifest: Manifest
+    ) -> list[tuple[str, ConsumerState]]:
+        consumers = await read_consumers(store, log, manifest)
+        return sorted(consumers, key=lambda each: each[1].position)[-1:]
+
+    patch.set(trimming, "read_consumers", fastest)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_GIVEN_UP}::test_a_deletion_in_the_middle_of_a_roll_fences_both_ledgers_of_the_writer",
+)
+def drops_a_log_of_which_one_ledger_of_two_is_fenced(patch: Patch) -> None:
+    """A writer that was not told yet that its next segment is listed goes on in the one before."""
+    honest = dropping.finish_drop
+
+    async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
+        manifest, _ = await node.read()
+        await honest(_FencesOne(ledgers, manifest.deleting[-1:]), node)
+
+    patch.set(dropping, "finish_drop", finish_drop)
+    patch.set(janitor, "finish_drop", finish_drop)
+
+
+class _FencesOne:
+    def __init__(self, ledgers: Ledgers, fenced: Collection[LedgerId]) -> None:
+        self._ledgers, self._fenced = ledgers, fenced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledgers, name)
+
+    async def recover(self, ledger_id: LedgerId) -> LedgerMetadata:
+        if ledger_id in self._fenced:
+            return await self._ledgers.recover(ledger_id)
+        return await self._ledgers.describe(ledger_id)

@@ -1,0 +1,160 @@
+"""What readers and recovery believe of bookies and of the metadata store, and writers tell them."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import cast
+
+import pytest
+
+from ledger import Quorum
+from ledger.entry import HEADER_BYTES, encode_lac, parse_header
+from ledger.environment import Credentials, Environment
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.reader import LedgerReader
+from ledger.registry import BookieDirectory
+from ledger.requests import LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.transport.port import BookieTransport
+from tests.ledger.local_bookies import LocalBookies, local_bookies
+
+DEADLINE_S = 60
+LEDGER = LedgerId(7)
+KEY = b"k" * 20
+
+
+class SilentWatch:
+    """Nothing is ever told."""
+
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class LaggingLedgers:
+    """A metadata store whose reads lag behind its writes unless they are to be fresh."""
+
+    lagging: LedgerMetadata
+    newest: LedgerMetadata
+
+    async def read(self, _: LedgerId, *, fresh: bool = False) -> tuple[LedgerMetadata, int]:
+        return (self.newest, 1) if fresh else (self.lagging, 0)
+
+    def watch(self, _: LedgerId) -> SilentWatch:
+        return SilentWatch()
+
+
+@dataclass
+class StoredEntries:
+    """Bookies that hold entries up to some one, and answer at once."""
+
+    last_entry: dict[str, int]
+    asked: list[str] = field(default_factory=list)
+
+    async def read_lac(self, bookie: BookieId, _: LacQuery) -> LacAnswer:
+        self.asked.append(bookie)
+        proof = encode_lac(ledger_id=LEDGER, last_add_confirmed=-1, length=0, mac=None)
+        return LacAnswer(Status.OK, lac_proof=proof, last_entry=self.last_entry[bookie])
+
+
+def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble() -> None:
+    """A barrier that asked those who were replaced would miss what was acknowledged since."""
+
+    async def scenario() -> None:
+        quorum = Quorum(1, 1, 1)
+        first, second = (
+            Fragment(EntryId(entry), (BookieId(name),)) for entry, name in ((0, "old"), (1, "new"))
+        )
+        before = LedgerMetadata(quorum=quorum, fragments=(first,))
+        after = replace(before, fragments=(first, second))
+        bookies = StoredEntries({"old": 0, "new": 5})
+        environment = Environment(
+            uri="memory://x",
+            ledgers=cast(LedgerStore, LaggingLedgers(before, after)),
+            bookies=cast(BookieDirectory, None),
+            transport=cast(BookieTransport, bookies),
+            random=Random(1),
+            pending_bytes_max=1,
+        )
+        reader = LedgerReader(environment, Credentials(LEDGER, KEY, None), before)
+        assert await reader.read_last_stored() == 5
+        assert bookies.asked == ["new"]
+        await reader.close()
+
+    asyncio.run(scenario())
+
+
+class DamagingTransport:
+    """Changes a byte of what each bookie answers to the first read of it; all else is passed on."""
+
+    def __init__(self, inner: BookieTransport, at: int) -> None:
+        self._inner = inner
+        self._at = at
+        self._damaged: set[BookieId] = set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+        answer = await self._inner.read(bookie, query)
+        if not len(answer.frames) or bookie in self._damaged:
+            return answer
+        self._damaged.add(bookie)
+        frames = bytearray(answer.frames)
+        frames[self._at] ^= 1
+        return replace(answer, frames=bytes(frames))
+
+
+@pytest.mark.parametrize(
+    "at", [HEADER_BYTES, -1], ids=["in the first payload", "at the end of the last"]
+)
+def test_recovery_believes_no_frame_whose_digest_is_wrong(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
+            client = await cluster.client()
+            writer = await client.create()
+            monkeypatch.setattr(writer, "_publish", lambda _: None)  # so that the end is looked for
+            for payload in (b"first", b"second"):
+                await writer.add(payload)
+            await writer.abandon()
+            successor = await cluster.client()
+            environment = successor._environment
+            environment.transport = cast(
+                BookieTransport, DamagingTransport(environment.transport, at)
+            )
+            metadata = await successor.recover(writer.ledger_id)
+            assert (metadata.last_entry, metadata.length) == (1, len(b"firstsecond"))
+            reader = await client.open_no_recovery(writer.ledger_id)
+            assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"first", b"second"]
+            await reader.close()
+
+    asyncio.run(scenario())
+
+
+def test_each_entry_tells_bookies_what_is_confirmed_by_then() -> None:
+    """What only an idle writer told would keep readers of a busy one waiting for ever."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
+            client = await cluster.client()
+            writer = await client.create()
+            for payload in (b"a", b"b", b"c"):
+                await writer.add(payload)
+            assert told_by(cluster, writer.ledger_id) == [NO_ENTRY, 0, 1]
+            await writer.close()
+
+    asyncio.run(scenario())
+
+
+def told_by(cluster: LocalBookies, ledger_id: LedgerId) -> list[int]:
+    """Return the last add confirmed in each entry that bookies hold."""
+    frames: dict[int, bytes] = {}
+    for bookie in cluster.bookies:
+        frames.update(bookie.storage.ledgers[ledger_id])
+    return [parse_header(frame).last_add_confirmed for _, frame in sorted(frames.items())]

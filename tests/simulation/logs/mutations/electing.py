@@ -1,0 +1,41 @@
+"""Bugs of elections: what is concluded from silence, and what is left behind."""
+
+import asyncio
+
+from leader import lifeline, withdrawal
+from leader.refusals import LifelineAddress
+from ledger.metastore.port import MetadataStore
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/leader/test_silence.py"
+    "::test_a_campaign_that_is_given_up_while_its_create_is_on_its_way_leaves_no_node",
+)
+def withdraws_without_a_barrier(patch: Patch) -> None:
+    """A create that is done after the look leaves a node that holds everybody back."""
+    honest = withdrawal.delete_node
+
+    async def delete_node(store: MetadataStore, path: str) -> None:
+        if not path.endswith("barrier"):
+            await honest(store, path)
+
+    patch.set(withdrawal, "delete_node", delete_node)
+
+
+@mutation("", logs=True, drawn=False, test="tests/leader/test_silence.py")
+def takes_silence_of_a_lifeline_for_death(patch: Patch) -> None:
+    honest = lifeline._verified
+
+    async def verified(
+        address: LifelineAddress,
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await honest(address)
+        except TimeoutError:
+            raise ConnectionRefusedError from None
+
+    patch.set(lifeline, "_verified", verified)

@@ -1,0 +1,84 @@
+"""Bugs of who tells where a segment ends while its writer is about to go on in the next one."""
+
+from dlog.aio import chunks, segments, tails
+from dlog.aio.port import Ledgers, LedgerTail
+from dlog.aio.rolling import Roller
+from dlog.aio.segments import opened
+from dlog.aio.tails import TailTracker, _Open
+from dlog.manifest import Manifest, Segment
+from dlog.position import NO_TXID
+from dlog.protocol import roll
+from ledger.errors import NoSuchLedger
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_ends_of_segments.py"
+    "::test_a_reader_that_looks_for_an_end_while_the_writer_switches_skips_nothing",
+)
+def asks_for_the_end_before_it_looks_for_an_entry_behind(patch: Patch) -> None:
+    """What is added to the segment between the two questions is skipped."""
+
+    async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> EntryId | None:
+        if reader.closed:
+            return reader.last_entry
+        end = await reader.read_last_stored()
+        try:
+            async with opened(ledgers, later) as after:
+                if await after.read_last_stored() == NO_ENTRY:
+                    return None
+        except NoSuchLedger:
+            return None
+        reader.learn_confirmed(end)
+        return end
+
+    for module in (chunks, segments, tails):
+        patch.set(module, "learn_end", learn_end)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_ends_of_segments.py"
+    "::test_a_tail_found_while_the_writer_switches_tells_no_txid_of_a_record_behind_it",
+)
+def adds_up_open_segments_whatever_they_are(patch: Patch) -> None:
+    """Its end is never too high: confirmed records of both. But it is too low for its last txid,
+    because of the first segment more may be confirmed by then; only that can be told from outside.
+    """
+    honest = TailTracker._look_at
+
+    async def look_at(
+        self: TailTracker, segment: Segment, manifest: Manifest
+    ) -> tuple[_Open, bool]:
+        found, _ = await honest(self, segment, manifest)
+        return found, True
+
+    patch.set(TailTracker, "_look_at", look_at)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_ends_of_segments.py"
+    "::test_a_segment_sealed_by_a_roll_does_not_claim_the_txids_of_the_next",
+)
+def seals_with_the_txid_of_now(patch: Patch) -> None:
+    """Of what was appended to the next segment while the one before was closed."""
+    honest = Roller._close
+
+    async def close(self: Roller, effect: roll.CloseLedger) -> roll.RollEvent:
+        assert self._previous is not None
+        if not effect.recover:
+            await self._previous.close()
+        txid = self._writer.last_txid
+        self.previous_txid = NO_TXID if txid is None else txid
+        return await honest(self, roll.CloseLedger(recover=True))
+
+    patch.set(Roller, "_close", close)
