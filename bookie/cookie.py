@@ -1,11 +1,11 @@
 """The cookie: who the data in a directory belongs to, in a file of each directory of a bookie.
 
-The metadata store holds the same message, apart from the place. What the two must say of each
-other is the business of `bookie.identity`.
+The metadata store holds the same message, with what is known of the bookie's lives. What the
+two must say of each other is the business of `bookie.identity`.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Final, Self
 
@@ -16,7 +16,8 @@ from bookie.disk import Disk, DiskFull
 from bookie.errors import CookieDamaged, StorageFailed
 from ledger.wire import metadata_pb2 as pb
 
-VERSION: Final = 1
+VERSION: Final = 2
+VERSIONS_READ: Final = (1, 2)
 PATH: Final = "cookie"
 _NEW_PATH: Final = "cookie.tmp"
 _MAGIC: Final = b"DLOGCOOK"
@@ -36,6 +37,30 @@ class Cookie:
     """The places of all directories of the bookie, in order."""
     place: str = ""
     """Of the one directory that the file is in; empty in the store."""
+    life: int = 0
+    """How many starts were counted."""
+    token: str = ""
+    """Random, of the last start that was counted; empty as long as none was."""
+    clean: bool = False
+    """Whether that life has ended, having promised nothing that is not in the directories."""
+    tries: tuple[str, ...] = ()
+    """In a directory: tokens of starts since, of which it is not known whether they count."""
+    file: str = field(default="", compare=False)
+    """In a directory: the identity of this file, which tells a copy; see `DiskFile.identity`.
+    Empty if a version wrote it that did not know it."""
+    system: str = ""
+    """In a directory: where it was used last; see `Disk.where`."""
+    doubt: str = ""
+    """In a directory: why something may be missing here, accepted by an operator."""
+    checkpoint: int = 0
+    """In the store: the number of the census that this life told last."""
+    census: bytes = b""
+    """In the store: that census."""
+    limbo: str = ""
+    """In the store: why the bookie is in limbo; empty if it is not."""
+    retired_ms: int = 0
+    """In the store: when the data of this name were given up, since 1970; 0: they were not."""
+    retired_why: str = ""
 
     def encode(self) -> bytes:
         node = pb.CookieNode(
@@ -46,6 +71,18 @@ class Cookie:
             cookie=self.cookie,
             address=self.address,
             place=self.place,
+            life=self.life,
+            life_token=self.token,
+            clean=self.clean,
+            tries=self.tries,
+            file=self.file,
+            system=self.system,
+            doubt=self.doubt,
+            checkpoint=self.checkpoint,
+            census=self.census,
+            limbo=self.limbo,
+            retired_ms=self.retired_ms,
+            retired_why=self.retired_why,
         )
         return node.SerializeToString(deterministic=True)
 
@@ -56,29 +93,59 @@ class Cookie:
             node = pb.CookieNode.FromString(value)
         except DecodeError as error:
             raise ValueError(str(error)) from error
-        if node.version != VERSION or not node.cookie:
-            raise ValueError(f"not a cookie of version {VERSION}")
+        if node.version not in VERSIONS_READ or not node.cookie:
+            raise ValueError(f"not a cookie of a version up to {VERSION}")
         return cls(
-            node.bookie, node.instance, node.cookie, node.address, node.directories, node.place
+            bookie=node.bookie,
+            instance=node.instance,
+            cookie=node.cookie,
+            address=node.address,
+            directories=node.directories,
+            place=node.place,
+            life=node.life,
+            token=node.life_token,
+            clean=node.clean,
+            tries=tuple(node.tries),
+            file=node.file,
+            system=node.system,
+            doubt=node.doubt,
+            checkpoint=node.checkpoint,
+            census=node.census,
+            limbo=node.limbo,
+            retired_ms=node.retired_ms,
+            retired_why=node.retired_why,
         )
 
-    def at(self, place: str) -> Self:
-        """Return the same identity for the directory at *place*; "" is the store."""
-        return replace(self, place=place)
+    @property
+    def is_retired(self) -> bool:
+        return self.retired_ms > 0
 
     def is_same(self, other: Self) -> bool:
-        """Whether both say the same of the whole bookie's data."""
-        return replace(self, address="", place="") == replace(other, address="", place="")
+        """Whether both mean the same data, of whichever life."""
+        return self._whose == other._whose
+
+    @property
+    def _whose(self) -> tuple[str, ...]:
+        return self.bookie, self.instance, self.cookie, self.directories
 
 
 def read_cookie(disk: Disk) -> Cookie | None:
     """Return the cookie of the directory, None if there is none.
 
     Raises `CookieDamaged`, and `StorageFailed` if the disk cannot be read."""
+    found = read_cookie_file(disk)
+    return None if found is None else found[0]
+
+
+def read_cookie_file(disk: Disk) -> tuple[Cookie, str] | None:
+    """Return the directory's cookie, and the identity of its file; None if there is none.
+
+    Raises as `read_cookie`."""
     path = disk.describe(PATH)
     try:
         file = disk.open(PATH)
         try:
+            identity = file.identity()
             data = file.read(file.size(), 0)
         finally:
             file.close()
@@ -93,17 +160,19 @@ def read_cookie(disk: Disk) -> Cookie | None:
     if magic != _MAGIC or crc32c(body) != crc:
         raise CookieDamaged(path, 0, "not a cookie, or its checksum differs")
     try:
-        return Cookie.decode(body)
+        return Cookie.decode(body), identity
     except ValueError as error:
         raise CookieDamaged(path, _HEAD.size, str(error)) from error
 
 
 def write_cookie(disk: Disk, cookie: Cookie) -> None:
-    """Put *cookie* into the directory, in place of one that is there, as one step."""
-    body = cookie.encode()
+    """Put *cookie* into the directory, in place of one that is there, as one step.
+
+    The file says which file it is, so that a copy of it does not pass for it."""
     try:
         file = disk.create(_NEW_PATH)
         try:
+            body = replace(cookie, file=file.identity()).encode()
             file.write([_HEAD.pack(_MAGIC, crc32c(body)), body], 0)
             file.sync()
         finally:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from bookie.errors import DirectoryInUse, DirectoryUnusable
+from bookie.file_birth import birth_time, running_system
 
 LOCK_FILE: Final = "LOCK"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -70,6 +71,10 @@ class DiskFile(Protocol):
         """Return *length* bytes from *offset*; fewer only at the end of the file."""
 
     def size(self) -> int: ...
+
+    def identity(self) -> str:
+        """Return what tells this file from a copy of it: it stays over renames, writes and
+        restarts, and goes with the file. See `is_same_file`."""
 
     def preallocate(self, size_bytes: int) -> None:
         """Grow the file with zeros to *size_bytes*, unless it is larger."""
@@ -124,6 +129,18 @@ class Disk(Protocol):
     def describe(self, path: str) -> str:
         """Return where *path* is, as a person would look for it."""
 
+    def where(self) -> str:
+        """Return which running system and which device of it the directory is on.
+
+        As long as that is the same, whoever holds the directory's lock is the only one."""
+
+
+def is_same_file(one: str, other: str) -> bool:
+    """Whether two identities can be of one file: inode and birth time, as far as both tell it."""
+    inode, _, born = one.partition("/")
+    other_inode, _, other_born = other.partition("/")
+    return inode == other_inode and (not born or not other_born or born == other_born)
+
 
 class RealFile:
     def __init__(self, path: str, descriptor: int) -> None:
@@ -163,6 +180,9 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def identity(self) -> str:
+        return f"{os.fstat(self._descriptor).st_ino:x}/{birth_time(self._descriptor)}"
 
     def preallocate(self, size_bytes: int) -> None:
         size_now = self.size()
@@ -266,6 +286,9 @@ class RealDisk:
 
     def describe(self, path: str) -> str:
         return str(self.root / path)
+
+    def where(self) -> str:
+        return f"{running_system()}/{self.root.stat().st_dev:x}"
 
 
 @contextmanager

@@ -8,15 +8,21 @@ CallerError
 |- DirectoryInUse          another bookie runs on this directory
 |- DirectoryUnusable       it cannot be made, read or locked
 |- DirectoryGivenTwice     as two journal or two ledger directories
+|- BookieRunning           its name is registered by a process that goes on
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster
    |- ForeignBookie        it belongs to another bookie of this cluster
    |- CookieMissing        it has an identity that the cluster does not know
    |- DataMissing          the cluster knows the bookie, but its data is not here
+   |- DataOutdated         its data is here as it was before its last start, or checkpoint
+   |- DataCopied           its data was copied, and not after a clean stop
+   |- StoreOutdated        the metadata store knows less of it than its data does
+   |- BookieRetired        the data of this name were given up
    |- DirectoriesChanged   the data is in other directories, or in more or fewer, than were given
    |- DirectoryMisplaced   it is one of the bookie's, but another one than it was given as
    `- DirectoriesMixed     the directories are not of the same data
 StorageError
+|- BookieSuperseded        another process took over its identity; it has stopped
 |- BookieFailed            the disk failed under a running bookie; it has stopped
 |- OrderNotKept            an operator's order could not be made durable; nothing has changed
 |- StorageFailed           the same, as the storage engine says it: it refuses all further calls
@@ -27,8 +33,11 @@ StorageError
    |- MarkDamaged
    |- EntryLogDamaged
    |- IndexDamaged
-   `- CookieDamaged
+   |- CookieDamaged
+   `- CensusDamaged
 """
+
+from typing import Final
 
 from ledger.errors import CallerError, StorageError
 
@@ -128,6 +137,63 @@ class DataMissing(WrongDirectory):
         self.directory, self.bookie, self.reason = directory, bookie, reason
 
 
+_NEWEST: Final = (
+    "Bring the newest data back; if they are lost, `dlog bookie accept-loss` lets it start and "
+    "deny nothing that it may have known, until its open ledgers are recovered"
+)
+
+
+class DataOutdated(WrongDirectory):
+    def __init__(self, directory: str, bookie: str, reason: str) -> None:
+        super().__init__(
+            f"{directory} holds data of bookie {bookie} that are not the newest: {reason}. They "
+            "are a restored backup, or a copy whose original was used since; a bookie that forgot "
+            f"what it promised would lose acknowledged entries. {_NEWEST}"
+        )
+        self.directory, self.bookie, self.reason = directory, bookie, reason
+
+
+class DataCopied(WrongDirectory):
+    def __init__(self, directory: str, bookie: str) -> None:
+        super().__init__(
+            f"{directory} holds a copy of the data of bookie {bookie}: they are other files than "
+            "those that it used last, and it was not stopped cleanly before they were copied, or "
+            "was used since, so something may be missing. Copies are for bookies that were "
+            f"stopped with SIGTERM. {_NEWEST}"
+        )
+        self.directory, self.bookie = directory, bookie
+
+
+class StoreOutdated(WrongDirectory):
+    def __init__(self, directory: str, bookie: str, here: int, stored: int) -> None:
+        super().__init__(
+            f"{directory} holds data of bookie {bookie} of its start {here}, but the metadata "
+            f"store knows of start {stored} only: it was restored from a backup, or is another "
+            "one. Bring the newest metadata back; if they are lost, `dlog bookie accept-loss` "
+            "lets the bookie start and deny nothing that it may have known"
+        )
+        self.directory, self.bookie, self.here, self.stored = directory, bookie, here, stored
+
+
+class BookieRetired(WrongDirectory):
+    def __init__(self, bookie: str, why: str) -> None:
+        super().__init__(
+            f"the name {bookie} is retired: {why}. What it had promised is not kept, so it never "
+            "serves again; start the bookie on empty directories, under another --id or none"
+        )
+        self.bookie, self.why = bookie, why
+
+
+class BookieRunning(CallerError):
+    def __init__(self, bookie: str, address: str, waited_s: float) -> None:
+        super().__init__(
+            f"a bookie {bookie} is registered at {address}, and still is after {waited_s:g} s: "
+            "its data are used elsewhere, and these are a copy. Stop that one first, or remove "
+            "the copy"
+        )
+        self.bookie, self.address, self.waited_s = bookie, address, waited_s
+
+
 class DirectoriesChanged(WrongDirectory):
     def __init__(self, directory: str, found: str, expected: str) -> None:
         super().__init__(
@@ -154,6 +220,16 @@ class DirectoriesMixed(WrongDirectory):
             "they do not belong together. Give the directories that do, or empty ones"
         )
         self.directory, self.other = directory, other
+
+
+class BookieSuperseded(StorageError):
+    def __init__(self, bookie: str, reason: str) -> None:
+        super().__init__(
+            f"bookie {bookie} has lost its identity and ends: {reason}. Two processes must not "
+            "answer for the same data; find out which directories are the newest, and remove the "
+            "others"
+        )
+        self.bookie, self.reason = bookie, reason
 
 
 class BookieFailed(StorageError):
@@ -223,4 +299,8 @@ class IndexDamaged(FileDamaged):
 
 
 class CookieDamaged(FileDamaged):
+    pass
+
+
+class CensusDamaged(FileDamaged):
     pass

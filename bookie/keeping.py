@@ -2,15 +2,17 @@
 
 Invariants:
     the marks move forward only, and only after all before them was synced (65, 66)
+    the census of a checkpoint is durable before its marks are
     what a checkpoint has begun is finished before the next one begins, however often it is tried
     nothing that was deleted is written again (#1757)
 Calls wait for each other; `troubles` may be read at any time.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bookie.census import Census, write_census
 from bookie.disk import DiskFull
 from bookie.errors import FileDamaged, StorageFailed
 from bookie.flush import Flush, header_of
@@ -30,7 +32,11 @@ class _Checkpoint:
 class Keeper:
     """See the module's docstring."""
 
-    def __init__(self, holdings: Holdings, journals: Journals) -> None:
+    def __init__(self, holdings: Holdings, journals: Journals, census: Census) -> None:
+        self.census = census
+        """The newest one that is durable."""
+        self.on_census: Callable[[Census], None] | None = None
+        """Told of each census, on the thread of the checkpoint."""
         self._holdings = holdings
         self._journals = journals
         self._one = threading.Lock()
@@ -93,14 +99,19 @@ class Keeper:
         if begun is None:
             return
         begun.flush.run()
+        census = self.census.next()
+        write_census(self._holdings.directories.main, census)
         with self._holdings.lock:
             self._holdings.ledgers.end_flush(begun.flush.stored)
             self._holdings.memory.end_flush()
             self._holdings.generation += 1
             self._begun = None
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
+        self.census = census
         self._journals.advance(begun.marks)
         self._marks = begun.marks
+        if self.on_census is not None:
+            self.on_census(census)
 
     def _begin(self) -> _Checkpoint | None:
         """Take what is in memory; None if there is nothing to do."""

@@ -1,22 +1,27 @@
 """One bookie from start to stop: directory, identity, replay, port, service, registration.
 
-Order of the start: the directories are locked; their cookies are checked against the cluster's;
-the storage replays wholly; the port is listened on; requests are served; only then is the bookie
-registered. A stop goes the other way. Whatever happens to the registration, the bookie goes on
-serving: no safety rests on it.
+Order of the start: the directories are locked; their cookies are checked against the cluster's,
+and the start is counted in both; the storage replays wholly; the port is listened on; requests are
+served; only then is the bookie registered. A stop goes the other way; at its end the cookies and
+the cluster are told that it was clean. Whatever happens to the registration, the bookie goes on
+serving: no safety rests on it. A process whose identity another one took over ends at once.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NoReturn
 
 from bookie.collector.collector import Collector
 from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
 from bookie.descriptors import descriptor_limit, share_out
 from bookie.directories import Directories
-from bookie.errors import BookieFailed, PortInUse
-from bookie.identity import identify
+from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
+from bookie.identity import identify, mark_clean
+from bookie.lives import LifeKeeper
 from bookie.operator_service import OperatorService
 from bookie.read_only import ReadOnlyKeeper
 from bookie.registering import Registrar
@@ -24,12 +29,17 @@ from bookie.server import BookieServer, is_free
 from bookie.service import BookieService
 from bookie.storage import BookieStorage
 from ledger.cluster import open_namespace
+from ledger.errors import MetadataError, StorageError
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metastore import MetadataStore, open_store
-from ledger.registry import BookieRegistration
+from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
 
+_ALONE_SESSIONS: Final = 3.0
+"""So many session time-outs somebody else's registration may take to vanish."""
+_ALONE_POLL_S: Final = 0.2
+_CLEAN_S_MAX: Final = 2.0
 _log = get_logger(__name__)
 
 
@@ -76,7 +86,14 @@ async def _run(
         name, port, bound = _place(config, directories, server)
         address = config.address(port)
         identity = await identify(
-            store, directories, bookie=name, instance=namespace.instance, address=address
+            store,
+            directories,
+            bookie=name,
+            instance=namespace.instance,
+            address=address,
+            until_alone=partial(
+                _until_alone, store, name, _ALONE_SESSIONS * config.session_timeout_s
+            ),
         )
         storage = await _open_storage(directories, config)
         try:
@@ -108,28 +125,48 @@ async def _run(
         delete=service.delete,
     )
     operator = OperatorService(service, storage, keeper, collector, address=address)
-    keeping: asyncio.Task[None] | None = None
-    collecting: asyncio.Task[None] | None = None
+    living = LifeKeeper(store, identity.claim)
+    storage.on_census(living.checkpointed)
+    living.checkpointed(storage.census)
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(living.run(), name="life")]
     try:
         keeper.look()
         await server.start(service, operator)
         await registrar.start()
-        keeping = asyncio.create_task(keeper.run(), name="read-only keeper")
+        tasks.append(asyncio.create_task(keeper.run(), name="read-only keeper"))
         collecting = asyncio.create_task(collector.run(), name="collector")
         collecting.add_done_callback(_tell_collector_ended)
         _log.info(f"bookie {name} is ready on {address}", incarnation=identity.incarnation)
         on_ready(name, address)
-        await asyncio.wait((service.failure, keeping), return_when=asyncio.FIRST_COMPLETED)
-        if not service.failure.done():
-            keeping.result()
-        failure = service.failure.result()
-        raise BookieFailed(name, str(failure)) from failure
+        try:
+            await _until_failed(name, service, tasks)
+        finally:
+            collecting.cancel()
     finally:
-        for task in (keeping, collecting):
-            if task is not None:
-                task.cancel()
+        for task in tasks:
+            task.cancel()
         await operator.close()
         await _stop(name, registrar, server, service, collector)
+        if not service.failure.done():
+            await _tell_clean(directories, storage, living)
+            _log.info(f"bookie {name} has stopped")
+
+
+async def _until_failed(
+    name: str, service: BookieService, tasks: list[asyncio.Task[None]]
+) -> NoReturn:
+    """Raise why it cannot go on; *tasks* run until they fail."""
+    waits: list[asyncio.Future[Any]] = [service.failure, *tasks]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    if not service.failure.done():
+        for task in tasks:
+            if task.done():
+                error = task.exception()
+                if isinstance(error, BookieSuperseded):
+                    service.fail(error)
+                task.result()
+    failure = service.failure.result()
+    raise BookieFailed(name, str(failure)) from failure
 
 
 def _place(
@@ -178,18 +215,44 @@ async def _stop(
     service: BookieService,
     collector: Collector,
 ) -> None:
-    await registrar.close()
     if service.failure.done():
+        failure = service.failure.result()
+        await registrar.close(take_back=not isinstance(failure, BookieSuperseded))
         await server.kill()
         service.abandon()
         return
+    await registrar.close()
     await server.stop()
     await collector.close()
     await service.close()
     if service.failure.done():
         failure = service.failure.result()
         raise BookieFailed(name, str(failure)) from failure
-    _log.info(f"bookie {name} has stopped")
+
+
+async def _tell_clean(directories: Directories, storage: BookieStorage, living: LifeKeeper) -> None:
+    """Let copies of the directories pass for them from now on; not needed for a start on them."""
+    try:
+        directories.lock()
+        if mark_clean(directories, living.claim):
+            async with asyncio.timeout(_CLEAN_S_MAX):
+                await living.stopped(storage.census)
+    except (DirectoryInUse, OSError, StorageError, MetadataError) as error:
+        _log.warning("clean_stop_not_told", bookie=living.claim.cookie.bookie, reason=str(error))
+
+
+async def _until_alone(store: MetadataStore, bookie: str, timeout_s: float) -> None:
+    """Wait until nobody is registered as *bookie*. Raises `BookieRunning`, and what the store
+    raises."""
+    deadline = time.monotonic() + timeout_s
+    told = False
+    while (found := await find_registration(store, bookie)) is not None:
+        if time.monotonic() > deadline:
+            raise BookieRunning(bookie, found.address, timeout_s)
+        if not told:
+            _log.warning("waits_for_another", bookie=bookie, address=found.address, s=timeout_s)
+            told = True
+        await asyncio.sleep(_ALONE_POLL_S)
 
 
 def _tell_collector_ended(collecting: "asyncio.Task[None]") -> None:

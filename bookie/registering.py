@@ -62,13 +62,18 @@ class Registrar:
         self._registration = replace(self._registration, read_only=read_only)
         self._moved.set()
 
-    async def close(self) -> None:
-        """Take the registration back, if the store can be reached; idempotent."""
+    async def close(self, *, take_back: bool = True) -> None:
+        """Take the registration back, if the store can be reached; idempotent.
+
+        Without *take_back* it goes with the session, if it was made in it: what stands there now
+        may be another process's."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
+        if not take_back:
+            return
         with suppress(MetadataError, TimeoutError):  # then it goes with the session
             async with asyncio.timeout(_CLOSE_S_MAX):
                 # A move may have been under way: the node may be in either list, or in both.

@@ -31,6 +31,7 @@ from os import urandom
 from typing import Final, Self
 
 from bookie import reads
+from bookie.census import Census, read_census, write_census
 from bookie.directories import Directories
 from bookie.disk import Disk
 from bookie.errors import FileDamaged, StorageFailed
@@ -73,6 +74,7 @@ class BookieStorage:
         config: StorageConfig,
         holdings: Holdings,
         journals: Journals,
+        census: Census,
     ) -> None:
         self._config = config
         self._holdings = holdings
@@ -80,7 +82,7 @@ class BookieStorage:
         self._memory = holdings.memory
         self._lock = holdings.lock
         self._journals = journals
-        self._keeper = Keeper(holdings, journals)
+        self._keeper = Keeper(holdings, journals, census)
         self._told_read_only = self._told_no_recovery = False
 
     @classmethod
@@ -108,6 +110,7 @@ class BookieStorage:
                 preallocate_bytes=config.journal_preallocate_bytes,
                 entropy=entropy,
             )
+            before = read_census(directories.main)
             ledgers, headers = recovery.run()
             journals = Journals(
                 directories,
@@ -116,6 +119,8 @@ class BookieStorage:
                 preallocate_bytes=config.journal_preallocate_bytes,
                 entropy=entropy,
             )
+            census = Census(0 if before is None else before.number).next()
+            write_census(directories.main, census)
             journals.advance(journals.positions())
         except OSError as error:
             directories.unlock()
@@ -130,7 +135,7 @@ class BookieStorage:
             Memory(recent_bytes_max=config.recent_bytes_max),
             ReadCache(bytes_max=config.read_cache_bytes, ahead_bytes=config.read_ahead_bytes),
         )
-        return cls(config, holdings, journals)
+        return cls(config, holdings, journals, census)
 
     # Adding and fencing.
 
@@ -284,6 +289,15 @@ class BookieStorage:
     def checkpoint(self) -> None:
         """See `Keeper.checkpoint`."""
         self._keeper.checkpoint()
+
+    @property
+    def census(self) -> Census:
+        """Of the last checkpoint; the start makes one."""
+        return self._keeper.census
+
+    def on_census(self, told: Callable[[Census], None]) -> None:
+        """Let *told* know of each later census, on the thread of its checkpoint."""
+        self._keeper.on_census = told
 
     @property
     def ledger_directories(self) -> Sequence[LedgerDirectory]:

@@ -69,6 +69,18 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
     raise NodeExists(registration.path)
 
 
+async def find_registration(store: MetadataStore, bookie: str) -> BookieRegistration | None:
+    """Return the registration that stands under the name of *bookie*, in either list.
+
+    Raises `DamagedMetadata`, and what the store raises."""
+    for root, read_only in ((AVAILABLE, False), (READ_ONLY, True)):
+        try:
+            return await _read(store, f"{root}/{bookie}", bookie, read_only=read_only)
+        except NoSuchNode:
+            continue
+    return None
+
+
 async def unregister(store: MetadataStore, registration: BookieRegistration) -> None:
     """Take the announcement back, at once."""
     try:

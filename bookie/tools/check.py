@@ -1,6 +1,7 @@
 """Checks all files of a stopped bookie against each other, every byte that was promised.
 
     cookies         whole, of one bookie, in their places
+    census          whole
     journals        from the mark on, with the eyes of the next start
     index           headers and pages whole; behind each slot the right frame, whole
     entry logs      every frame scanned; a ledger map counts at least what is there
@@ -10,10 +11,11 @@ that the journal still has from the mark on is not lost, whatever an entry log s
 """
 
 from bookie import cookie
+from bookie.census import read_census
 from bookie.cookie import read_cookie
 from bookie.directories import Directories
 from bookie.disk import Disk
-from bookie.errors import CookieDamaged, DirectoriesChanged, DirectoryMisplaced
+from bookie.errors import CensusDamaged, CookieDamaged, DirectoriesChanged, DirectoryMisplaced
 from bookie.frames import Bad, check_frames
 from bookie.journal.format import DIRECTORY as JOURNAL_DIRECTORY
 from bookie.journal.format import Kind, Record
@@ -45,6 +47,7 @@ class _Check:
 
     def run(self) -> Findings:
         self._check_cookies()
+        self._check_census()
         for at, disk in enumerate(self._directories.journals):
             self._check_journal(disk, at)
         for at, disk in enumerate(self._directories.ledgers):
@@ -78,6 +81,12 @@ class _Check:
             check_places(self._directories)
         except (DirectoriesChanged, DirectoryMisplaced) as error:
             findings.damage(error.directory, 0, str(error), "give the directories as they were")
+
+    def _check_census(self) -> None:
+        try:
+            read_census(self._directories.main)
+        except CensusDamaged as damage:
+            self._findings.damage(damage.path, damage.offset, damage.reason, RESTORE)
 
     def _check_journal(self, disk: Disk, at: int) -> None:
         findings, counts = self._findings, self._findings.counts

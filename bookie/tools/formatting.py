@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Final
 
-from bookie import cookie, read_only
+from bookie import census, cookie, read_only
 from bookie.cookie import Cookie, read_cookie
 from bookie.directories import Directories
 from bookie.disk import RealDisk
@@ -22,7 +22,13 @@ from ledger.errors import NoSuchNode
 from ledger.metastore.port import MetadataStore
 from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
 
-_FILES: Final = (cookie.PATH, f"{cookie.PATH}.tmp", read_only.PATH)
+_FILES: Final = (
+    cookie.PATH,
+    f"{cookie.PATH}.tmp",
+    census.PATH,
+    f"{census.PATH}.tmp",
+    read_only.PATH,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bookie import cookie
+from bookie import census, cookie
 from bookie.config import BookieConfig
 from bookie.cookie import Cookie, read_cookie
 from bookie.directories import Directories
@@ -21,6 +21,7 @@ from bookie.tools.errors import NotABookie
 
 OWN_NAMES: Final = (
     cookie.PATH,
+    census.PATH,
     journal_format.DIRECTORY,
     entrylog_format.DIRECTORY,
     index_format.DIRECTORY,
@@ -118,6 +119,9 @@ class _ReadOnlyFile:
     def size(self) -> int:
         return self._file.size()
 
+    def identity(self) -> str:
+        return self._file.identity()
+
     def preallocate(self, size_bytes: int) -> None:
         del size_bytes
         raise _refusal(self.path)
@@ -174,6 +178,9 @@ class ReadOnlyDisk:
 
     def describe(self, path: str) -> str:
         return self._disk.describe(path)
+
+    def where(self) -> str:
+        return self._disk.where()
 
 
 def _refusal(path: str) -> OSError:

@@ -8,8 +8,13 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
+from itertools import count
+from typing import Final
 
 from bookie.disk import DiskFile, DiskFull, DiskUsage
+
+_NUMBERS: Final = count(1)
+"""Of all files, so that a copy has another one."""
 
 
 class MemoryDisk:
@@ -20,7 +25,7 @@ class MemoryDisk:
         self._name = name
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._files: dict[str, bytearray] = {}
+        self._files: dict[str, MemoryContent] = {}
 
     def lock(self) -> None:
         """Nobody else has this object."""
@@ -30,7 +35,7 @@ class MemoryDisk:
 
     def create(self, path: str) -> "MemoryFile":
         self.remove_if_there(path)
-        content = self._files[path] = bytearray()
+        content = self._files[path] = MemoryContent()
         return MemoryFile(self, path, content)
 
     def open(self, path: str) -> "MemoryFile":
@@ -70,6 +75,9 @@ class MemoryDisk:
     def describe(self, path: str) -> str:
         return f"{self._name}/{path}"
 
+    def where(self) -> str:
+        return "memory"
+
     def write(self, content: bytearray, data: bytes, offset: int) -> None:
         with self._lock:
             missing = offset - len(content)
@@ -81,17 +89,25 @@ class MemoryDisk:
                 content.extend(bytes(missing))
             content[offset : offset + len(data)] = data
 
-    def _content(self, path: str) -> bytearray:
+    def _content(self, path: str) -> "MemoryContent":
         try:
             return self._files[path]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
 
+class MemoryContent(bytearray):
+    """The bytes of one file, whatever its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = next(_NUMBERS)
+
+
 class MemoryFile:
     """An open file; stays readable after its name was removed."""
 
-    def __init__(self, disk: MemoryDisk, path: str, content: bytearray) -> None:
+    def __init__(self, disk: MemoryDisk, path: str, content: MemoryContent) -> None:
         self._path = path
         self._disk = disk
         self._content = content
@@ -108,6 +124,9 @@ class MemoryFile:
 
     def size(self) -> int:
         return len(self._content)
+
+    def identity(self) -> str:
+        return f"{self._content.number:x}/"
 
     def preallocate(self, size_bytes: int) -> None:
         if size_bytes > len(self._content):

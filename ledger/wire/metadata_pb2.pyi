@@ -148,7 +148,20 @@ class CookieNode(_message.Message):
     COOKIE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    LIFE_TOKEN_FIELD_NUMBER: _builtins.int
+    CLEAN_FIELD_NUMBER: _builtins.int
+    TRIES_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    DOUBT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    CENSUS_FIELD_NUMBER: _builtins.int
+    LIMBO_FIELD_NUMBER: _builtins.int
+    RETIRED_MS_FIELD_NUMBER: _builtins.int
+    RETIRED_WHY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    """1 has the fields 1 to 7 only"""
     bookie: _builtins.str
     instance: _builtins.str
     directories: _builtins.str
@@ -158,6 +171,34 @@ class CookieNode(_message.Message):
     address: _builtins.str
     place: _builtins.str
     """of the directory that the file is in; empty in the store"""
+    life: _builtins.int
+    """starts that were counted"""
+    life_token: _builtins.str
+    """random, of the last start that was counted; empty before the first"""
+    clean: _builtins.bool
+    """that life has ended, and promised nothing that is not in the directories"""
+    file: _builtins.str
+    """inode and birth time of this very file"""
+    system: _builtins.str
+    """where it ran: boot of the machine, device"""
+    doubt: _builtins.str
+    """why something may be missing, as an operator accepted"""
+    checkpoint: _builtins.int
+    """In the store only.
+    number of the census that this life told last
+    """
+    census: _builtins.bytes
+    limbo: _builtins.str
+    """why it serves in limbo; empty if it does not"""
+    retired_ms: _builtins.int
+    """when the data of this name were given up, since 1970; 0 if they were not"""
+    retired_why: _builtins.str
+    @_builtins.property
+    def tries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In a directory only.
+        tokens of starts of which it is not known whether they were counted
+        """
+
     def __init__(
         self,
         *,
@@ -168,10 +209,22 @@ class CookieNode(_message.Message):
         cookie: _builtins.str = ...,
         address: _builtins.str = ...,
         place: _builtins.str = ...,
+        life: _builtins.int = ...,
+        life_token: _builtins.str = ...,
+        clean: _builtins.bool = ...,
+        tries: _abc.Iterable[_builtins.str] | None = ...,
+        file: _builtins.str = ...,
+        system: _builtins.str = ...,
+        doubt: _builtins.str = ...,
+        checkpoint: _builtins.int = ...,
+        census: _builtins.bytes = ...,
+        limbo: _builtins.str = ...,
+        retired_ms: _builtins.int = ...,
+        retired_why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "cookie", b"cookie", "directories", b"directories", "instance", b"instance", "place", b"place", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "census", b"census", "checkpoint", b"checkpoint", "clean", b"clean", "cookie", b"cookie", "directories", b"directories", "doubt", b"doubt", "file", b"file", "instance", b"instance", "life", b"life", "life_token", b"life_token", "limbo", b"limbo", "place", b"place", "retired_ms", b"retired_ms", "retired_why", b"retired_why", "system", b"system", "tries", b"tries", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

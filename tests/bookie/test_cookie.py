@@ -1,10 +1,11 @@
 """A cookie is read as it was written, or not at all."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from bookie.cookie import PATH, Cookie, read_cookie, write_cookie
+from bookie.cookie import PATH, Cookie, read_cookie, read_cookie_file, write_cookie
 from bookie.disk import DiskFull
 from bookie.errors import CookieDamaged, StorageFailed
 from tests.simulation.disk import Loss, PowerLost, SimDisk
@@ -17,6 +18,20 @@ VERSION_1 = bytes.fromhex(
     "2030206f6620312a04303132333206686f73743a313a146d61696e2c206a6f75726e616c2030206f662031"
 )
 """`COOKIE` as the first version wrote it; every later one must read it."""
+
+
+FULL = replace(
+    COOKIE,
+    life=3, token="t3", clean=True, tries=("t4", "t5"), file="1f/2a", system="boot/10",
+    doubt="why", checkpoint=9, census=b"census", limbo="limbo", retired_ms=17, retired_why="gone",
+)  # fmt: skip
+VERSION_2 = bytes.fromhex(
+    "08021203623a311a08696e7374616e636522146d61696e2c206a6f75726e616c2030206f6620312a04303132"
+    "333206686f73743a313a146d61696e2c206a6f75726e616c2030206f66203140034a02743350015a0274345a"
+    "027435620531662f32616a07626f6f742f31307203776879780982010663656e7375738a01056c696d626f90"
+    "01119a0104676f6e65"
+)
+"""`FULL` as the second version writes it, without magic and checksum."""
 
 
 def test_a_cookie_is_read_as_it_was_written() -> None:
@@ -34,13 +49,29 @@ def test_a_cookie_of_the_first_version_is_read() -> None:
     disk = SimDisk(0)
     disk.create(PATH).write([VERSION_1], 0)
     assert read_cookie(disk) == COOKIE
+
+
+def test_the_format_is_what_it_was() -> None:
+    assert FULL.encode() == VERSION_2, "the format changed: raise its version"
+    assert Cookie.decode(VERSION_2) == FULL
+
+
+def test_a_cookie_says_which_file_it_is_in_and_a_copy_of_it_says_so_too() -> None:
+    disk = SimDisk(0)
     write_cookie(disk, COOKIE)
-    assert disk.content(PATH) == VERSION_1, "the format changed: raise its version"
+    found = read_cookie_file(disk)
+    assert found is not None
+    assert found[0].file == found[1]
+    disk.crash(Loss.LOST)
+    assert read_cookie_file(disk.copy()) == found, "a snapshot of the device"
+    copied = read_cookie_file(disk.copy(by_files=True))
+    assert copied is not None
+    assert copied[0].file == found[1] != copied[1]
 
 
 def test_the_place_and_the_address_are_no_part_of_what_a_cookie_says_of_the_whole() -> None:
     assert COOKIE.is_same(OTHER)
-    assert COOKIE.is_same(COOKIE.at("ledger 3 of 4"))
+    assert COOKIE.is_same(replace(COOKIE, place="ledger 3 of 4", life=7, token="t"))
     assert not COOKIE.is_same(Cookie("b:1", "instance", "0123", "host:1", "main"))
 
 

@@ -4,17 +4,22 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bookie.cookie import PATH, Cookie, read_cookie
+from bookie.cookie import PATH, Cookie, read_cookie, write_cookie
 from bookie.directories import Directories
 from bookie.disk import Disk, RealDisk
 from bookie.errors import (
+    BookieRetired,
     CookieDamaged,
     CookieMissing,
+    DataCopied,
     DataMissing,
+    DataOutdated,
     DirectoriesChanged,
     DirectoriesMixed,
     DirectoryInUse,
@@ -23,13 +28,22 @@ from bookie.errors import (
     ForeignCluster,
     InvalidBookieName,
     StorageFailed,
+    StoreOutdated,
 )
-from bookie.identity import Identity, identify, places
+from bookie.identity import (
+    Identity,
+    accept_loss,
+    identify,
+    mark_clean,
+    places,
+    settle_doubt,
+)
 from bookie.ledger_directory import DIRECTORIES
+from bookie.lives import tell, with_census
 from bookie.storage import BookieStorage
-from ledger.errors import DamagedMetadata
+from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.metastore import open_store
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, Versioned
 from ledger.registry import COOKIES
 from tests.bookie.promises import SMALL, run_of
 from tests.ledger.lagging_store import LaggingStore
@@ -50,7 +64,7 @@ def with_store(uri: str, test: Callable[[MetadataStore], Awaitable[None]]) -> No
 
 
 async def start(
-    store: MetadataStore,
+    store: Any,
     where: Disk | Directories,
     *,
     bookie: str = "b:1",
@@ -63,6 +77,37 @@ async def start(
         return await identify(store, directories, bookie=bookie, instance=instance, address=address)
     finally:
         directories.unlock()
+
+
+class Unreliable:
+    """A store that knows nothing when it is first asked, or loses a request or a reply of a set."""
+
+    def __init__(self, store: MetadataStore, trouble: str) -> None:
+        self._store = store
+        self._trouble = trouble
+        self.late: list[Callable[[], Awaitable[int]]] = []
+        """Requests that were given up, and may still arrive."""
+
+    async def sync(self, path: str) -> None:
+        await self._store.sync(path)
+
+    async def get(self, path: str) -> Versioned:
+        if self._trouble == "get":
+            self._trouble = ""
+            raise NoSuchNode(path)
+        return await self._store.get(path)
+
+    async def set(self, path: str, value: bytes, version: int) -> int:
+        if self._trouble == "set":
+            self.late.append(partial(self._store.set, path, value, version))
+            raise MetadataUnavailable("test", "set", 1.0)
+        done = await self._store.set(path, value, version)
+        if self._trouble == "reply":
+            raise MetadataUnavailable("test", "set", 1.0)
+        return done
+
+    async def create(self, path: str, value: bytes) -> str:
+        return await self._store.create(path, value)
 
 
 class Several:
@@ -84,12 +129,17 @@ class Several:
         for disk in self.disks:
             disk.crash(loss)
 
-    def copy(self) -> "Several":
+    def copy(self, *, by_files: bool = False) -> "Several":
         other = Several()
-        other.main = self.main.copy()
-        other.journals = [disk.copy() for disk in self.journals]
-        other.ledgers = [disk.copy() for disk in self.ledgers]
+        other.main = self.main.copy(by_files=by_files)
+        other.journals = [disk.copy(by_files=by_files) for disk in self.journals]
+        other.ledgers = [disk.copy(by_files=by_files) for disk in self.ledgers]
         return other
+
+    def replace(self, at: int, disk: SimDisk) -> None:
+        """Let *disk* be number *at* of `disks`."""
+        disks = [*self.disks[:at], disk, *self.disks[at + 1 :]]
+        self.main, self.journals, self.ledgers = disks[0], disks[1:3], disks[3:]
 
 
 def commit(storage: BookieStorage) -> int:
@@ -109,10 +159,12 @@ def test_the_first_start_stamps_directory_and_store_alike() -> None:
         first = await start(store, disk)
         assert read_cookie(disk) == first.cookie
         assert first.cookie.place == "main, journal 0 of 1, ledger 0 of 1"
-        assert Cookie.decode((await store.get(NODE)).value) == first.cookie.at("")
+        assert Cookie.decode((await store.get(NODE)).value) == first.claim.cookie
+        assert first.claim.cookie.is_same(first.cookie)
+        assert (first.cookie.life, first.cookie.token) == (1, first.claim.cookie.token)
         store_one_entry(disk)
         second = await start(store, disk)
-        assert second.cookie == first.cookie
+        assert second.cookie.is_same(first.cookie)
         assert second.incarnation != first.incarnation
 
     with_store("memory://identity-first", test)
@@ -126,7 +178,7 @@ def test_a_bookie_whose_server_lags_behind_is_not_told_that_nobody_knows_it() ->
         first = await start(store, disk)
         store_one_entry(disk)
         again = await start(lagging, disk)
-        assert again.cookie == first.cookie
+        assert again.cookie.is_same(first.cookie)
 
     with_store("memory://identity-lagging", test)
 
@@ -143,9 +195,10 @@ def test_every_directory_is_stamped_with_the_identity_and_its_own_place() -> Non
         stored = Cookie.decode((await store.get(NODE)).value)
         for cookie in cookies:
             assert cookie is not None
-            assert cookie.at("") == stored == first.cookie.at("")
+            assert cookie.is_same(stored)
+            assert (cookie.life, cookie.token, cookie.tries) == (1, stored.token, ())
         store_one_entry(several.directories())
-        assert (await start(store, several.directories())).cookie == first.cookie
+        assert (await start(store, several.directories())).cookie.is_same(first.cookie)
 
     with_store("memory://identity-several", test)
 
@@ -163,26 +216,29 @@ def test_a_new_address_is_told_everywhere_and_the_identity_stays() -> None:
         several = Several()
         first = await start(store, several.directories())
         second = await start(store, several.directories(), address="other:2")
-        assert second.cookie == replace(first.cookie, address="other:2")
+        assert second.cookie.is_same(first.cookie)
+        assert second.cookie.address == "other:2"
         for disk in several.disks:
             cookie = read_cookie(disk)
             assert cookie is not None
             assert cookie.address == "other:2"
-        assert Cookie.decode((await store.get(NODE)).value) == second.cookie.at("")
+        assert Cookie.decode((await store.get(NODE)).value) == second.claim.cookie
+        assert second.claim.cookie.address == "other:2"
 
     with_store("memory://identity-address", test)
 
 
-def test_a_full_disk_does_not_keep_a_bookie_from_starting_at_a_new_address() -> None:
+def test_a_full_disk_refuses_a_start_which_is_repeated_when_there_is_space() -> None:
+    """Each start is written down."""
+
     async def test(store: MetadataStore) -> None:
         disk = SimDisk(0)
         await start(store, disk)
         disk.capacity_bytes = disk.used_bytes()
-        again = await start(store, disk, address="other:2")
-        assert again.cookie.address == "other:2"
-        cookie = read_cookie(disk)
-        assert cookie is not None
-        assert cookie.address == "b:1"
+        with pytest.raises(StorageFailed, match="No space left"):
+            await start(store, disk)
+        disk.capacity_bytes = None
+        assert (await start(store, disk)).cookie.life == 2
 
     with_store("memory://identity-full", test)
 
@@ -405,7 +461,7 @@ def test_a_first_start_that_was_interrupted_anywhere_is_repeated() -> None:
                     identity = await start(store, several.directories(), bookie=name)
                     several.crash(Loss.LOST)
                     again = await start(store, several.directories(), bookie=name)
-                    assert again.cookie == identity.cookie
+                    assert again.cookie.is_same(identity.cookie)
                     store_one_entry(several.directories())
                     points += 1
         assert points > 100
@@ -431,25 +487,15 @@ def test_a_stamp_whose_reply_was_lost_is_recognised() -> None:
 
     async def test(store: MetadataStore) -> None:
         disk = SimDisk(0)
-        first = await start(store, disk)
-
-        class LostReply:
-            """Says that the node is not there, the first time it is asked."""
-
-            def __init__(self) -> None:
-                self.asked = 0
-
-            async def get(self, path: str) -> object:
-                self.asked += 1
-                return await store.get(path if self.asked > 1 else f"{path}-not-there")
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(store, name)
-
-        again = await start(LostReply(), disk)  # type: ignore[arg-type]
-        assert again.cookie == first.cookie
+        with pytest.raises(MetadataUnavailable):
+            await start(Unreliable(store, "set"), disk)
+        first = read_cookie(disk)
+        assert first is not None
+        assert not first.token, "it was not counted"
+        again = await start(Unreliable(store, "get"), disk)
+        assert again.cookie.is_same(first)
         with pytest.raises(DataMissing, match="its cookie is another one"):
-            await start(LostReply(), SimDisk(0))  # type: ignore[arg-type]
+            await start(Unreliable(store, "get"), SimDisk(0))
 
     with_store("memory://identity-reply", test)
 
@@ -472,7 +518,7 @@ def test_a_damaged_cookie_in_the_store_refuses_the_start() -> None:
         disk = SimDisk(0)
         await start(store, disk)
         value = (await store.get(NODE)).value
-        for damaged in (b"", value[:-1], b"\x08\x02" + value[2:]):
+        for damaged in (b"", value[:-1], b"\x08\x03" + value[2:]):
             await store.set(NODE, damaged)
             with pytest.raises(DamagedMetadata):
                 await start(store, disk)
@@ -501,3 +547,315 @@ def test_a_directory_in_use_is_refused_before_anything_is_read(tmp_path: Path) -
         holder.unlock()
 
     with_store("memory://identity-lock", test)
+
+
+# Lives: only the newest data start, and only once.
+
+
+def test_every_start_is_counted_in_all_directories_and_in_the_store() -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        tokens = set()
+        for life in (1, 2, 3):
+            identity = await start(store, several.directories())
+            node = Cookie.decode((await store.get(NODE)).value)
+            assert (node.life, node.token) == (life, identity.cookie.token)
+            assert identity.doubt is None
+            for disk in several.disks:
+                cookie = read_cookie(disk)
+                assert cookie is not None
+                assert (cookie.life, cookie.token, cookie.tries) == (life, node.token, ())
+            tokens.add(node.token)
+        assert len(tokens) == 3
+
+    with_store("memory://identity-lives", test)
+
+
+def test_a_start_that_was_interrupted_anywhere_is_repeated() -> None:
+    async def test(store: MetadataStore) -> None:
+        points = 0
+        for at in range(6):
+            operation, crashed = 0, True
+            while crashed:
+                operation += 1
+                crashed = False
+                for loss in Loss:
+                    name = f"b:{at}-{operation}-{loss.value}"
+                    several = Several(operation)
+                    await start(store, several.directories(), bookie=name)
+                    disk = several.disks[at]
+                    disk.crash_at = disk.operations + operation
+                    try:
+                        await start(store, several.directories(), bookie=name)
+                    except PowerLost:
+                        crashed = True
+                    several.crash(loss)
+                    for _ in range(2):
+                        identity = await start(store, several.directories(), bookie=name)
+                        assert identity.doubt is None
+                    points += 1
+        assert points > 100
+
+    with_store("memory://identity-again-interrupted", test)
+
+
+@pytest.mark.parametrize("lost", ["set", "reply"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_start_that_does_not_know_whether_it_was_counted_is_repeated(
+    lost: str, first: bool
+) -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        if not first:
+            await start(store, several.directories())
+        for _ in range(3):
+            with pytest.raises(MetadataUnavailable):
+                await start(store=Unreliable(store, lost), where=several.directories())
+        assert (await start(store, several.directories())).doubt is None
+        assert (await start(store, several.directories())).doubt is None
+
+    with_store(f"memory://identity-unknown-{lost}-{first}", test)
+
+
+def test_the_late_request_of_an_earlier_start_does_not_refuse_the_next_one() -> None:
+    """The earlier process is dead; what it had sent arrives while the next one starts."""
+
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        unreliable = Unreliable(store, "set")
+        with pytest.raises(MetadataUnavailable):
+            await start(unreliable, disk)
+
+        class Overtaken(Unreliable):
+            async def set(self, path: str, value: bytes, version: int) -> int:
+                for late in unreliable.late:
+                    await late()
+                unreliable.late.clear()
+                return await store.set(path, value, version)
+
+        identity = await start(Overtaken(store, ""), disk)
+        node = Cookie.decode((await store.get(NODE)).value)
+        assert node.token == identity.cookie.token
+        await start(store, disk)
+
+    with_store("memory://identity-late", test)
+
+
+def test_an_older_directory_is_refused() -> None:
+    """A backup of an earlier life: what was promised since is not in it."""
+
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        backup = disk.copy()
+        await start(store, disk)
+        with pytest.raises(DataOutdated, match=r"of its start 1, and the cluster has seen start 2"):
+            await start(store, backup)
+        await start(store, disk)
+
+    with_store("memory://identity-older", test)
+
+
+def test_one_older_directory_of_several_is_refused() -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        await start(store, several.directories())
+        backup = several.copy()
+        await start(store, several.directories())
+        for at in range(2):
+            mixed = several.copy()
+            mixed.journals[at] = backup.journals[at]
+            with pytest.raises(DataOutdated):
+                await start(store, mixed.directories())
+
+    with_store("memory://identity-one-older", test)
+
+
+def test_a_directory_from_before_the_last_checkpoint_is_refused() -> None:
+    """Within one life, a snapshot of the device shows in nothing else."""
+
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        identity = await start(store, disk)
+        storage = BookieStorage.open(disk, SMALL)
+        before = disk.copy()
+        storage.add(run_of(1, 0))
+        commit(storage)
+        storage.checkpoint()
+        after = disk.copy()
+        claim = await tell(store, identity.claim, partial(with_census, census=storage.census))
+        assert claim.cookie.checkpoint == storage.census.number == 2
+        storage.close()
+        with pytest.raises(
+            DataOutdated, match="of its checkpoint 1, and the cluster was told of 2"
+        ):
+            await start(store, before)
+        await start(store, after)
+
+    with_store("memory://identity-checkpoint", test)
+
+
+def test_a_copy_of_the_files_is_refused_unless_the_bookie_was_stopped_cleanly() -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        identity = await start(store, several.directories())
+        for at in range(len(several.disks)):
+            copied = several.copy()
+            copied.replace(at, several.disks[at].copy(by_files=True))
+            with pytest.raises(DataCopied, match="not stopped cleanly"):
+                await start(store, copied.directories())
+        assert mark_clean(several.directories(), identity.claim)
+        half_told = several.copy(by_files=True)
+        with pytest.raises(DataCopied):
+            await start(store, half_told.directories())
+        await tell(store, identity.claim, lambda cookie: replace(cookie, clean=True))
+        moved = several.copy(by_files=True)
+        assert (await start(store, moved.directories())).doubt is None
+        assert (await start(store, moved.directories())).doubt is None
+        with pytest.raises(DataOutdated):
+            await start(store, several.directories())
+
+    with_store("memory://identity-copy", test)
+
+
+def test_of_two_copies_of_a_cleanly_stopped_bookie_one_starts() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        identity = await start(store, disk)
+        assert mark_clean(Directories.single(disk), identity.claim)
+        await tell(store, identity.claim, lambda cookie: replace(cookie, clean=True))
+        one, other = disk.copy(by_files=True), disk.copy(by_files=True)
+
+        class First(Unreliable):
+            """Another one is counted after this one looked, and before it is."""
+
+            async def set(self, path: str, value: bytes, version: int) -> int:
+                await start(store, other)
+                return await store.set(path, value, version)
+
+        with pytest.raises(DataOutdated, match="just been used"):
+            await start(First(store, ""), one)
+        await start(store, other)
+
+    with_store("memory://identity-two-copies", test)
+
+
+def test_a_life_that_was_followed_by_another_is_not_marked_clean() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        first = await start(store, disk)
+        await start(store, disk)
+        assert not mark_clean(Directories.single(disk), first.claim)
+
+    with_store("memory://identity-not-clean", test)
+
+
+def test_a_metadata_store_that_is_older_than_the_data_is_refused() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        older = (await store.get(NODE)).value
+        await start(store, disk)
+        await store.set(NODE, older)
+        with pytest.raises(StoreOutdated, match=r"of its start 2, but .* knows of start 1 only"):
+            await start(store, disk)
+        await store.delete(NODE)
+        with pytest.raises(CookieMissing):
+            await start(store, disk)
+
+    with_store("memory://identity-older-store", test)
+
+
+def test_a_retired_name_never_serves_again() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        node = Cookie.decode((await store.get(NODE)).value)
+        await store.set(NODE, replace(node, retired_ms=1, retired_why="wiped").encode())
+        for where in (disk, SimDisk(0)):
+            with pytest.raises(BookieRetired, match="b:1 is retired: wiped"):
+                await start(store, where)
+
+    with_store("memory://identity-retired", test)
+
+
+def test_an_operator_may_accept_a_loss_and_the_data_are_doubted_until_that_is_settled() -> None:
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        await start(store, several.directories())
+        backup = several.copy(by_files=True)
+        identity = await start(store, several.directories())
+        storage = BookieStorage.open(several.directories(), SMALL)
+        storage.add(run_of(1, 0))
+        commit(storage)
+        storage.checkpoint()
+        await tell(store, identity.claim, partial(with_census, census=storage.census))
+        storage.close()
+        accept_loss(backup.directories(), "the newer disk died")
+        for _ in range(2):
+            doubted = await start(store, backup.directories())
+            assert doubted.doubt == "the newer disk died"
+            with pytest.raises(DataOutdated):
+                await start(store, several.directories())
+        settle_doubt(backup.directories())
+        assert (await start(store, backup.directories())).doubt is None
+
+    with_store("memory://identity-accepted", test)
+
+
+def test_where_the_locks_prove_nothing_a_start_waits_until_nobody_has_the_name() -> None:
+    async def test(store: MetadataStore) -> None:
+        waited = []
+
+        async def until_alone() -> None:
+            waited.append(1)
+
+        class Moved(SimDisk):
+            where_now = "here"
+
+            def where(self) -> str:
+                return self.where_now
+
+        async def begin(disk: SimDisk) -> int:
+            waited.clear()
+            await identify(
+                store, Directories.single(disk), bookie="b", instance="i", address="b:1",
+                until_alone=until_alone,
+            )  # fmt: skip
+            return len(waited)
+
+        disk = Moved(0)
+        assert await begin(disk) == 0
+        assert await begin(disk) == 0
+        disk.where_now = "after a boot of the machine, or on another one"
+        assert await begin(disk) == 1
+        assert await begin(disk) == 0
+        accept_loss(Directories.single(disk), "why")
+        assert await begin(disk) == 1
+
+    with_store("memory://identity-alone", test)
+
+
+def test_data_of_the_first_version_are_taken_over_once() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        node = replace(first_version(read_cookie(disk)), place="")
+        as_it_was = disk.copy()
+        write_cookie(as_it_was, first_version(read_cookie(disk)))
+        await store.set(NODE, node.encode())
+        older = as_it_was.copy()
+        assert (await start(store, as_it_was)).cookie.life == 1
+        with pytest.raises(DataOutdated):
+            await start(store, older)
+
+    with_store("memory://identity-version-1", test)
+
+
+def first_version(cookie: Cookie | None) -> Cookie:
+    assert cookie is not None
+    return Cookie(
+        cookie.bookie, cookie.instance, cookie.cookie, cookie.address, cookie.directories,
+        cookie.place,
+    )  # fmt: skip

@@ -15,6 +15,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from itertools import count
 from typing import Final
 
 from bookie.disk import DiskFile, DiskUsage, disk_error
@@ -22,6 +24,8 @@ from bookie.errors import DirectoryInUse
 
 SECTOR_BYTES: Final = 512
 _UNLIMITED_BYTES: Final = 1 << 50
+_NUMBERS: Final = count(1)
+"""Of all files ever made."""
 
 
 class PowerLost(BaseException):
@@ -44,6 +48,8 @@ class _Content:
     durable: bytearray = field(default_factory=bytearray)
     now: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    number: int = field(default_factory=partial(next, _NUMBERS))
+    """What tells it from a copy."""
 
     def write(self, data: bytes, offset: int) -> None:
         _put(self.now, data, offset)
@@ -126,6 +132,9 @@ class SimFile:
     def size(self) -> int:
         self._step("size", counts=False)
         return len(self._content.now)
+
+    def identity(self) -> str:
+        return f"{self._content.number:016x}/"  # of one length: sizes do not depend on it
 
     def preallocate(self, size_bytes: int) -> None:
         self._step("preallocate")
@@ -250,12 +259,17 @@ class SimDisk:
     def content(self, path: str) -> bytes:
         return bytes(self._content(path).now)
 
-    def copy(self) -> "SimDisk":
-        """Return a disk with the same files, all synced."""
+    def copy(self, *, by_files: bool = False) -> "SimDisk":
+        """Return a disk with the same files, all synced: as a snapshot of the device has them, or
+        copied *by_files*, which makes other files of the same bytes."""
         other = SimDisk(self.lot.randrange(1 << 32), capacity_bytes=self.capacity_bytes)
         for path, directory in self._directories.items():
             names = {
-                name: _Content(bytearray(content.now), bytearray(content.now))
+                name: _Content(
+                    bytearray(content.now),
+                    bytearray(content.now),
+                    number=next(_NUMBERS) if by_files else content.number,
+                )
                 for name, content in directory.now.items()
             }
             other._directories[path] = _Directory(names, dict(names))
@@ -359,6 +373,9 @@ class SimDisk:
 
     def describe(self, path: str) -> str:
         return f"simulated disk:{path}"
+
+    def where(self) -> str:
+        return "simulated"
 
     def _crash_directory(self, path: str, loss: Loss) -> None:
         """Forget a directory whose own name was not synced, and all that is in it."""

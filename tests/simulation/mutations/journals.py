@@ -33,6 +33,9 @@ class _Unsynced:
     def size(self) -> int:
         return self._file.size()
 
+    def identity(self) -> str:
+        return self._file.identity()
+
     def preallocate(self, size_bytes: int) -> None:
         self._file.preallocate(size_bytes)
 
