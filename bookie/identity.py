@@ -267,13 +267,15 @@ async def _count(
         try:
             claim = Claim(life, await store.set(path, life.encode(), version=node.version))
         except BadVersion:
-            # By an earlier start of the same data, whose request was late; or by one of a copy.
+            # By this very start, by an earlier one whose request was late, or by that of a copy.
             await store.sync(path)
             node = await store.get(path)
             before, known = known, _decode(node.value, known.bookie)
             if known.is_retired:
                 raise BookieRetired(known.bookie, known.retired_why) from None
-            if known.token not in {before.token, *tried}:
+            if known.token == token:  # our own request, which was sent twice
+                claim = Claim(known, node.version)
+            elif known.token not in {before.token, *tried}:
                 story = f"they have just been used at {known.address}"
                 raise DataOutdated(stamped[0].here, known.bookie, story) from None
     for one in stamped:

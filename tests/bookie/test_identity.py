@@ -102,6 +102,8 @@ class Unreliable:
             self.late.append(partial(self._store.set, path, value, version))
             raise MetadataUnavailable("test", "set", 1.0)
         done = await self._store.set(path, value, version)
+        if self._trouble == "twice":
+            await self._store.set(path, value, version)
         if self._trouble == "reply":
             raise MetadataUnavailable("test", "set", 1.0)
         return done
@@ -615,6 +617,18 @@ def test_a_start_that_does_not_know_whether_it_was_counted_is_repeated(
         assert (await start(store, several.directories())).doubt is None
 
     with_store(f"memory://identity-unknown-{lost}-{first}", test)
+
+
+def test_a_request_that_was_sent_twice_counts_once() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        identity = await start(Unreliable(store, "twice"), disk)
+        assert identity.claim.cookie.life == 1
+        told = await tell(store, identity.claim, lambda cookie: replace(cookie, limbo="x"))
+        assert told.cookie.limbo == "x"
+        assert (await start(store, disk)).cookie.life == 2
+
+    with_store("memory://identity-twice", test)
 
 
 def test_the_late_request_of_an_earlier_start_does_not_refuse_the_next_one() -> None:
