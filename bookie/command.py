@@ -166,7 +166,7 @@ def add_network(made: argparse.ArgumentParser) -> None:
         "--bookie",
         dest="id",
         default=None,
-        help="name for the life of the data (default: host:port)",
+        help="name for the life of the data (default: host and a random part)",
     )
     add("--rack", default="", help="where this bookie stands, for placement")
 

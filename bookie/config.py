@@ -1,5 +1,6 @@
 """What one bookie process is told: where it keeps its data, where it listens, who it is."""
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ class BookieConfig:
     advertise: str = ""
     """Host that clients are told; needed if *host* is a wildcard. Default: *host*."""
     bookie: str | None = None
-    """Name for the life of the data. Default: the name in the directory, at first host:port."""
+    """Name for the life of the data. Default: the name in the directory, at first a new one."""
     rack: str = ""
     session_timeout_s: float = 10.0
     """After a crash, clients may be sent here for so long."""
@@ -56,6 +57,10 @@ class BookieConfig:
         """Return what clients connect to when *port* is listened on."""
         host = self.advertise or self.host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def new_name(self) -> str:
+        """Return a name that no bookie ever had: names of lost data never come back."""
+        return f"{self.advertise or self.host}-{secrets.token_hex(4)}"
 
     def open_directories(self) -> Directories:
         """Return the directories, made if they are not there.

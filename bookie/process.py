@@ -19,8 +19,15 @@ from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
 from bookie.descriptors import descriptor_limit, share_out
 from bookie.directories import Directories
-from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
-from bookie.identity import identify, mark_clean
+from bookie.errors import (
+    BookieFailed,
+    BookieRunning,
+    BookieSuperseded,
+    DataOutdated,
+    DirectoryInUse,
+    PortInUse,
+)
+from bookie.identity import Identity, identify, mark_clean
 from bookie.lives import LifeKeeper
 from bookie.operator_service import OperatorService
 from bookie.read_only import ReadOnlyKeeper
@@ -95,7 +102,7 @@ async def _run(
                 _until_alone, store, name, _ALONE_SESSIONS * config.session_timeout_s
             ),
         )
-        storage = await _open_storage(directories, config)
+        storage = await _open_storage(directories, config, identity)
         try:
             if not bound:
                 server.bind(config.host, port)
@@ -175,7 +182,7 @@ def _place(
     """Return name, port, and whether the port is listened on already.
 
     Data that was used before keeps its name, and its port if that is still free. The port of a
-    first start is taken at once, as the name may come from it."""
+    first start is taken at once."""
     cookies = [cookie for disk in directories.every() if (cookie := read_cookie(disk)) is not None]
     cookie = cookies[0] if cookies else None
     port = config.port
@@ -189,13 +196,18 @@ def _place(
     bound = not port
     if bound:
         port = server.bind(config.host, 0)
-    name = config.bookie or (cookie.bookie if cookie is not None else config.address(port))
+    name = config.bookie or (cookie.bookie if cookie is not None else config.new_name())
     return name, port, bound
 
 
-async def _open_storage(directories: Directories, config: BookieConfig) -> BookieStorage:
+async def _open_storage(
+    directories: Directories, config: BookieConfig, identity: Identity
+) -> BookieStorage:
     """Replay wholly. A replay cannot be stopped: whoever does not wait for it any more gets the
     directories back only at its end, as they are written until then."""
+    if identity.doubt is not None:  # nothing here can deny less than it has, yet
+        bookie = identity.cookie.bookie
+        raise DataOutdated(directories.main.describe(""), bookie, identity.doubt)
     opening = asyncio.ensure_future(
         asyncio.to_thread(BookieStorage.open, directories, config.storage)
     )

@@ -194,7 +194,7 @@ class BookieDirectory:
                 continue
             try:
                 value = (await self._store.get(f"{COOKIES}/{bookie}")).value
-                address = pb.CookieNode.FromString(value).address
+                address = pb.CookieNode.FromString(value).address  # a retired one has none
             except (NoSuchNode, DecodeError):
                 continue
             if address:

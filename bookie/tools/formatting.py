@@ -1,11 +1,11 @@
 """Makes the directories of a bookie ready for a first start, or empties them for another one.
 
 Order of a wipe: the cookies first, so that what a crash leaves is refused by every start; then
-the data; the cookie in the metadata store last. Only what bookies make is removed.
+the data; last the name is retired in the metadata store. Only what bookies make is removed.
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie import census, cookie, read_only
@@ -17,8 +17,9 @@ from bookie.ledger_directory import DIRECTORIES
 from bookie.recovery import initialise
 from bookie.tools.errors import BookieRegistered, DataThere
 from bookie.tools.offline import OWN_NAMES
+from ledger.clock import now_ms
 from ledger.cluster import open_namespace
-from ledger.errors import NoSuchNode
+from ledger.errors import DamagedMetadata, NoSuchNode
 from ledger.metastore.port import MetadataStore
 from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
 
@@ -29,6 +30,8 @@ _FILES: Final = (
     f"{census.PATH}.tmp",
     read_only.PATH,
 )
+
+_WIPED: Final = "its data were wiped, and an operator said that they are given up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +105,25 @@ async def check_forgettable(store: MetadataStore, bookie: str, known: Cookie | N
             raise BookieRegistered(bookie)
 
 
-async def forget_cookie(store: MetadataStore, bookie: str, known: Cookie | None) -> bool:
-    """Let the cluster forget *bookie*; return whether it knew it.
+async def retire(store: MetadataStore, bookie: str, known: Cookie | None) -> bool:
+    """Let the name *bookie* be of data that were given up, for ever: ledgers may still count on
+    what it had promised, and a bookie that came back under it would deny that. Return whether
+    the cluster knows it.
 
-    If the cluster's cookie is of other data than *known*, it stays."""
+    If the cluster's cookie is of other data than *known*, it stays. Raises `DamagedMetadata`,
+    `BadVersion` if somebody changed the node meanwhile, and what the store raises."""
     path = f"{COOKIES}/{bookie}"
+    await store.sync(path)
     try:
         found = await store.get(path)
+        cookie = Cookie.decode(found.value)
     except NoSuchNode:
         return False
-    if known is not None and Cookie.decode(found.value).cookie != known.cookie:
+    except ValueError as error:
+        raise DamagedMetadata(path, str(error)) from error
+    if known is not None and cookie.cookie != known.cookie:
         return False
-    await store.delete(path, version=found.version)
+    if not cookie.is_retired:
+        retired = replace(cookie, address="", retired_ms=now_ms(), retired_why=_WIPED)
+        await store.set(path, retired.encode(), version=found.version)
     return True

@@ -56,7 +56,7 @@ def start(
         str | None,
         typer.Option(
             "--id",
-            help="Name for the life of the data; at first host:port unless given.",
+            help="Name for the life of the data; at first host and a random part unless given.",
             show_default=False,
         ),
     ] = None,

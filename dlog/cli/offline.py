@@ -1,4 +1,4 @@
-"""``dlog bookie format|check|mark``: a stopped bookie as a whole."""
+"""``dlog bookie format|check|mark|accept-loss``: a stopped bookie as a whole."""
 
 import sys
 from contextlib import AbstractContextManager
@@ -46,6 +46,13 @@ def add_to(app: typer.Typer) -> None:
             "dlog bookie format --dir /data/old --wipe --forget --uri zk://zk1:2181/dlog",
         ),
     )(format_)
+    app.command(
+        "accept-loss",
+        epilog=examples(
+            "dlog bookie accept-loss --dir /data/bookie",
+            "dlog bookie accept-loss --dir /data/bookie --yes --reason 'the newer disk died'",
+        ),
+    )(accept_loss)
 
 
 def opened(
@@ -124,7 +131,7 @@ def format_(
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove the data that are there.")] = False,
     forget: Annotated[
         bool,
-        typer.Option("--forget", help="Also let the cluster at --uri forget the bookie."),
+        typer.Option("--forget", help="Also retire the bookie's name in the cluster at --uri."),
     ] = False,
     identity: Annotated[
         str | None,
@@ -141,15 +148,16 @@ def format_(
     """Make directories ready for a new bookie; with --wipe, empty those of an old one.
 
     What is wiped is gone: do it only when all ledgers have enough replicas elsewhere. A cluster
-    that still knows the bookie refuses it without its data, until it is told to --forget it."""
+    refuses a bookie without its data for ever: other data get another name. --forget writes down
+    that nobody waits for these data any more."""
 
     async def command() -> None:
         from bookie.tools.formatting import (
             check_forgettable,
             contents,
-            forget_cookie,
             format_directories,
             owner,
+            retire,
         )
 
         with opened(directory, journal_dir, ledger_dir, make=True) as directories:
@@ -168,11 +176,55 @@ def format_(
                 async with opened_store(uri) as store:
                     await check_forgettable(store, name, known)
                     formatted = format_directories(directories, wipe=wipe)
-                    forgotten = await forget_cookie(store, name, known)
+                    forgotten = await retire(store, name, known)
         if as_json:
             print_json(_formatted_facts(formatted, name, forgotten=forgotten))
         else:
             _print_formatted(formatted, name, forget=forget, forgotten=forgotten)
+
+    run(command())
+
+
+def accept_loss(
+    directory: BookieDir,
+    journal_dir: JournalDirs = None,
+    ledger_dir: LedgerDirs = None,
+    *,
+    reason: Annotated[
+        str, typer.Option(help="Why; it is kept, and shown as long as the bookie is in limbo.")
+    ] = "an operator accepted that its data may not be the newest",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Let a stopped bookie start on data that may not be the newest, such as a backup or a copy.
+
+    What it had promised since may be lost, and it does not know what that was. So it starts in
+    limbo: it serves what it has, and denies nothing that it may have known; ledgers that are open
+    stay so until they are recovered from the other bookies. Never do it to several bookies at
+    once, and never while the newest data can still be had."""
+
+    async def command() -> None:
+        from bookie import identity
+        from bookie.tools.errors import NotABookie
+        from bookie.tools.offline import check_places, check_used
+
+        with opened(directory, journal_dir, ledger_dir) as directories:
+            check_used(directories)
+            known = check_places(directories)
+            if known is None:
+                raise NotABookie(str(directory), "it has no cookie")
+            if not yes:
+                question = f"Accept that bookie {known.bookie} may have lost what it had promised?"
+                typer.confirm(question, abort=True, err=True)
+            identity.accept_loss(directories, reason)
+        if as_json:
+            print_json({"bookie": known.bookie, "doubt": reason})
+        else:
+            typer.echo(
+                f"bookie {known.bookie} may start, and will be in limbo: start it, then recover "
+                "the ledgers that are open (`dlog bookie status` says how many are in doubt)",
+                err=True,
+            )
 
     run(command())
 
@@ -284,12 +336,13 @@ def _print_formatted(
     for path in formatted.directories:
         typer.echo(f"{path} is ready for a new bookie", err=True)
     if forgotten:
-        typer.echo(f"the cluster has forgotten bookie {name}", err=True)
+        typer.echo(f"the name {name} is retired: no bookie can have it any more", err=True)
     elif forget:
         typer.echo(f"the cluster does not know these data of bookie {name}", err=True)
     elif name is not None:
         typer.echo(
-            f"the cluster still knows bookie {name} and refuses it without its data; start one of "
-            f"another name, or: dlog bookie format --wipe --forget --id {name}",
+            f"the cluster still knows bookie {name} and refuses it without its data: a new one "
+            "gets another name. To give the old one up: dlog bookie format --wipe --forget --id "
+            f"{name}",
             err=True,
         )

@@ -1,14 +1,16 @@
-"""One real bookie in the process of a test: storage, service, gRPC server, registration.
+"""One real bookie in the process of a test: identity, storage, service, gRPC, registration.
 
 Only its disk is not real (`memory_disk`). A kill leaves what a killed process leaves: clients
 see connections end, nothing more is written, and the next start replays the journal.
 """
 
 import asyncio
-import uuid
 from typing import Final
 
+from bookie.directories import Directories
 from bookie.errors import PortInUse
+from bookie.identity import identify
+from bookie.lives import LifeKeeper
 from bookie.registering import Registrar
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
@@ -45,6 +47,7 @@ class InProcessBookie:
         self._port = 0
         self._read_only = False
         self._running: tuple[BookieServer, BookieService, BookieStorage] | None = None
+        self._life: asyncio.Task[None] | None = None
         self._registrar: Registrar | None = None
         self._incarnation = ""
 
@@ -62,20 +65,34 @@ class InProcessBookie:
         return f"{HOST}:{self._port}"
 
     async def start(self) -> None:
-        """Start it on what it had stored; it serves and is registered when this returns."""
+        """Start it on what it had stored; it serves and is registered when this returns.
+
+        Raises `WrongDirectory` if that is not what it last had."""
         assert self._running is None, f"{self.name} runs"
-        self._incarnation = uuid.uuid4().hex
-        storage = await asyncio.to_thread(BookieStorage.open, self._disk, _STORAGE)
-        storage.set_read_only(read_only=self._read_only)
-        info = InfoAnswer(self.name, self._incarnation, self._instance, self._read_only)
-        service = BookieService(storage, info, _SERVICE)
         server = BookieServer()
-        self._running = server, service, storage
         try:
             try:
                 self._port = server.bind(HOST, self._port)
             except PortInUse:  # somebody took it meanwhile; clients find the new one
                 self._port = server.bind(HOST, 0)
+            identity = await identify(
+                self._store,
+                Directories.single(self._disk),
+                bookie=self.name,
+                instance=self._instance,
+                address=self.address,
+            )
+            self._incarnation = identity.incarnation
+            storage = await asyncio.to_thread(BookieStorage.open, self._disk, _STORAGE)
+        except BaseException:
+            await server.kill()
+            raise
+        storage.set_read_only(read_only=self._read_only)
+        info = InfoAnswer(self.name, self._incarnation, self._instance, self._read_only)
+        service = BookieService(storage, info, _SERVICE)
+        self._running = server, service, storage
+        try:
+            self._begin_life(storage, service, LifeKeeper(self._store, identity.claim))
             await server.start(service)
             await self._register()
         except BaseException:
@@ -89,6 +106,8 @@ class InProcessBookie:
             return
         server, service, _ = running
         service.fail(_Killed(f"{self.name} was killed"))  # from here on nothing is written
+        if self._life is not None:
+            self._life.cancel()
         await server.kill()
         await self._unregister()
         await service.close()
@@ -105,6 +124,19 @@ class InProcessBookie:
         if self._running is not None:
             await self._unregister()
             await self._register()
+
+    def _begin_life(
+        self, storage: BookieStorage, service: BookieService, living: LifeKeeper
+    ) -> None:
+        def ended(life: "asyncio.Task[None]") -> None:
+            error = None if life.cancelled() else life.exception()
+            if error is not None:
+                service.fail(error)  # another one took its identity
+
+        storage.on_census(living.checkpointed)
+        living.checkpointed(storage.census)
+        self._life = asyncio.create_task(living.run(), name=f"life of {self.name}")
+        self._life.add_done_callback(ended)
 
     async def _register(self) -> None:
         registration = BookieRegistration(

@@ -26,6 +26,7 @@ class MemoryDisk:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self._files: dict[str, MemoryContent] = {}
+        self._directories: dict[str, None] = {}
 
     def lock(self) -> None:
         """Nobody else has this object."""
@@ -57,11 +58,12 @@ class MemoryDisk:
 
     def list(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
-        below = (path[len(prefix) :] for path in list(self._files) if path.startswith(prefix))
+        every = (*self._files, *self._directories)
+        below = (path[len(prefix) :] for path in every if path.startswith(prefix))
         return sorted({rest.partition("/")[0] for rest in below})
 
     def make_directory(self, path: str) -> None:
-        """Directories are but parts of names here."""
+        self._directories[path] = None
 
     def sync_directory(self, path: str) -> None:
         """There is nothing to lose."""

@@ -2,17 +2,20 @@
 
 import asyncio
 import resource
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from bookie.config import BookieConfig
+from bookie.cookie import Cookie
 from bookie.directories import Directories
 from bookie.disk import RealDisk
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
@@ -22,7 +25,7 @@ from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
 from ledger.ids import BookieId
 from ledger.metastore import open_store
-from ledger.registry import BookieDirectory, BookieRegistration
+from ledger.registry import COOKIES, BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 from ledger.transport.operator import BookieOperator
@@ -439,3 +442,84 @@ def test_a_bookie_may_end_with_its_parent(uri: str, tmp_path: Path) -> None:
         finally:
             parent.kill()
     asyncio.run(until(lambda: not is_alive(child)))
+
+
+def test_a_name_of_its_own_making_is_another_one_on_another_disk(uri: str, tmp_path: Path) -> None:
+    names = set()
+    for directory in ("one", "other"):
+        with bookie(uri, tmp_path / directory, "--port", "0") as process:
+            name, _ = process.ready()
+            assert name.startswith("127.0.0.1-")
+            names.add(name)
+        (tmp_path / directory).rename(tmp_path / f"{directory}-away")
+    assert len(names) == 2
+
+
+def test_an_older_copy_of_the_directory_is_refused(uri: str, tmp_path: Path) -> None:
+    """A backup, taken while the bookie was down; since then it has promised more."""
+    with bookie(uri, tmp_path / "b") as process:
+        process.ready()
+    shutil.copytree(tmp_path / "b", tmp_path / "backup")
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), add_some)
+    with bookie(uri, tmp_path / "backup") as process:
+        assert "are not the newest: of its start 1, and the cluster has seen start 2" in (
+            process.refused()
+        )
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), check_some)
+
+
+def test_a_copy_of_a_killed_bookie_is_refused_and_its_original_starts(
+    uri: str, tmp_path: Path
+) -> None:
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), add_some)
+    shutil.copytree(tmp_path / "b", tmp_path / "copy")
+    with bookie(uri, tmp_path / "copy") as process:
+        assert "holds a copy of the data" in process.refused()
+    with bookie(uri, tmp_path / "b") as process:
+        with_transport(*process.ready(), check_some)
+
+
+def test_a_bookie_that_was_stopped_cleanly_moves_by_copying_its_files(
+    uri: str, tmp_path: Path
+) -> None:
+    with bookie(uri, tmp_path / "b") as process:
+        name, address = process.ready()
+        with_transport(name, address, add_some)
+        assert process.stop() == 0
+    shutil.copytree(tmp_path / "b", tmp_path / "moved")
+    with bookie(uri, tmp_path / "moved") as process:
+        assert process.ready()[0] == name
+        with_transport(*process.ready(), check_some)
+        with bookie(uri, tmp_path / "b") as original:
+            assert "are not the newest" in original.refused()
+
+
+def test_a_copy_is_refused_beside_the_running_original(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b") as process:
+        ready = process.ready()
+        shutil.copytree(tmp_path / "b", tmp_path / "copy", ignore=shutil.ignore_patterns("LOCK"))
+        with bookie(uri, tmp_path / "copy") as copy:
+            assert "holds a copy of the data" in copy.refused()
+        with_transport(*ready, add_some)
+
+
+def test_a_process_whose_identity_was_taken_ends(uri: str, tmp_path: Path) -> None:
+    """As by a snapshot of its device that was started elsewhere, which no lock can tell."""
+
+    async def take(name: str) -> None:
+        store = await open_store(uri)
+        try:
+            path = f"{COOKIES}/{name}"
+            cookie = Cookie.decode((await store.get(path)).value)
+            await store.set(path, replace(cookie, token="another").encode())
+        finally:
+            await store.close()
+
+    with bookie(uri, tmp_path / "b") as process:
+        name, _ = process.ready()
+        asyncio.run(take(name))
+        assert process.popen.wait(PATIENCE_S) == 1
+        assert f"bookie {name} has lost its identity and ends" in process.output()

@@ -12,6 +12,8 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
+from bookie.cookie import read_cookie
+from bookie.disk import RealDisk
 from dlog.cli.app import app
 from ledger import ClientConfig, LedgerClient, Quorum
 from ledger.errors import LedgerFenced
@@ -67,8 +69,8 @@ class Used:
     def files(self, pattern: str) -> list[Path]:
         return sorted(self.root.glob(pattern))
 
-    def process(self) -> Any:
-        return bookie(self.uri, self.root / "main", *self.directories[1:], "--id=b0")
+    def process(self, name: str = "b0") -> Any:
+        return bookie(self.uri, self.root / "main", *self.directories[1:], f"--id={name}")
 
 
 async def fill(uri: str) -> tuple[int, int]:
@@ -108,6 +110,7 @@ COMMANDS = [
     ["check"],
     ["mark"],
     ["format"],
+    ["accept-loss"],
     ["journal", "dump"],
     ["entrylog", "dump"],
     ["index", "dump"],
@@ -311,9 +314,7 @@ def test_directories_in_another_order_are_told(used: Used) -> None:
     assert any("[ledger 1 of 2]" in reason for reason in reasons)
 
 
-def test_format_refuses_data_until_told_to_wipe_and_the_cluster_refuses_until_it_forgets(
-    used: Used,
-) -> None:
+def test_format_refuses_data_until_told_to_wipe_and_the_name_never_comes_back(used: Used) -> None:
     assert "holds data of a bookie" in used.dlog("format", "--yes", code=1).stderr
     assert used.json("check")[0]["whole"]
     used.dlog("format", "--wipe", code=1, stdin="n\n")
@@ -325,14 +326,29 @@ def test_format_refuses_data_until_told_to_wipe_and_the_cluster_refuses_until_it
         assert "does not hold its data" in process.refused()
     arguments = ("format", "--wipe", "--yes", "--forget", "--uri", used.uri)
     assert "give its --id" in used.dlog(*arguments, code=1).stderr
-    [found] = used.json(*arguments, "--id=b0")
-    assert found["forgotten"]
-    with used.process() as process:
+    for _ in range(2):
+        [found] = used.json(*arguments, "--id=b0")
+        assert (found["bookie"], found["forgotten"]) == ("b0", True)
+        with used.process() as process:
+            assert "the name b0 is retired" in process.refused()
+    with used.process("b1") as process:
         process.ready()
         assert process.stop() == 0
     assert used.json("check")[0]["counts"]["ledgers"] == 0
-    [found] = used.json(*arguments)
-    assert (found["bookie"], found["forgotten"]) == ("b0", True)
+
+
+def test_a_loss_is_accepted_by_an_operator_only(used: Used) -> None:
+    def doubts() -> list[str]:
+        cookies = [read_cookie(RealDisk(path.parent)) for path in used.files("*/cookie")]
+        return [cookie.doubt for cookie in cookies if cookie is not None]
+
+    used.dlog("accept-loss", code=1, stdin="n\n")
+    assert doubts() == [""] * 4
+    assert "in limbo" in used.dlog("accept-loss", "--yes", "--reason", "it burned").stderr
+    assert doubts() == ["it burned"] * 4
+    for cookie in used.files("*/cookie"):
+        cookie.unlink()
+    assert "is no directory of a bookie" in used.dlog("accept-loss", "--yes", code=1).stderr
 
 
 def test_format_makes_directories_ready(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dlog.testing
+from bookie.errors import DataMissing
 from dlog import Log, LogSettings, aio
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.errors import MetadataUnavailable
@@ -46,6 +47,22 @@ def test_an_async_program_does_it_on_its_own_event_loop() -> None:
                 await log.append(b"one")
             async with await aio.Log.tail("orders", uri=cluster.uri, follow=False) as reader:
                 assert [record.value async for record in reader] == [b"one"]
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_whose_disk_was_replaced_is_refused() -> None:
+    """As in production: it would deny what it had acknowledged, and recovery would believe it."""
+
+    async def scenario() -> None:
+        async with dlog.testing.cluster() as cluster:
+            await cluster.kill_bookie(0)
+            kept = cluster.bookies[0]._disk
+            cluster.bookies[0]._disk = MemoryDisk("empty", 1 << 20)
+            with pytest.raises(DataMissing, match="it has no cookie"):
+                await cluster.restart_bookie(0)
+            cluster.bookies[0]._disk = kept
+            await cluster.restart_bookie(0)
 
     asyncio.run(scenario())
 
