@@ -7,6 +7,7 @@ from tests.simulation.logs.invariants import (
     barriers_cover_acknowledgements,
     consumers_move_forward,
     dropped_logs_stay_dropped,
+    last_txids_are_exact,
     ledgers_are_not_deleted_early,
     manifests_only_move_forward,
     offsets_are_dense,
@@ -19,6 +20,7 @@ from tests.simulation.logs.invariants import (
     segment_numbers_are_used_once,
     standbys_are_up_to_date,
     trimmed_records_are_not_needed,
+    unknown_outcomes_name_their_offsets,
 )
 from tests.simulation.logs.oracle import LogHistory, LogOracle
 
@@ -29,6 +31,8 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
         manifests_only_move_forward,
         segment_numbers_are_used_once,
         seals_tell_the_truth,
+        last_txids_are_exact,
+        unknown_outcomes_name_their_offsets,
         acknowledged_records_are_kept,
         offsets_are_dense,
         one_history_for_all_readers,

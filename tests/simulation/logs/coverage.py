@@ -69,6 +69,7 @@ WRITERS: Final = (
     "standby_resigned",
     "term_lost",
     "truncated_by_writer",
+    "truncation_refused",
     "writer_LostOwnership",
     "writer_did_not_heal_in_time",
     "writer_never_heals",

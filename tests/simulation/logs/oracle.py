@@ -67,6 +67,18 @@ class Open:
     epoch: int
     step: int
     next_offset: int
+    last_txid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTxid:
+    """The last txid that a writer told when all it had been given was acknowledged."""
+
+    who: str
+    epoch: int
+    txid: int | None
+    acknowledged: int
+    """How many records of the log had been acknowledged by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +148,16 @@ class LogHistory:
     appends: dict[bytes, Append] = field(default_factory=dict)
     acknowledged: list[Append] = field(default_factory=list)
     refused: list[Append] = field(default_factory=list)
+    unknown: list[Append] = field(default_factory=list)
+    """Each with the offset that its error names."""
+    told_txids: list[ToldTxid] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     records: dict[int, Seen] = field(default_factory=dict)
     """By offset, as first seen."""
+    places: dict[bytes, int] = field(default_factory=dict)
+    """Offset of each record that was seen, as first seen."""
+    segments: dict[int, LedgerId] = field(default_factory=dict)
+    """Ledger of each segment that was ever listed, by number."""
     readings: list[Reading] = field(default_factory=list)
     barriers: list[Barrier] = field(default_factory=list)
     truncated: int = 0
@@ -245,6 +264,8 @@ class LogOracle:
         if history.manifests and _heals(history.manifest, manifest):
             history.healed[manifest.segments[-1].number] = self._steps()
         history.manifests.append((version, manifest))
+        for segment in manifest.segments:
+            history.segments.setdefault(segment.number, segment.ledger_id)
         history.written_ms.append(self._now_ms())
         self.current[name] = history
         self.changed[history.incarnation] = None
@@ -284,8 +305,16 @@ class LogOracle:
             history.deleted_ledgers.append(ledger_id)
             self.changed[stamp.incarnation] = None
 
-    def opened(self, incarnation: str, who: str, epoch: int, next_offset: int) -> None:
-        self.history(incarnation).opens.append(Open(who, epoch, self._steps(), next_offset))
+    def opened(
+        self, incarnation: str, who: str, epoch: int, next_offset: int, last_txid: int | None
+    ) -> None:
+        opened = Open(who, epoch, self._steps(), next_offset, last_txid)
+        self.history(incarnation).opens.append(opened)
+
+    def told_txid(self, incarnation: str, who: str, epoch: int, txid: int | None) -> None:
+        """A writer of which nothing is pending tells the last txid of its log."""
+        history = self.history(incarnation)
+        history.told_txids.append(ToldTxid(who, epoch, txid, len(history.acknowledged)))
 
     def promoted(self, incarnation: str, who: str, epoch: int, applied: int) -> None:
         self.history(incarnation).promotions.append(Promotion(who, epoch, applied))
@@ -310,12 +339,18 @@ class LogOracle:
         history.acknowledged.append(append)
         self._see(history, Seen(append.who, offset, dlsn, append.txid, append.payload))
 
-    def failed(self, incarnation: str, append: Append, *, unknown: bool) -> None:
+    def failed(
+        self, incarnation: str, append: Append, *, unknown: bool, offset: int | None = None
+    ) -> None:
+        """*offset*: where the record is if it is kept, as an unknown outcome names it."""
         append.fate = Fate.UNKNOWN if unknown else Fate.REFUSED
         append.resolved = self._steps()
         history = self.history(incarnation)
         if not unknown:
             history.refused.append(append)
+        elif offset is not None:
+            append.offset = offset
+            history.unknown.append(append)
 
     def reads(
         self, incarnation: str, who: str, start: int, *, from_txid: int | None = None
@@ -382,6 +417,7 @@ class LogOracle:
     def _see(self, history: LogHistory, seen: Seen) -> None:
         history.seen.append(seen)
         history.records.setdefault(seen.offset, seen)
+        history.places.setdefault(seen.payload, seen.offset)
 
 
 def _heals(before: Manifest, after: Manifest) -> bool:

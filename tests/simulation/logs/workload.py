@@ -37,6 +37,8 @@ HEALED_S_MAX: Final = 300.0
 STEPS_MAX: Final = 400_000
 TRIES_MAX: Final = 15
 RETRY_S: Final = 1.0
+CONSUMERS: Final = ("shop", "shop", "audit")
+"""Names of a log's consumers, by lot; each is of another speed."""
 HASTY: Final = ("lives", "lives", "crashes", "pauses")
 """What happens to administrators, by lot."""
 LEADERS_MAX: Final = 12
@@ -178,7 +180,8 @@ class LogSimulation:
         """Begin a process of the log's consumer; some crash, and another one takes over."""
         process = self.world.process(f"consumer-{name}")
         exclusive = self.profile.exclusive
-        client = ConsumingClient(process, name, "shop", self.profile, exclusive=exclusive)
+        consumer = self._random.choice(CONSUMERS)
+        client = ConsumingClient(process, name, consumer, self.profile, exclusive=exclusive)
         self._tailers.append(client)
         self._doom(process, ("lives", "lives", "pauses"), calls_max=60)
         process.run(client.run())

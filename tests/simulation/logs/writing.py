@@ -6,7 +6,14 @@ from typing import Final
 
 from dlog.aio.log import Log
 from dlog.aio.port import Leadership
-from dlog.errors import AppendFailed, LogSealed, LostOwnership, NoSuchLog
+from dlog.errors import (
+    AppendFailed,
+    AppendOutcomeUnknown,
+    InvalidPosition,
+    LogSealed,
+    LostOwnership,
+    NoSuchLog,
+)
 from dlog.position import RecordId
 from dlog.protocol.orphans import STAMP_INCARNATION
 from leader import NotElected, campaign
@@ -112,8 +119,8 @@ class Leader:
         process, incarnation = self.process, incarnation_of(log)
         process.note(f"opened {self.name} as epoch {log.epoch}, last offset {log.last_offset}")
         process.mark("log_opened")
-        process.world.logs.opened(incarnation, process.name, log.epoch, log.last_offset + 1)
         txid = log.last_txid
+        process.world.logs.opened(incarnation, process.name, log.epoch, log.last_offset + 1, txid)
         self._txid = TXID_START if txid is None else txid
         return incarnation
 
@@ -142,6 +149,10 @@ class Leader:
             self._failed(error)
 
     async def _burst(self, log: Log, incarnation: str) -> None:
+        if not self.unresolved and log.writer.error is None:
+            self.process.world.logs.told_txid(
+                incarnation, self.process.name, log.epoch, log.last_txid
+            )
         for _ in range(self._random.choice((1, 1, 2, 5))):
             if sum(append.resolved < 0 for append in self._open) >= RECORDS_IN_FLIGHT_MAX:
                 break
@@ -157,11 +168,23 @@ class Leader:
             finally:
                 self.rolling = False
         elif lot < self._profile.flushes + self._profile.rolls + self._profile.truncates:
-            before = self._random.randrange(log.last_offset + 2)
-            self.process.note(f"truncates {self.name} before {before}")
-            self.process.mark("truncated_by_writer")
-            self.process.world.logs.truncates(incarnation, before)
+            await self._truncate(log, incarnation)
+
+    async def _truncate(self, log: Log, incarnation: str) -> None:
+        """Truncate anywhere up to what is sent; what is not confirmed nobody may trim."""
+        end = log.last_offset + 1
+        before = self._random.randrange(end + 1 + len(self.unresolved))
+        self.process.note(f"truncates {self.name} before {before}, confirmed up to {end}")
+        self.process.world.logs.truncates(incarnation, min(before, end))
+        try:
             await log.truncate(before=before)
+        except InvalidPosition as error:
+            if before <= end:
+                raise
+            self.process.note(str(error))
+            self.process.mark("truncation_refused")
+        else:
+            self.process.mark("truncated_by_writer")
 
     def _append(self, log: Log, incarnation: str) -> None:
         self._appended += 1
@@ -199,7 +222,8 @@ class Leader:
             raise error
         self.process.note(f"fails {append.payload!r}: {type(error).__name__}")
         self.process.mark(f"append_{type(error).__name__}")
-        logs.failed(incarnation, append, unknown=error.outcome_unknown)
+        offset = error.offset if isinstance(error, AppendOutcomeUnknown) else None
+        logs.failed(incarnation, append, unknown=error.outcome_unknown, offset=offset)
 
     def _mark_healing(self, history: LogHistory, append: Append) -> None:
         """Tell apart what healing found in the old segment and what it sent to the new one."""

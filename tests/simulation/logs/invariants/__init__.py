@@ -11,6 +11,8 @@
 | one_writer_acknowledges | after an open nothing is acknowledged that an earlier writer got later |
 | segment_numbers_are_used_once | one ledger per number; epochs grow |
 | seals_tell_the_truth | a sealed segment is a CLOSED ledger, and what the manifest says of it |
+| last_txids_are_exact | of seals, opens and writers: neither too low nor too high |
+| unknown_outcomes_name_their_offsets | such a record is there, as its error says, or nowhere |
 | manifests_only_move_forward | segments, trim point and seals never go back |
 | trimmed_records_are_not_needed | nothing is trimmed that nobody gave up |
 | retention_takes_what_it_may | whole segments, too old or too much; at the end all of them |

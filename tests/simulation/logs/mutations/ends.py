@@ -65,7 +65,6 @@ def adds_up_open_segments_whatever_they_are(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    drawn=False,
     test="tests/dlog/test_ends_of_segments.py"
     "::test_a_segment_sealed_by_a_roll_does_not_claim_the_txids_of_the_next",
 )

@@ -95,7 +95,6 @@ def looks_at_the_epoch_once(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    drawn=False,
     test=f"{_KEEPS}::test_healing_out_of_an_empty_segment_forgets_no_txid_of_before",
 )
 def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
@@ -129,7 +128,6 @@ def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    drawn=False,
     test=f"{_KEEPS}::test_an_unknown_outcome_names_the_offset_that_the_record_has_if_it_was_kept",
 )
 def names_one_offset_for_all_unknown_outcomes(patch: Patch) -> None:

@@ -206,7 +206,6 @@ def keeps_younger_records_than_asked(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    drawn=False,
     test=f"{_GIVEN_UP}::test_a_writer_does_not_truncate_what_it_has_sent_and_is_not_confirmed",
 )
 def truncates_what_is_not_confirmed(patch: Patch) -> None:
@@ -235,7 +234,6 @@ def truncates_what_bookies_hold(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    drawn=False,
     test=f"{_GIVEN_UP}::test_retention_waits_for_the_slowest_of_several_consumers",
 )
 def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
