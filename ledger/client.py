@@ -13,7 +13,7 @@ from ledger.environment import Credentials, Environment
 from ledger.errors import NotEnoughBookies, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
-from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found, verified
@@ -108,18 +108,21 @@ class LedgerClient:
     ) -> LedgerWriter:
         """Create a ledger and return its only writer.
 
-        The metadata is durable before the first entry is sent (rule 2). Raises
-        `NotEnoughBookies`, `MetadataUnavailable`."""
+        Without a *password* a random secret takes its place: it is kept in the metadata alone, so
+        the ledger is for whoever may read those. They are durable before the first entry is sent
+        (rule 2). Raises `NotEnoughBookies`, `MetadataUnavailable`."""
         quorum = quorum or Quorum()
         ensemble = self._environment.ensemble(quorum)
         if ensemble is None:
             available = [registration.bookie for registration in self.bookies.available()]
             raise NotEnoughBookies(quorum.ensemble, available)
+        secret = b"" if password else secrets.token_bytes(SECRET_BYTES)
         metadata = LedgerMetadata(
             quorum=quorum,
             fragments=(Fragment(EntryId(0), ensemble),),
             digest=digest,
-            access_key=access_key(password),
+            access_key=access_key(password or secret),
+            secret=secret,
             custom=dict(custom or {}),
             creation_token=secrets.token_bytes(16),
             created_ms=now_ms(),
@@ -205,6 +208,8 @@ class LedgerClient:
     def _credentials(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes
     ) -> Credentials:
+        # Without either: a ledger from before there were secrets.
+        password = password or metadata.secret
         key = access_key(password)
         if key != metadata.access_key:
             raise WrongPassword(ledger_id)

@@ -68,7 +68,9 @@ class Header:
 
 
 def access_key(password: bytes) -> bytes:
-    """Return the key that bookies ask for with each add and each fence (rule 88)."""
+    """Return the key that bookies ask for with each add, read and fence (rule 88).
+
+    *password*: or the secret of a ledger without one, which is random."""
     return hashlib.sha256(b"dlog access " + password).digest()[:16]
 
 

@@ -63,8 +63,9 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a ledger's password gives: the key for its bookies, and the one for its entries."""
+    """What a ledger's password or secret gives: the key for its bookies, and the one for its
+    entries."""
 
     ledger_id: LedgerId
-    key: bytes
-    mac: bytes | None
+    key: bytes = field(repr=False)
+    mac: bytes | None = field(repr=False)

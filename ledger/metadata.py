@@ -25,7 +25,10 @@ from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.quorum import Quorum
 from ledger.wire import metadata_pb2 as pb
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+FORMAT_WITHOUT_SECRET: Final = 1
+"""Of ledgers without a secret, still written for them: every program reads it."""
+SECRET_BYTES: Final = 32
 
 
 class LedgerState(IntEnum):
@@ -55,7 +58,11 @@ class LedgerMetadata:
     last_entry: EntryId | None = None
     length: int | None = None
     digest: Digest = Digest.CRC32C
-    access_key: bytes = b""
+    access_key: bytes = field(default=b"", repr=False)
+    """What bookies ask for; see `ledger.entry.access_key`."""
+    secret: bytes = field(default=b"", repr=False)
+    """Random, made with the ledger, in place of a password: whoever may read the metadata may read,
+    fence and recover the ledger, and nobody else. Empty: its users know the password."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     creation_token: bytes = b""
     created_ms: int = 0
@@ -112,7 +119,7 @@ class LedgerMetadata:
 
     def encode(self) -> bytes:
         node = pb.LedgerNode(
-            version=FORMAT_VERSION,
+            version=FORMAT_VERSION if self.secret else FORMAT_WITHOUT_SECRET,
             ensemble=self.quorum.ensemble,
             write_quorum=self.quorum.write,
             ack_quorum=self.quorum.ack,
@@ -121,6 +128,7 @@ class LedgerMetadata:
             length=self.length or 0,
             digest=self.digest,
             access_key=self.access_key,
+            secret=self.secret,
             fragments=[
                 pb.FragmentNode(first_entry=f.first_entry, bookies=f.bookies)
                 for f in self.fragments
@@ -138,7 +146,7 @@ class LedgerMetadata:
             node = pb.LedgerNode.FromString(value)
         except DecodeError as error:
             raise DamagedMetadata(path, str(error)) from error
-        if node.version != FORMAT_VERSION:
+        if node.version not in {FORMAT_WITHOUT_SECRET, FORMAT_VERSION}:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
@@ -156,6 +164,7 @@ class LedgerMetadata:
                 length=node.length if closed else None,
                 digest=Digest(node.digest),
                 access_key=node.access_key,
+                secret=node.secret,
                 custom=dict(node.custom),
                 creation_token=node.creation_token,
                 created_ms=node.created_ms,

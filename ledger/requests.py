@@ -6,7 +6,7 @@ frames in one buffer with their ids and lengths as columns, never one object per
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -32,7 +32,7 @@ class AddRun:
     """Entries of one ledger for one bookie, ids ascending; each frame carries its own header."""
 
     ledger_id: int
-    key: bytes
+    key: bytes = field(repr=False)
     entries: Sequence[int]
     lengths: Sequence[int]
     frames: bytes | memoryview
@@ -47,7 +47,7 @@ class ReadQuery:
     """Ask for the entries first..last that the bookie holds, up to *bytes_max* (at least one)."""
 
     ledger_id: int
-    key: bytes
+    key: bytes = field(repr=False)
     first: int
     last: int
     bytes_max: int = 1024 * 1024
@@ -82,7 +82,7 @@ class ReadAnswer:
 @dataclass(frozen=True, slots=True)
 class LacQuery:
     ledger_id: int
-    key: bytes
+    key: bytes = field(repr=False)
     fence: bool = False
 
 

@@ -292,6 +292,7 @@ class LedgerNode(_message.Message):
     CUSTOM_FIELD_NUMBER: _builtins.int
     CREATION_TOKEN_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
@@ -306,6 +307,8 @@ class LedgerNode(_message.Message):
     creation_token: _builtins.bytes
     """tells a lost reply of one's own create from another's node"""
     created_ms: _builtins.int
+    secret: _builtins.bytes
+    """version 2: random, in place of a password; version 1 has none"""
     @_builtins.property
     def fragments(self) -> _containers.RepeatedCompositeFieldContainer[Global___FragmentNode]: ...
     @_builtins.property
@@ -326,10 +329,11 @@ class LedgerNode(_message.Message):
         custom: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
         creation_token: _builtins.bytes = ...,
         created_ms: _builtins.int = ...,
+        secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "ack_quorum", b"ack_quorum", "created_ms", b"created_ms", "creation_token", b"creation_token", "custom", b"custom", "digest", b"digest", "ensemble", b"ensemble", "fragments", b"fragments", "last_entry", b"last_entry", "length", b"length", "state", b"state", "version", b"version", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_key", b"access_key", "ack_quorum", b"ack_quorum", "created_ms", b"created_ms", "creation_token", b"creation_token", "custom", b"custom", "digest", b"digest", "ensemble", b"ensemble", "fragments", b"fragments", "last_entry", b"last_entry", "length", b"length", "secret", b"secret", "state", b"state", "version", b"version", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -237,6 +237,7 @@ def test_ledgers_are_shown_read_and_recovered(shell: Shell) -> None:
     assert segment["ledger"] in shell.json("ledger", "list")
     shown = shell.json("ledger", "show", ledger)
     assert (shown["ensemble"], shown["write_quorum"], shown["ack_quorum"]) == (3, 3, 2)
+    assert {"secret", "access_key"}.isdisjoint(shown)
     assert [fragment["first_entry"] for fragment in shown["fragments"]] == [0]
     assert sorted(shown["fragments"][0]["bookies"]) == ["bookie-0", "bookie-1", "bookie-2"]
     assert b"E=3 Qw=3 Qa=2" in shell.run("ledger", "show", ledger)

@@ -31,7 +31,6 @@ from ledger import (
     LedgerWriter,
     LogError,
 )
-from ledger.entry import access_key
 from ledger.errors import (
     BookieUnavailable,
     EntryLost,
@@ -293,7 +292,7 @@ class Round:
     ) -> Counter[int]:
         """Count, per entry, the bookies of its write set that hold it."""
         copies: Counter[int] = Counter()
-        transport, key = client._environment.transport, access_key(b"")
+        transport, key = client._environment.transport, closed.access_key
         for fragment in closed.fragments:
             end = closed.fragment_end(fragment)
             assert end is not None

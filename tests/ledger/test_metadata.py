@@ -7,6 +7,7 @@ from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
+from ledger.wire import metadata_pb2 as pb
 
 A, B, C, D = (BookieId(name) for name in "abcd")
 OPEN = LedgerMetadata(
@@ -20,9 +21,27 @@ OPEN = LedgerMetadata(
 )
 
 
+OLD = bytes.fromhex("0801100118012001280130ffffffffffffffffff0140014a036b65795203120162680b")
+"""A ledger on one bookie, as programs wrote it that knew no secrets."""
+
+
 def test_metadata_gives_back_what_was_put_in() -> None:
-    for metadata in (OPEN, OPEN.in_recovery(), OPEN.closed(EntryId(40), 999)):
+    secret = replace(OPEN, secret=b"s" * 32)
+    for metadata in (OPEN, OPEN.in_recovery(), OPEN.closed(EntryId(40), 999), secret):
         assert LedgerMetadata.decode(metadata.encode(), path="/x") == metadata
+    assert LedgerMetadata.decode(secret.encode(), path="/x").in_recovery().secret == b"s" * 32
+
+
+def test_metadata_of_before_there_were_secrets_are_read_and_written_as_they_were() -> None:
+    old = LedgerMetadata.decode(OLD, path="/x")
+    assert (old.access_key, old.secret, old.created_ms) == (b"key", b"", 11)
+    assert old.encode() == OLD
+
+
+def test_only_a_ledger_with_a_secret_is_of_a_version_that_older_programs_refuse() -> None:
+    """They would lose the secret when they change the ledger."""
+    assert pb.LedgerNode.FromString(OPEN.encode()).version == 1
+    assert pb.LedgerNode.FromString(replace(OPEN, secret=b"s").encode()).version == 2
 
 
 def test_an_entry_belongs_to_the_last_fragment_that_begins_at_or_before_it() -> None:

@@ -29,7 +29,6 @@ from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_SUFFIX, Mark, path_of
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
-from ledger.entry import access_key
 from ledger.errors import MetadataUnavailable, StorageError
 from ledger.ids import BookieId
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
@@ -37,7 +36,6 @@ from tests.simulation.disk import PowerLost, SimDisk
 from tests.simulation.host import Host
 from tests.simulation.scheduler import Action, Timer
 from tests.simulation.store import SimStore, drive
-from tests.simulation.writing import PASSWORD
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -306,8 +304,8 @@ class SimBookie:
 
     def _check_promises(self) -> None:
         """Compare what the storage has now with what this bookie has ever promised."""
-        key = access_key(PASSWORD)
         for ledger_id, history in self._cluster.oracle.ledgers.items():
+            key = history.recorded.access_key if history.metadata else b""
             self._cluster.oracle.changed[ledger_id] = None
             rotten = self.name in history.lost_disks
             lac = self.storage.lac(ledger_id, key)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
-from ledger.entry import access_key, encode_frame
+from ledger.entry import encode_frame
 from ledger.ids import LedgerId
 from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
@@ -15,7 +15,6 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.host import Host
 from tests.simulation.profile import Profile
 from tests.simulation.scheduler import Action
-from tests.simulation.writing import PASSWORD
 
 
 class Faults:
@@ -151,7 +150,8 @@ class Faults:
         for ledger_id, history in self._cluster.oracle.ledgers.items():
             taken = [entry for entry, held in history.copies.items() if bookie.name in held]
             if taken and bookie.host.up and not bookie.host.paused:
-                bookie.add(_forged(ledger_id, self._random.choice(taken)), 0, _ignore)
+                forged = _forged(ledger_id, self._random.choice(taken), history.recorded.access_key)
+                bookie.add(forged, 0, _ignore)
                 self._scheduler.mark("add_forged")
 
     def _bookies(self) -> list[SimBookie]:
@@ -250,11 +250,10 @@ class Faults:
             self._later(5.0, mend)
 
 
-def _forged(ledger_id: LedgerId, entry_id: int) -> AddRun:
+def _forged(ledger_id: LedgerId, entry_id: int, key: bytes) -> AddRun:
     frame = encode_frame(
         ledger_id=ledger_id, entry_id=entry_id, last_add_confirmed=-1, length=0, payload=b"forged"
     )
-    key = access_key(PASSWORD)
     return AddRun(ledger_id, key, [entry_id], [len(frame)], frame, recovery=True)
 
 

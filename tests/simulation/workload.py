@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ledger.entry import access_key
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.requests import ReadQuery
@@ -25,7 +24,7 @@ from tests.simulation.network import Aim
 from tests.simulation.profile import Profile, draw
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.writing import PASSWORD, WritingClient
+from tests.simulation.writing import WritingClient
 
 HEALED_S_MAX: Final = 180.0
 """Simulated time within which everything must finish once nothing is wrong any more."""
@@ -352,7 +351,7 @@ class Simulation:
             metadata = history.recorded
             end = metadata.last_entry
             assert end is not None
-            query = ReadQuery(ledger_id, access_key(PASSWORD), 0, max(end, 0), READ_ALL_BYTES)
+            query = ReadQuery(ledger_id, metadata.access_key, 0, max(end, 0), READ_ALL_BYTES)
             held = {
                 name: {entry: bytes(frame) for entry, frame in bookie.storage.read(query).each()}
                 for name, bookie in self.cluster.bookies.items()

@@ -5,22 +5,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ledger.client import LedgerClient
-from ledger.entry import Digest
 from ledger.environment import Environment
-from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
-from ledger.metadata import LedgerMetadata
 from ledger.protocol.quarantine import Quarantine
-from ledger.quorum import Quorum
-from ledger.reader import LedgerReader
 from ledger.registry import BookieDirectory, BookieRegistration
-from ledger.writer import LedgerWriter
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
 from tests.simulation.logs.store import LoopStore
 from tests.simulation.logs.transport import SimTransport
 from tests.simulation.network import Stream
-from tests.simulation.writing import PASSWORD
 
 if TYPE_CHECKING:
     from tests.simulation.logs.world import World
@@ -43,28 +36,6 @@ class SimDirectory(BookieDirectory):
 
     def racks(self) -> Mapping[str, str]:
         return {str(name): rack for name, rack in self._world.racks.items()}
-
-
-class SimLedgers(LedgerClient):
-    """The production client, with the password that simulated bookies are inspected with."""
-
-    async def create(
-        self,
-        quorum: Quorum | None = None,
-        *,
-        password: bytes = PASSWORD,
-        digest: Digest = Digest.CRC32C,
-        custom: Mapping[str, bytes] | None = None,
-    ) -> LedgerWriter:
-        return await super().create(quorum, password=password, digest=digest, custom=custom)
-
-    async def open_no_recovery(
-        self, ledger_id: LedgerId, *, password: bytes = PASSWORD
-    ) -> LedgerReader:
-        return await super().open_no_recovery(ledger_id, password=password)
-
-    async def recover(self, ledger_id: LedgerId, *, password: bytes = PASSWORD) -> LedgerMetadata:
-        return await super().recover(ledger_id, password=password)
 
 
 class Process:
@@ -91,7 +62,7 @@ class Process:
             placement=choices.placement,
             quarantine=Quarantine(choices.quarantine),
         )
-        self.ledgers = SimLedgers(self.store, environment, owns_store=False)
+        self.ledgers = LedgerClient(self.store, environment, owns_store=False)
         self._running = 0
 
     @property
