@@ -128,6 +128,7 @@ def _config(options: argparse.Namespace) -> BookieConfig:
         ),
         collector=CollectorConfig(
             gc_interval_s=options.gc_interval,
+            untraced_share=options.untraced_share,
             minor_share=options.minor_threshold,
             minor_interval_s=options.minor_interval,
             major_share=options.major_threshold,
@@ -233,6 +234,14 @@ def add_collector(made: argparse.ArgumentParser) -> None:
             metavar="SECONDS",
             help=f"time between {words} (%(default)g)",
         )
+    group.add_argument(
+        "--untraced-share",
+        type=float,
+        default=config.untraced_share,
+        metavar="SHARE",
+        help="of all ledgers, how many may be deleted in a day though nothing but their absence "
+        "from the metadata store tells that they were deleted (%(default)s)",
+    )
     for name, default, words in (
         ("--minor-threshold", config.minor_share, "minor"),
         ("--major-threshold", config.major_share, "major"),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from bookie.collector.collection import LogState
 from bookie.collector.collector import CollectorStatus, Run
+from bookie.collector.garbage import Alarm
 from bookie.entrylog.format import DIRECTORY, logs_of, path_of
 from bookie.ledger_directory import LedgerDirectory
 from bookie.read_only import Measured
@@ -89,6 +90,8 @@ def collector_message(status: CollectorStatus) -> pb.CollectorStatus:
             for due in status.due
         ],
         suspended=status.suspended,
+        waiting=status.waiting,
+        alarms=_alarms(status.alarm),
     )
 
 
@@ -104,7 +107,15 @@ def run_message(run: Run, now: float) -> pb.CollectorRun:
         failure=run.failure,
         suspended=run.suspended,
         damages=run.damages,
+        waiting=run.waiting,
+        alarms=_alarms(run.alarm),
     )
+
+
+def _alarms(alarm: Alarm | None) -> list[pb.CollectorAlarm]:
+    if alarm is None:
+        return []
+    return [pb.CollectorAlarm(kind=alarm.kind.value, reason=alarm.reason)]
 
 
 def _size_bytes(directory: LedgerDirectory, log_id: int) -> int:

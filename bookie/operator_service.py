@@ -116,9 +116,11 @@ class OperatorService:
         pairs = zip(self._storage.ledger_directories, collector.logs, strict=True)
         return self._storage.status(), [entry_log_messages(*pair) for pair in pairs]
 
-    async def _collect(self, _request: pb.CollectRequest, context: Context) -> pb.CollectReply:
+    async def _collect(self, request: pb.CollectRequest, context: Context) -> pb.CollectReply:
         await check_meant(context, self._service.info.bookie)
-        return pb.CollectReply(run=await self._done(self._collector.collect(), context))
+        allowed = request.allow_deletions if request.HasField("allow_deletions") else None
+        running = self._collector.collect(allowed=allowed)
+        return pb.CollectReply(run=await self._done(running, context))
 
     async def _compact(self, request: pb.CompactRequest, context: Context) -> pb.CompactReply:
         await check_meant(context, self._service.info.bookie)

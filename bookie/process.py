@@ -128,6 +128,8 @@ async def _run(
         storage.ledger_directories,
         LedgerStore(store, namespace.layout),
         config.collector,
+        main=directories.main,
+        instance=namespace.instance,
         ledger_ids=storage.ledger_ids,
         delete=service.delete,
     )
@@ -138,6 +140,7 @@ async def _run(
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(living.run(), name="life")]
     try:
         keeper.look()
+        await collector.begin()
         await server.start(service, operator)
         await registrar.start()
         tasks.append(asyncio.create_task(keeper.run(), name="read-only keeper"))

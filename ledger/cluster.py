@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from ledger.errors import DamagedMetadata, NamespaceMismatch, NodeExists, NoSuchNode
-from ledger.manager.layout import DEFAULT_LAYOUT, LAYOUTS, LEDGERS
+from ledger.manager.layout import DEFAULT_LAYOUT, INSTANCE, LAYOUTS, LEDGERS
 from ledger.metastore.port import MetadataStore
 from ledger.wire import metadata_pb2 as pb
 
-INSTANCE = "/instance"
 LAYOUT = "/layout"
 FORMAT_VERSION = 1
 

@@ -9,14 +9,28 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from bookie.collector.collection import DirectoryCollection, LogState
 from bookie.collector.errors import CollectionUnderWay
-from bookie.collector.garbage import candidates, verified
+from bookie.collector.garbage import (
+    CANDIDATES_MAX,
+    UNLIMITED,
+    Alarm,
+    AlarmKind,
+    Seen,
+    candidates,
+    doubt,
+    judge,
+    too_many,
+    verified,
+)
 from bookie.collector.plan import CollectorConfig, Kind, Timetable
+from bookie.collector.remembering import keep, recall
 from bookie.collector.throttle import Throttle
+from bookie.disk import Disk, DiskFull
 from bookie.errors import FileDamaged
 from bookie.ledger_directory import LedgerDirectory
 from ledger.errors import LogError
@@ -24,6 +38,7 @@ from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 
+_Value = TypeVar("_Value")
 _log = get_logger(__name__)
 
 _DELETE_AT_ONCE: Final = 256
@@ -47,6 +62,10 @@ class Run:
     """Why logs were not compacted that should be."""
     damages: tuple[str, ...] = ()
     """Logs that had to be left as they are."""
+    waiting: int = 0
+    """Ledgers that are gone from the store and wait for an operator's word."""
+    alarm: Alarm | None = None
+    """Why ledgers were kept that the store does not know."""
     failure: str = ""
 
 
@@ -66,6 +85,9 @@ class CollectorStatus:
     due: tuple[Due, ...]
     """The kinds that are not switched off."""
     suspended: str
+    alarm: Alarm | None
+    """Of the last garbage collection that looked."""
+    waiting: int
     logs: tuple[tuple[LogState, ...], ...]
     """Of each ledger directory, as the last run found them."""
     now: float
@@ -80,13 +102,23 @@ class Collector:
         ledgers: LedgerStore,
         config: CollectorConfig,
         *,
+        main: Disk,
+        instance: str,
         ledger_ids: Callable[[], Sequence[int]],
         delete: Callable[[Sequence[int]], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """*ledger_ids* returns all ledgers that are here, from any thread; *delete* forgets some of
-        them for good, or none if nothing can be written any more."""
+        """*main* is where it remembers what the store said, *instance* the namespace that the
+        bookie belongs to. *ledger_ids* returns all ledgers that are here, from any thread;
+        *delete* forgets some of them for good, or none if nothing can be written any more."""
         self._ledgers = ledgers
+        self._main = main
+        self._instance = instance
+        self._wall_clock = wall_clock
+        self._seen: Seen | None = None
+        self._waiting: tuple[int, ...] = ()
+        self._alarm: Alarm | None = None
         self._config = config
         self._ledger_ids = ledger_ids
         self._delete = delete
@@ -102,6 +134,15 @@ class Collector:
         self._last: dict[Kind, Run] = {}
         self._told: dict[str, None] = {}
 
+    async def begin(self) -> None:
+        """Remember what the store says now, if nothing is remembered of it: deletions are told
+        from a loss by what was counted since. If it does not answer, the first collection does
+        so, and cannot tell what was deleted before."""
+        try:
+            await self._remembered()
+        except (LogError, OSError) as error:
+            _log.warning(f"what the metadata store counts is not known yet: {error}")
+
     async def run(self) -> None:
         """Do what is due, for ever. To be cancelled."""
         while True:
@@ -116,9 +157,12 @@ class Collector:
             else:
                 await self._run(kind)
 
-    async def collect(self) -> Run:
-        """Delete what is gone from the metadata store, now. Raises `CollectionUnderWay`."""
-        return await self._run_now(Kind.GC)
+    async def collect(self, *, allowed: int | None = None) -> Run:
+        """Delete what is gone from the metadata store, now. Raises `CollectionUnderWay`.
+
+        *allowed*: so many ledgers may go without a trace of their deletion, also if the store is
+        older than it was; negative: all. None: what may go without an operator's word."""
+        return await self._run_now(Kind.GC, allowed)
 
     async def compact(self, *, major: bool = False) -> Run:
         """Compact now, also if it is switched off as a matter of course.
@@ -137,24 +181,26 @@ class Collector:
         newest = max(last, key=lambda run: run.ended_at, default=None)
         logs = tuple(collection.logs for _, collection in self._collections)
         suspended = newest.suspended if newest is not None else ""
-        return CollectorStatus(self._running, last, due, suspended, logs, now)
+        return CollectorStatus(
+            self._running, last, due, suspended, self._alarm, len(self._waiting), logs, now
+        )
 
     async def close(self) -> None:
         """Wait for the step that is under way. Requires that `run` and all others have ended or
         were cancelled."""
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def _run_now(self, kind: Kind) -> Run:
+    async def _run_now(self, kind: Kind, allowed: int | None = None) -> Run:
         if self._running is not None:
             raise CollectionUnderWay(self._running.kind.value)
-        return await self._run(kind)
+        return await self._run(kind, allowed)
 
-    async def _run(self, kind: Kind) -> Run:
+    async def _run(self, kind: Kind, allowed: int | None = None) -> Run:
         async with self._lock:
             run = self._running = Run(kind, self._clock())
             try:
                 if kind is Kind.GC:
-                    run = await self._delete_garbage(run)
+                    run = await self._delete_garbage(run, allowed)
                 for directory, collection in self._collections:
                     if directory.failure is None:
                         run = await self._collect(run, directory, collection)
@@ -169,22 +215,84 @@ class Collector:
                 self._timetable.ran(kind, now)
             return run
 
-    async def _delete_garbage(self, run: Run) -> Run:
+    async def _delete_garbage(self, run: Run, allowed: int | None) -> Run:
         """Delete ledgers that are garbage; any error before leaves all of them."""
+        seen = await self._remembered()
         snapshot = await self._on_thread(self._ledger_ids)
-        listed = [ledger_id async for ledger_id in self._ledgers.list()]
-        chosen = candidates(snapshot, listed)
-        absent = await self._ledgers.absent(map(LedgerId, chosen))
-        doomed = verified(chosen, absent)
+        with self._ledgers.one_session():
+            before = await self._ledgers.vitals()
+            listed = [ledger_id async for ledger_id in self._ledgers.list()]
+            chosen = candidates(snapshot, listed, self._waiting)
+            absent = await self._ledgers.absent(map(LedgerId, chosen))
+            after = await self._ledgers.vitals()
+        believed = seen if allowed is None else seen.settled_for(before)
+        alarm = doubt(self._instance, believed, before, after)
+        if alarm is not None:
+            if alarm.kind is AlarmKind.OLDER_NAMESPACE:
+                await self._keep(replace(seen, older=True))
+            self._raise(alarm)
+            return replace(run, alarm=alarm, waiting=len(self._waiting))
+        now = int(self._wall_clock())
+        if allowed is None:
+            room = seen.room(len(snapshot), self._config.untraced_share, now)
+        else:
+            room = allowed if allowed >= 0 else UNLIMITED
+        verdict = judge(
+            verified(chosen, absent),
+            counted=after.deletions - believed.deletions,
+            waiting=self._waiting,
+            room=room,
+        )
+        if allowed is None:
+            believed = believed.taking(verdict.untraced, now)
+        await self._keep(believed)  # before they go: a crash must not give the share twice
+        count = await self._delete_all(verdict.doomed)
+        if count == len(verdict.doomed):
+            # Those that are left because they were too many will be explained by the same count.
+            explained = before if len(chosen) < CANDIDATES_MAX else believed
+            with suppress(DiskFull):  # it is kept by the next collection
+                await self._keep(
+                    replace(believed, next_id=after.next_id, deletions=explained.deletions)
+                )
+        looked_at = dict.fromkeys(chosen)
+        unlisted = dict.fromkeys(snapshot).keys() - dict.fromkeys(listed).keys()
+        left = (one for one in self._waiting if one in unlisted and one not in looked_at)
+        self._waiting = (*verdict.waiting, *left)
+        alarm = too_many(len(self._waiting), len(snapshot)) if self._waiting else None
+        self._raise(alarm)
+        return replace(run, ledgers=count, waiting=len(self._waiting), alarm=alarm)
+
+    async def _delete_all(self, doomed: Sequence[int]) -> int:
+        """Return how many were deleted: a storage that writes nothing any more, as a directory of
+        it failed, deletes nothing."""
         for at in range(0, len(doomed), _DELETE_AT_ONCE):
             await self._delete(doomed[at : at + _DELETE_AT_ONCE])
         if not doomed:
-            return run
-        # A storage that writes nothing any more, as a directory of it failed, deletes nothing.
+            return 0
         left = dict.fromkeys(await self._on_thread(self._ledger_ids))
         count = sum(one not in left for one in doomed)
         _log.info(f"{count} ledgers were deleted that the cluster does not know any more")
-        return replace(run, ledgers=count)
+        return count
+
+    async def _remembered(self) -> Seen:
+        """Return what is known of the store; at first, what it says now."""
+        if self._seen is None:
+            self._seen = await self._on_thread(lambda: recall(self._main))
+        if self._seen is None:
+            vitals = await self._ledgers.vitals()
+            await self._keep(Seen(vitals.next_id, vitals.deletions))
+        assert self._seen is not None
+        return self._seen
+
+    async def _keep(self, seen: Seen) -> None:
+        if seen != self._seen:
+            await self._on_thread(lambda: keep(self._main, seen))
+            self._seen = seen
+
+    def _raise(self, alarm: Alarm | None) -> None:
+        if alarm is not None and alarm != self._alarm:
+            _log.error(f"garbage collection: {alarm.reason}", kind=alarm.kind.value)
+        self._alarm = alarm
 
     async def _collect(
         self, run: Run, directory: LedgerDirectory, collection: DirectoryCollection
@@ -225,5 +333,5 @@ class Collector:
         finally:
             self._thread.submit(steps.close)  # behind the step that is under way
 
-    async def _on_thread(self, call: Callable[[], Sequence[int]]) -> Sequence[int]:
+    async def _on_thread(self, call: Callable[[], _Value]) -> _Value:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

@@ -1,31 +1,166 @@
-"""Pure: which ledgers of a bookie are garbage (rule 68).
+"""Pure: which ledgers of a bookie are garbage (rule 68), and which of them it may delete by itself.
 
 A ledger may be deleted here only if all of this is so:
     it was here before the listing of the metadata store began, so it cannot be one that is made
         meanwhile
     the listing came to its end without an error, and does not name it
     a read of its own, after that, says that it does not exist
+    before and after all that, in the same session, the store was the namespace that the bookie
+        belongs to, and not an older state of it than the bookie has seen before
+    its deletion left a trace: no more ledgers are gone here than were counted as deleted, in the
+        transactions that deleted them, since the bookie looked last; or few enough are gone
+        without a trace; or an operator allowed it
 Whatever else happens, nothing at all is deleted (#870, #865, BK-955, BK-956, #4731). The one who
 asks has to bring answers that are no older than the question.
+
+How many were counted is known for the whole namespace, and a bookie has a part of it, so more may
+be explained than it should. That is why so much else is asked, too.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import islice
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain, islice
+from typing import Final
+
+from ledger.vitals import Counts, Vitals
 
 CANDIDATES_MAX = 10_000
 """Ledgers that one collection verifies and deletes, at most; the next one goes on."""
+PERIOD_S: Final = 86_400
+"""In which a share of the ledgers may go without a trace, however many collections there are."""
+UNLIMITED: Final = 2**62
+"""Allowed by an operator: all."""
 
 
-def candidates(snapshot: Iterable[int], listed: Iterable[int]) -> tuple[int, ...]:
-    """Return the ledgers that are to be read, each by itself.
+class AlarmKind(StrEnum):
+    OTHER_NAMESPACE = "other-namespace"
+    """The store holds another namespace, or none, where this bookie's was."""
+    OLDER_NAMESPACE = "older-namespace"
+    """The store has forgotten what it said before: it was restored from a backup."""
+    UNTRACED_DELETIONS = "untraced-deletions"
+    """Ledgers are gone, and nothing in the store tells that anybody deleted them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Why ledgers are not deleted that the metadata store does not know; until an operator acts."""
+
+    kind: AlarmKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a bookie remembers of the metadata store, durably."""
+
+    next_id: int
+    deletions: int
+    """Counted when the last collection began that came to its end."""
+    untraced: int = 0
+    """Ledgers deleted without a trace since the period began."""
+    period_began_at: int = 0
+    """Seconds since 1970."""
+    older: bool = False
+    """The store was found to be older than this; only an operator's word ends that."""
+
+    def room(self, held: int, share: float, now: int) -> int:
+        """Return how many of *held* ledgers may go without a trace now: *share* of them in a
+        period, and one of however few."""
+        taken = self.untraced if now < self.period_began_at + PERIOD_S else 0
+        return max(0, max(1, int(share * (held + taken))) - taken) if share > 0 else 0
+
+    def settled_for(self, now: Counts) -> "Seen":
+        """Return the same after an operator said that a store is right which is older."""
+        return replace(
+            self,
+            older=False,
+            next_id=min(self.next_id, now.next_id),
+            deletions=min(self.deletions, now.deletions),
+        )
+
+    def taking(self, untraced: int, now: int) -> "Seen":
+        """Return the same after so many more are deleted without a trace."""
+        if not untraced:
+            return self
+        if now >= self.period_began_at + PERIOD_S:
+            return replace(self, untraced=untraced, period_began_at=now)
+        return replace(self, untraced=self.untraced + untraced)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    doomed: tuple[int, ...]
+    """To be deleted now."""
+    untraced: int
+    """How many of them left no trace."""
+    waiting: tuple[int, ...]
+    """Gone from the store, and kept here until an operator has said a word."""
+
+
+def candidates(
+    snapshot: Iterable[int], listed: Iterable[int], waiting: Collection[int] = ()
+) -> tuple[int, ...]:
+    """Return the ledgers that are to be read, each by itself; those *waiting* come last.
 
     Requires that *snapshot* was taken before the listing began, and *listed* is all of it."""
     named = dict.fromkeys(listed)
-    return tuple(islice((one for one in snapshot if one not in named), CANDIDATES_MAX))
+    kept = dict.fromkeys(waiting)
+    unlisted = [one for one in snapshot if one not in named]
+    in_turn = chain(
+        (one for one in unlisted if one not in kept), (one for one in unlisted if one in kept)
+    )
+    return tuple(islice(in_turn, CANDIDATES_MAX))
 
 
 def verified(chosen: Sequence[int], absent: Collection[int]) -> tuple[int, ...]:
-    """Return what to delete of *chosen*: what a read said does not exist."""
+    """Return what is garbage of *chosen*: what a read said does not exist."""
     gone = dict.fromkeys(absent)
     assert gone.keys() <= dict.fromkeys(chosen).keys(), "only candidates are asked for"
     return tuple(one for one in chosen if one in gone)
+
+
+def doubt(instance: str, seen: Seen, before: Vitals, after: Vitals) -> Alarm | None:
+    """Return why the store, as it was before and after it was asked, is not to be believed."""
+    for vitals in (before, after):
+        if vitals.instance != instance:
+            found = f"is namespace {vitals.instance}" if vitals.instance else "has no namespace"
+            return Alarm(
+                AlarmKind.OTHER_NAMESPACE,
+                f"the metadata store {found}, and this bookie belongs to {instance}: nothing is "
+                "deleted; restore the metadata store, or format this bookie for the new one",
+            )
+    if seen.older or before.is_older(seen) or after.is_older(before):
+        return Alarm(
+            AlarmKind.OLDER_NAMESPACE,
+            f"the metadata store has forgotten what it said before (it counts {after.deletions} "
+            f"deletions and ledger ids up to {after.next_id}; this bookie saw {seen.deletions} and "
+            f"{seen.next_id}): it was restored from a backup, ledgers that were made since are not "
+            "in it, and nothing is deleted; restore a newer state, or give them up with "
+            "'dlog bookie gc --allow-deletions all'",
+        )
+    return None
+
+
+def judge(gone: Sequence[int], *, counted: int, waiting: Collection[int], room: int) -> Verdict:
+    """Return what to do about ledgers that are *gone* from the store, of which some are *waiting*
+    since an earlier collection.
+
+    *counted*: deletions that left their trace since then; *room*: how many may go without. If
+    more are gone than were counted, nobody can say of any that it is one of those."""
+    kept = dict.fromkeys(waiting)
+    new = [one for one in gone if one not in kept]
+    old = [one for one in gone if one in kept]
+    traced, untraced = (new, old) if len(new) <= counted else ([], [*new, *old])
+    doomed = untraced[: max(0, room)]
+    return Verdict((*traced, *doomed), len(doomed), tuple(untraced[len(doomed) :]))
+
+
+def too_many(waiting: int, held: int) -> Alarm:
+    """Return what is told while ledgers wait."""
+    return Alarm(
+        AlarmKind.UNTRACED_DELETIONS,
+        f"{waiting} of {held} ledgers are gone from the metadata store, and nothing there says "
+        "that they were deleted: they are kept; look what became of them ('dlog audit'), then "
+        f"restore them, or let them go with 'dlog bookie gc --allow-deletions {waiting}'",
+    )

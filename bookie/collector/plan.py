@@ -23,6 +23,9 @@ class CollectorConfig:
     """Shares and intervals of zero or less switch that kind off."""
 
     gc_interval_s: float = 900.0
+    untraced_share: float = 0.1
+    """Of the ledgers here, how many may be deleted in a day although nothing but their absence
+    tells that they were deleted. 1 and more: all of them; zero or less: none."""
     minor_share: float = 0.2
     """Logs with a smaller share of live bytes are compacted."""
     minor_interval_s: float = 3600.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie import census, cookie, read_only
+from bookie.collector import remembering
 from bookie.cookie import Cookie, read_cookie
 from bookie.directories import Directories
 from bookie.disk import RealDisk
@@ -29,6 +30,8 @@ _FILES: Final = (
     census.PATH,
     f"{census.PATH}.tmp",
     read_only.PATH,
+    remembering.PATH,
+    remembering.NEW_PATH,
 )
 
 _WIPED: Final = "its data were wiped, and an operator said that they are given up"

@@ -101,6 +101,15 @@ def start(
             show_default=False,
         ),
     ] = None,
+    untraced_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of its ledgers that may be deleted in a day though nothing but their "
+            "absence from the metadata store tells that they were deleted.",
+            rich_help_panel=_COLLECTION,
+            show_default=False,
+        ),
+    ] = None,
     minor_interval: Annotated[
         float | None,
         typer.Option(
@@ -167,6 +176,7 @@ def start(
         "disk-low": disk_low,
         "disk-reserve": disk_reserve,
         "gc-interval": gc_interval,
+        "untraced-share": untraced_share,
         "minor-interval": minor_interval,
         "major-interval": major_interval,
         "minor-threshold": minor_threshold,

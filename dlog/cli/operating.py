@@ -50,7 +50,13 @@ def add_to(app: typer.Typer) -> None:
             "dlog bookie status --json | jq 'select(.read_only) | .reasons'",
         )
     )(status)
-    app.command(epilog=examples("dlog bookie gc bookie-0", "dlog bookie gc bookie-0 --json"))(gc)
+    app.command(
+        epilog=examples(
+            "dlog bookie gc bookie-0",
+            "dlog bookie gc bookie-0 --allow-deletions 120",
+            "dlog bookie gc bookie-0 --allow-deletions all --json",
+        )
+    )(gc)
     app.command(
         epilog=examples(
             "dlog bookie compact bookie-0",
@@ -96,10 +102,30 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
         raise typer.Exit(FAILED)
 
 
-def gc(bookies: Names, uri: Uri = None, as_json: Json = False) -> None:
+def gc(
+    bookies: Names,
+    *,
+    allow_deletions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|all",
+            help="Let so many ledgers of each bookie go that the metadata store does not know, "
+            "although nothing tells that they were deleted.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
     """Remove what belongs to deleted ledgers now, not at the next turn; wait until it is done.
 
+    A bookie keeps ledgers that are gone from the metadata store without a trace of their
+    deletion, if they are more than a tenth in a day, and all of them if the store was restored
+    from a backup: 'dlog bookie status' says so. Find out first what became of the store;
+    --allow-deletions gives them up for good. Exits with 1 if ledgers were kept.
+
     Interrupting the command does not stop the bookie."""
+    allowed = None if allow_deletions is None else _count_or_all(allow_deletions)
 
     async def command() -> bool:
         whole = True
@@ -107,7 +133,7 @@ def gc(bookies: Names, uri: Uri = None, as_json: Json = False) -> None:
             for name, operator in operators.items():
                 with shown_progress() as tell:
                     tell(f"bookie {name} collects", 0, 0)
-                    done = await operator.collect()
+                    done = await operator.collect(allow_deletions=allowed)
                 whole = _show_run(name, done, as_json=as_json) and whole
         return whole
 
@@ -202,4 +228,15 @@ def _show_run(name: str, done: "pb.CollectorRun", *, as_json: bool) -> bool:
         print_json({"bookie": name, **message_facts(done)})
     else:
         print_run(name, done)
-    return not done.failure
+    return not done.failure and not done.alarms
+
+
+def _count_or_all(text: str) -> int:
+    """Return how many; -1: all."""
+    if text == "all":
+        return -1
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor 'all'", param_hint="--allow-deletions"
+        )
+    return int(text)

@@ -54,10 +54,15 @@ def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
                 "read-only" if reply.read_only else "writable",
                 f"{100 * fullest:.0f} %",
                 shown_duration(reply.uptime_s),
-                "; ".join([*reply.reasons, *reply.warnings]) or "-",
+                "; ".join([*_alarms(reply.collector), *reply.reasons, *reply.warnings]) or "-",
             )
         )
     print_table(("bookie", "address", "state", "fullest disk", "up for", "why, warnings"), rows)
+
+
+def _alarms(collector: "pb.CollectorStatus") -> list[str]:
+    waiting = f" ({collector.waiting} ledgers wait)" if collector.waiting else ""
+    return [f"ALARM: {alarm.kind}{waiting}" for alarm in collector.alarms]
 
 
 def print_status(reply: "pb.StatusReply") -> None:
@@ -77,6 +82,8 @@ def print_status(reply: "pb.StatusReply") -> None:
         )
         facts["kept for tailers"] = shown_size(memtable.recent_bytes)
     print_facts(facts)
+    for alarm in reply.collector.alarms:
+        sys.stdout.write(f"ALARM: {alarm.kind}: {alarm.reason}\n")
     for reason in reply.reasons:
         sys.stdout.write(f"read-only: {reason}\n")
     for warning in reply.warnings:
@@ -178,6 +185,8 @@ def print_run(bookie: str, done: "pb.CollectorRun") -> None:
         f"ledgers and {done.logs} entry logs, freed {shown_size(done.bytes_freed)}, moved "
         f"{shown_size(done.bytes_moved)}\n"
     )
+    for alarm in done.alarms:
+        sys.stdout.write(f"bookie {bookie}: ALARM: {alarm.kind}: {alarm.reason}\n")
     if done.failure:
         sys.stdout.write(f"bookie {bookie}: FAILED: {done.failure}\n")
     if done.suspended:

@@ -43,6 +43,10 @@ class BlockIds:
         self._next += 1
         return LedgerId(self._next - 1)
 
+    async def peek(self) -> int:
+        """Return an id such that none was given out yet from there on, to anybody."""
+        return await _counted(self._store)
+
     async def _take_block(self) -> int:
         for _ in range(TRIES_MAX):
             try:
@@ -77,6 +81,18 @@ class SequentialIds:
         if number < 0:  # ZooKeeper counts in 32 bits, and goes round
             raise DamagedMetadata(ID_BLOCK_PATH, "all ids of this layout were used")
         return LedgerId(number)
+
+    async def peek(self) -> int:
+        """Return an id such that none was given out yet from there on, to anybody. Wastes one."""
+        made = await self._store.exists(ID_BLOCK_PATH) is not None
+        return await self.take() + 1 if made else 0
+
+
+async def _counted(store: MetadataStore) -> int:
+    try:
+        return _decode((await store.get(ID_BLOCK_PATH)).value)
+    except NoSuchNode:
+        return 0
 
 
 async def _make_counter(store: MetadataStore) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from ledger.ids import LedgerId
 
 LEDGERS: Final = "/ledgers"
+INSTANCE: Final = "/instance"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,10 @@
 """Ledger metadata in the metadata store: create, read, compare-and-swap, delete, list, watch."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from google.protobuf.message import DecodeError
 
 from ledger.errors import (
     DamagedMetadata,
@@ -11,11 +15,15 @@ from ledger.errors import (
 )
 from ledger.ids import LedgerId
 from ledger.manager.ids import BlockIds, SequentialIds
-from ledger.manager.layout import LAYOUTS, LEDGERS
+from ledger.manager.layout import INSTANCE, LAYOUTS, LEDGERS
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.port import MetadataStore, Session, Watch
+from ledger.metastore.port import DeleteOp, MetadataStore, Session, SetOp, Watch
+from ledger.vitals import Vitals
+from ledger.wire import metadata_pb2 as pb
 
 CREATE_TRIES_MAX = 3
+DELETIONS: Final = "/deletions"
+"""Its version counts the ledgers that were deleted."""
 
 
 class LedgerStore:
@@ -81,11 +89,48 @@ class LedgerStore:
             raise NoSuchLedger(ledger_id) from error
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        """Delete whatever the state is (rule 6). No error if it is not there."""
+        """Delete whatever the state is (rule 6). No error if it is not there.
+
+        The same transaction counts it: a bookie whose ledger is gone can tell a deletion from a
+        loss of the metadata store by that."""
+        path = self._path(ledger_id)
+        while True:
+            try:
+                await self._store.multi((DeleteOp(path), SetOp(DELETIONS, b"")))
+            except NoSuchNode as error:
+                if error.path == path:
+                    return
+                with suppress(NodeExists):  # made by the first deletion that there is
+                    await self._store.create(DELETIONS)
+            else:
+                return
+
+    async def vitals(self) -> Vitals:
+        """Return what all writes that were finished before the call have made of the namespace.
+
+        Raises `MetadataUnavailable`, `DamagedMetadata`."""
+        await self._store.sync()
+        return Vitals(
+            await self._instance(),
+            await self._ids.peek(),
+            await self._store.exists(DELETIONS) or 0,
+        )
+
+    async def _instance(self) -> str:
         try:
-            await self._store.delete(self._path(ledger_id))
+            value = (await self._store.get(INSTANCE)).value
+            return pb.InstanceNode.FromString(value).instance
         except NoSuchNode:
-            return
+            return ""
+        except DecodeError as error:
+            raise DamagedMetadata(INSTANCE, str(error)) from error
+
+    @contextmanager
+    def one_session(self) -> Iterator[None]:
+        """Raise `MetadataUnavailable` at the end unless all of this was in one session."""
+        session = self._store.session
+        yield
+        self._check_same(session, "a look at all ledgers")
 
     async def list(self) -> AsyncIterator[LedgerId]:
         """Yield all ids, ascending. Complete, or an error is raised: never a silent part.

@@ -49,10 +49,12 @@ class BookieOperator:
     async def status(self) -> pb.StatusReply:
         return await self._call(self._stub.status, pb.StatusRequest(), self._timeout_s)
 
-    async def collect(self) -> pb.CollectorRun:
+    async def collect(self, *, allow_deletions: int | None = None) -> pb.CollectorRun:
         """Remove what belongs to deleted ledgers now; return what was done, and what prevented
-        more."""
-        reply = await self._call(self._stub.collect, pb.CollectRequest(), self._run_timeout_s)
+        more. *allow_deletions*: how many ledgers may go although nothing tells that they were
+        deleted; negative: all; None: as many as without an operator's word."""
+        request = pb.CollectRequest(allow_deletions=allow_deletions)
+        reply = await self._call(self._stub.collect, request, self._run_timeout_s)
         return reply.run
 
     async def compact(self, *, major: bool) -> pb.CollectorRun:

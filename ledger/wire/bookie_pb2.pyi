@@ -655,6 +655,8 @@ class CollectorRun(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     SUSPENDED_FIELD_NUMBER: _builtins.int
     DAMAGES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"gc", "minor", "major" """
     ended_ago_s: _builtins.float
@@ -669,9 +671,15 @@ class CollectorRun(_message.Message):
     """why it did not come to its end; empty: it did"""
     suspended: _builtins.str
     """why logs were not compacted that should be; empty: none"""
+    waiting: _builtins.int
+    """ledgers that are gone from the metadata store and were kept"""
     @_builtins.property
     def damages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """logs that had to be left as they are, and why"""
+
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorAlarm]:
+        """why ledgers were kept"""
 
     def __init__(
         self,
@@ -686,14 +694,41 @@ class CollectorRun(_message.Message):
         failure: _builtins.str = ...,
         suspended: _builtins.str = ...,
         damages: _abc.Iterable[_builtins.str] | None = ...,
+        waiting: _builtins.int = ...,
+        alarms: _abc.Iterable[Global___CollectorAlarm] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "damages", b"damages", "ended_ago_s", b"ended_ago_s", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "suspended", b"suspended", "took_s", b"took_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "damages", b"damages", "ended_ago_s", b"ended_ago_s", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "suspended", b"suspended", "took_s", b"took_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CollectorRun: _TypeAlias = CollectorRun  # noqa: Y015
+
+@_typing.final
+class CollectorAlarm(_message.Message):
+    """Why ledgers are kept that the metadata store does not know; it needs an operator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """"other-namespace", "older-namespace", "untraced-deletions" """
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectorAlarm: _TypeAlias = CollectorAlarm  # noqa: Y015
 
 @_typing.final
 class CollectorStatus(_message.Message):
@@ -703,16 +738,22 @@ class CollectorStatus(_message.Message):
     LAST_FIELD_NUMBER: _builtins.int
     DUE_FIELD_NUMBER: _builtins.int
     SUSPENDED_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
     running: _builtins.str
     """its kind; empty: none"""
     suspended: _builtins.str
     """why compaction waits; empty: it does not"""
+    waiting: _builtins.int
+    """ledgers that wait for an operator's word"""
     @_builtins.property
     def last(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorRun]:
         """the last of each kind"""
 
     @_builtins.property
     def due(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorDue]: ...
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorAlarm]: ...
     def __init__(
         self,
         *,
@@ -720,10 +761,12 @@ class CollectorStatus(_message.Message):
         last: _abc.Iterable[Global___CollectorRun] | None = ...,
         due: _abc.Iterable[Global___CollectorDue] | None = ...,
         suspended: _builtins.str = ...,
+        waiting: _builtins.int = ...,
+        alarms: _abc.Iterable[Global___CollectorAlarm] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due", b"due", "last", b"last", "running", b"running", "suspended", b"suspended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "due", b"due", "last", b"last", "running", b"running", "suspended", b"suspended", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -759,14 +802,23 @@ Global___CollectorDue: _TypeAlias = CollectorDue  # noqa: Y015
 class CollectRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ALLOW_DELETIONS_FIELD_NUMBER: _builtins.int
+    allow_deletions: _builtins.int
+    """So many ledgers may go now although nothing tells that they were deleted, also if the metadata
+    store was restored from a backup; negative: all. Absent: what may go without an operator's word.
+    """
     def __init__(
         self,
+        *,
+        allow_deletions: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions", "allow_deletions", b"allow_deletions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions", "allow_deletions", b"allow_deletions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__allow_deletions: _TypeAlias = _typing.Literal["allow_deletions"]  # noqa: Y015
+    _WhichOneofArgType__allow_deletions: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allow_deletions) -> _WhichOneofReturnType__allow_deletions | None: ...
 
 Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
 

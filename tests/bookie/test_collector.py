@@ -5,16 +5,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
 import pytest
 
+from bookie.collector import remembering
 from bookie.collector.collector import Collector, Run
 from bookie.collector.errors import CollectionUnderWay
+from bookie.collector.garbage import AlarmKind
 from bookie.collector.plan import CollectorConfig, Kind
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.manager import LedgerStore
+from ledger.manager import LAYOUTS, LedgerStore
+from ledger.manager.ledger_store import DELETIONS
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
+from ledger.wire import metadata_pb2 as pb
 from tests.bookie.collecting import Collecting
 from tests.ledger.flaky_store import FlakyStore
 from tests.simulation.disk import SimDisk
@@ -47,19 +51,19 @@ class WatchedStore(FlakyStore):
 class Cluster:
     """A metadata store and a bookie with ledgers 0 to 5, stored in a directory or two."""
 
-    def __init__(self, store: MemoryStore, config: CollectorConfig, directories: int) -> None:
+    def __init__(
+        self, store: MemoryStore, instance: str, config: CollectorConfig, directories: int
+    ) -> None:
+        self.main = SimDisk(99)
+        self.wall_clock_s = 1_700_000_000.0
         self.store = WatchedStore(store)
         self.ledgers = LedgerStore(self.store, "longhierarchical")
         self.worlds = [Collecting(SimDisk(n)) for n in range(directories)]
         self.deletions: list[tuple[int, ...]] = []
         self.on_delete: Callable[[], None] = lambda: None
-        self.collector = Collector(
-            [world.directory for world in self.worlds],
-            self.ledgers,
-            config,
-            ledger_ids=self.ledger_ids,
-            delete=self.delete,
-        )
+        self.config = config
+        self.instance = instance
+        self.start_again()
 
     def ledger_ids(self) -> list[int]:
         return sorted(one for world in self.worlds for one in world.headers)
@@ -76,6 +80,24 @@ class Cluster:
             for at, world in enumerate(self.worlds):
                 own = [one for one in ids if one % len(self.worlds) == at]
                 world.flush({one: range(5 * turn, 5 * turn + 3) for one in own})
+
+    def start_again(self) -> None:
+        """Begin anew on the same disks."""
+        self.collector = Collector(
+            [world.directory for world in self.worlds],
+            self.ledgers,
+            self.config,
+            main=self.main,
+            instance=self.instance,
+            ledger_ids=self.ledger_ids,
+            delete=self.delete,
+            wall_clock=lambda: self.wall_clock_s,
+        )
+
+    async def lose(self, *ledger_ids: int) -> None:
+        """Take ledgers out of the metadata store as no program of ours does."""
+        for ledger_id in ledger_ids:
+            await self.store.memory.delete(LAYOUTS["longhierarchical"].path(ledger_id))
 
     async def drop(self, *ledger_ids: int) -> None:
         for ledger_id in ledger_ids:
@@ -95,8 +117,9 @@ def on_cluster(
 ) -> None:
     async def run() -> None:
         store = MemoryStore("memory://collector", "collector")
-        await open_namespace(store, layout="longhierarchical")
-        cluster = made(store, config, directories)
+        namespace = await open_namespace(store, layout="longhierarchical")
+        cluster = made(store, namespace.instance, config, directories)
+        await cluster.collector.begin()
         await cluster.fill()
         try:
             await scenario(cluster)
@@ -217,6 +240,173 @@ def test_ledgers_are_deleted_in_portions_and_an_error_ends_the_run(
         cluster.on_delete = lambda: None
         await cluster.collector.collect()
         assert cluster.deletions == [(0, 1), (2, 3), (4,)]
+
+    on_cluster(scenario)
+
+
+def test_ledgers_that_are_gone_without_a_trace_wait_for_an_operator() -> None:
+    """However often it is tried, and whatever was deleted beside them."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.lose(1, 2, 3, 4)
+        run = await cluster.collector.collect()
+        assert (run.ledgers, run.waiting, run.failure) == (1, 3, "")
+        assert run.alarm is not None
+        assert run.alarm.kind is AlarmKind.UNTRACED_DELETIONS
+        assert "--allow-deletions 3" in run.alarm.reason
+        assert cluster.ledger_ids() == [0, 2, 3, 4, 5]
+        for _ in range(3):
+            assert (await cluster.collector.collect()).ledgers == 0
+        await cluster.collector.close()
+        cluster.start_again()
+        assert (await cluster.collector.collect()).ledgers == 0
+        await cluster.drop(5)
+        run = await cluster.collector.collect()
+        assert cluster.ledger_ids() == [0, 2, 3, 4], (
+            "what was deleted as it should goes beside them"
+        )
+        assert cluster.collector.status().alarm == run.alarm
+        assert cluster.collector.status().waiting == 3
+        assert (await cluster.collector.collect(allowed=2)).waiting == 1
+        assert (await cluster.collector.collect(allowed=-1)).waiting == 0
+        assert cluster.ledger_ids() == [0]
+        assert cluster.collector.status().alarm is None
+
+    on_cluster(scenario)
+
+
+def test_a_share_of_the_ledgers_may_go_without_a_trace_each_day() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.lose(1, 2, 3)
+        for day in range(1, 4):
+            for _ in range(3):
+                await cluster.collector.collect()
+            assert len(cluster.ledger_ids()) == 6 - day
+            cluster.wall_clock_s += 86_400
+        assert cluster.ledger_ids() == [0, 4, 5]
+
+    on_cluster(scenario)
+
+
+def test_ledgers_that_come_back_while_they_wait_are_kept() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.lose(0, 1, 2, 3, 4)
+        assert (await cluster.collector.collect()).waiting == 4
+        for ledger_id in (1, 2, 3, 4):
+            path = LAYOUTS["longhierarchical"].path(ledger_id)
+            await cluster.store.memory.create(path, METADATA.encode())
+        run = await cluster.collector.collect(allowed=-1)
+        assert (run.ledgers, run.waiting, run.alarm) == (0, 0, None)
+        assert cluster.ledger_ids() == [1, 2, 3, 4, 5]
+
+    on_cluster(scenario)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+@pytest.mark.parametrize("instance", [None, "made anew"])
+def test_a_namespace_that_is_not_the_bookies_own_deletes_nothing(
+    instance: str | None, moment: str
+) -> None:
+    """Made anew, or emptied, while the bookie runs; also while a collection runs."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.drop(1)
+
+        async def replace() -> None:
+            store = cluster.store.memory
+            await store.delete("/instance")
+            if instance is not None:
+                node = pb.InstanceNode(version=1, instance=instance)
+                await store.create("/instance", node.SerializeToString())
+
+        tasks: list[asyncio.Task[None]] = []
+
+        def before_each(number: int, operation: str) -> None:
+            wanted = {"during": "children", "after": "exists"}.get(moment)
+            if operation == wanted and not tasks and number > 5:
+                tasks.append(asyncio.ensure_future(replace()))
+
+        if moment == "before":
+            await replace()
+        cluster.store.before_each = before_each
+        for allowed in (None, -1):
+            run = await cluster.collector.collect(allowed=allowed)
+            assert run.alarm is not None
+            assert run.alarm.kind is AlarmKind.OTHER_NAMESPACE
+            assert cluster.deletions == []
+
+    on_cluster(scenario)
+
+
+@pytest.mark.parametrize("forgotten", ["ids", "deletions"])
+def test_a_store_restored_from_a_backup_deletes_nothing_until_an_operator_says_so(
+    forgotten: str,
+) -> None:
+    """The ledgers that were made since the backup are not in it, but were never deleted."""
+
+    async def scenario(cluster: Cluster) -> None:
+        store = cluster.store.memory
+        await cluster.collector.collect()
+        await cluster.drop(0)
+        await cluster.collector.collect()
+        assert cluster.ledger_ids() == [1, 2, 3, 4, 5]
+        await cluster.lose(4, 5)
+        if forgotten == "ids":
+            await store.set("/idgen", pb.IdBlockNode(version=1, next=4).SerializeToString())
+        else:
+            await store.delete(DELETIONS)
+        for turn in range(3):
+            run = await cluster.collector.collect()
+            assert run.alarm is not None
+            assert run.alarm.kind is AlarmKind.OLDER_NAMESPACE
+            assert cluster.ledger_ids() == [1, 2, 3, 4, 5]
+            if turn == 1:
+                await cluster.collector.close()
+                cluster.start_again()
+            # It grows on, but what it forgot is not in it for that.
+            await store.set("/idgen", pb.IdBlockNode(version=1, next=900).SerializeToString())
+            if await store.exists(DELETIONS) is None:
+                await store.create(DELETIONS)
+            for _ in range(5):
+                await store.set(DELETIONS, b"")
+        assert (await cluster.collector.collect(allowed=-1)).ledgers == 2
+        run = await cluster.collector.collect()
+        assert (run.alarm, run.waiting) == (None, 0)
+        assert cluster.ledger_ids() == [1, 2, 3]
+
+    on_cluster(scenario)
+
+
+def test_without_its_memory_a_bookie_takes_what_is_gone_for_lost() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.drop(0, 1, 2)
+        await cluster.collector.close()
+        cluster.main.damage(remembering.PATH, 20, b"\x5a")
+        cluster.start_again()
+        await cluster.collector.begin()
+        assert (await cluster.collector.collect()).waiting == 2
+        await cluster.drop(5)
+        assert (await cluster.collector.collect()).ledgers == 1
+
+    on_cluster(scenario)
+
+
+def test_what_waits_does_not_keep_others_from_being_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.collector.garbage.CANDIDATES_MAX", 2)
+    monkeypatch.setattr("bookie.collector.collector.CANDIDATES_MAX", 2)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.lose(0, 1, 2)
+        for _ in range(3):
+            await cluster.collector.collect()
+        assert cluster.collector.status().waiting == 2
+        await cluster.drop(3, 4, 5)
+        for _ in range(2):
+            await cluster.collector.collect()
+        assert len(cluster.ledger_ids()) == 2
+        assert cluster.collector.status().waiting == 2
 
     on_cluster(scenario)
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.collector.garbage import candidates, verified
+from bookie.collector import remembering
+from bookie.collector.garbage import PERIOD_S, Seen, candidates, judge, verified
 from bookie.collector.plan import CollectorConfig, Kind, LogFacts, Plan, Timetable, plan
 from bookie.collector.throttle import Throttle
 
@@ -158,3 +159,64 @@ def test_one_collection_verifies_a_bounded_number_of_ledgers(
 ) -> None:
     monkeypatch.setattr("bookie.collector.garbage.CANDIDATES_MAX", 2)
     assert candidates([1, 2, 3], []) == (1, 2)
+
+
+IDS = st.lists(st.integers(0, 40), unique=True)
+
+
+@given(gone=IDS, waiting=IDS, counted=st.integers(-3, 50), room=st.integers(0, 50))
+def test_no_more_go_than_were_counted_or_have_room(
+    gone: list[int], waiting: list[int], counted: int, room: int
+) -> None:
+    verdict = judge(gone, counted=counted, waiting=waiting, room=room)
+    assert sorted((*verdict.doomed, *verdict.waiting)) == sorted(gone)
+    assert verdict.untraced <= room
+    assert len(verdict.doomed) - verdict.untraced <= max(0, counted)
+    new = [one for one in gone if one not in waiting]
+    if len(new) <= counted:
+        assert set(new) <= set(verdict.doomed)
+
+
+@given(
+    held=st.integers(1, 10_000),
+    collections=st.lists(st.tuples(st.integers(0, 3 * PERIOD_S), st.integers(0, 5000)), max_size=8),
+)
+def test_a_period_sees_no_more_than_the_share_go_however_often_it_is_tried(
+    held: int, collections: list[tuple[int, int]]
+) -> None:
+    seen, left, now = Seen(0, 0), held, PERIOD_S
+    went: list[tuple[int, int]] = []
+    for later, wanted in collections:
+        now += later
+        taken = min(wanted, left, seen.room(left, 0.1, now))
+        seen = seen.taking(taken, now)
+        left -= taken
+        went.append((now, taken))
+        assert seen.untraced <= max(1, held // 10)
+    # Two periods may meet within one day, never three.
+    for start, _ in went:
+        within = sum(count for at, count in went if start <= at < start + PERIOD_S)
+        assert within <= 2 * max(1, held // 10)
+
+
+def test_a_bookie_with_few_ledgers_can_still_lose_one() -> None:
+    assert Seen(0, 0).room(3, 0.1, PERIOD_S) == 1
+    assert Seen(0, 0).room(3, 0.0, PERIOD_S) == 0
+    assert Seen(0, 0).taking(1, PERIOD_S).room(2, 0.1, PERIOD_S + 5) == 0
+
+
+@given(
+    numbers=st.tuples(*[st.integers(0, 2**62)] * 4),
+    older=st.booleans(),
+    at=st.integers(0, 48),
+    flip=st.integers(0, 255),
+)
+def test_what_a_collector_remembers_comes_back_or_is_known_to_be_damaged(
+    numbers: tuple[int, int, int, int], older: bool, at: int, flip: int
+) -> None:
+    seen = Seen(*numbers, older=older)
+    data = bytearray(remembering.encode(seen))
+    assert remembering.decode(bytes(data)) == seen
+    assert remembering.decode(bytes(data[:at])) is None
+    data[at] ^= flip
+    assert remembering.decode(bytes(data)) == (None if flip else seen)

@@ -15,7 +15,7 @@ from bookie.read_only import ReadOnlyKeeper
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
 from bookie.storage import BookieStorage
-from ledger.cluster import open_namespace
+from ledger.cluster import Namespace, open_namespace
 from ledger.errors import BookieRefused, BookieUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.manager import LedgerStore
@@ -38,7 +38,7 @@ LEDGER = LedgerMetadata(
 class Operated:
     """A bookie on simulated disks: a main one that is also a journal, and two for ledgers."""
 
-    def __init__(self, store: MemoryStore, layout: str) -> None:
+    def __init__(self, store: MemoryStore, namespace: Namespace) -> None:
         self.main, disks = SimDisk(0), (SimDisk(1), SimDisk(2))
         self.directories = Directories(self.main, (self.main,), disks)
         self.storage = BookieStorage.open(self.directories, SMALL)
@@ -46,11 +46,13 @@ class Operated:
         self.service = BookieService(self.storage, info, ServiceConfig())
         self.keeper = ReadOnlyKeeper(self.storage, self.directories, DiskLimits(reserve_bytes=0))
         self.store = store
-        self.ledgers = LedgerStore(store, layout)
+        self.ledgers = LedgerStore(store, namespace.layout)
         self.collector = Collector(
             self.storage.ledger_directories,
             self.ledgers,
             CollectorConfig(),
+            main=self.main,
+            instance=namespace.instance,
             ledger_ids=self.storage.ledger_ids,
             delete=self.service.delete,
         )
@@ -75,7 +77,8 @@ class Operated:
 async def operated() -> AsyncIterator[tuple[Operated, BookieOperator]]:
     store = MemoryStore("memory://operated", "operated")
     namespace = await open_namespace(store)
-    bookie = Operated(store, namespace.layout)
+    bookie = Operated(store, namespace)
+    await bookie.collector.begin()
     await bookie.start()
     try:
         async with BookieOperator(bookie.address, bookie=BOOKIE) as operator:
@@ -209,12 +212,19 @@ def test_ledgers_that_the_cluster_does_not_know_are_collected_at_an_operators_wo
             for ledger_id in (kept, 1_000_001, 1_000_002):
                 assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
             done = await operator.collect()
-            assert (done.kind, done.ledgers, done.failure) == ("gc", 2, "")
+            assert (done.ledgers, done.waiting, done.failure) == (1, 1, "")
+            assert [alarm.kind for alarm in done.alarms] == ["untraced-deletions"]
+            status = (await operator.status()).collector
+            assert (status.waiting, status.alarms) == (1, done.alarms)
+            done = await operator.collect(allow_deletions=1)
+            assert (done.kind, done.ledgers, done.waiting, done.failure) == ("gc", 1, 0, "")
+            assert not done.alarms
             assert bookie.storage.ledger_ids() == [kept]
             answer = await transport.read(BOOKIE, ReadQuery(1_000_001, KEY, 0, 0))
             assert answer.status is Status.NO_SUCH_LEDGER
             (last,) = (await operator.status()).collector.last
-            assert (last.kind, last.ledgers) == ("gc", 2)
+            assert (last.kind, last.ledgers) == ("gc", 1)
+            assert not (await operator.status()).collector.alarms
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from bookie import command
 from dlog.cli.app import app
 from dlog.cli.operating_shown import message_facts, shown_duration, shown_size
 from ledger import ClientConfig, LedgerClient, Quorum
+from ledger.manager import LAYOUTS
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.processes import bookie
 
@@ -123,6 +124,37 @@ def test_a_deleted_ledger_is_collected_at_once(cluster: Cluster) -> None:
     assert "gc" in cluster.dlog("status", "b0").stdout
 
 
+def test_ledgers_that_vanished_wait_for_an_operator_and_are_shown(cluster: Cluster) -> None:
+    async def create_and_lose() -> None:
+        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        try:
+            for _ in range(3):
+                writer = await client.create(Quorum(2, 2, 2))
+                await writer.add(b"entry")
+                await writer.close()
+                layout = LAYOUTS["longhierarchical"]
+                await client.store.delete(layout.path(writer.ledger_id))
+        finally:
+            await client.close()
+
+    asyncio.run(create_and_lose())
+    kept = cluster.dlog("gc", "b0", code=1)
+    assert "ALARM: untraced-deletions: " in kept.stdout
+    assert "'dlog bookie gc --allow-deletions 2'" in kept.stdout
+    [shown] = cluster.json("status", "b0")
+    collector = shown["collector"]
+    assert isinstance(collector, dict)
+    assert collector["waiting"] == 2
+    assert "ALARM: untraced-deletions (2 ledgers wait)" in cluster.dlog("status").stdout
+    assert "ALARM: untraced-deletions: " in cluster.dlog("status", "b0").stdout
+    assert "neither a number" in cluster.dlog("gc", "b0", "--allow-deletions", "x", code=2).stderr
+    [run] = cluster.json("gc", "b0", "--allow-deletions", "1", code=1)
+    assert (run["ledgers"], run["waiting"]) == (1, 1)
+    [run] = cluster.json("gc", "b0", "--allow-deletions", "all")
+    assert (run["ledgers"], run["waiting"], run["alarms"]) == (1, 0, [])
+    assert "ALARM" not in cluster.dlog("status", "b0").stdout
+
+
 def test_compaction_is_run_at_once(cluster: Cluster) -> None:
     [run] = cluster.json("compact", "b0")
     assert (run["kind"], run["failure"]) == ("minor", "")
@@ -181,6 +213,7 @@ def test_start_hands_every_option_on_to_the_bookie(monkeypatch: pytest.MonkeyPat
         "--disk-warn": "0.5", "--disk-high": "0.6", "--disk-low": "0.4", "--disk-reserve": "7",
         "--gc-interval": "1.0", "--minor-interval": "2.0", "--major-interval": "3.0",
         "--minor-threshold": "0.1", "--major-threshold": "0.2", "--compaction-rate": "4.0",
+        "--untraced-share": "0.3",
     }  # fmt: skip
     others = {
         "--uri": "memory://x", "--dir": "d", "--journal-dir": "j", "--ledger-dir": "l",

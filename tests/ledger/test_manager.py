@@ -304,6 +304,36 @@ def test_a_ledger_is_watched() -> None:
     asyncio.run(scenario())
 
 
+@EACH_LAYOUT
+def test_each_deletion_is_counted_once_and_ids_only_grow(layout: str) -> None:
+    async def scenario() -> None:
+        async with opened(layout) as (_, ledgers):
+            before = await ledgers.vitals()
+            assert before.deletions == 0
+            assert len(before.instance) == 32
+            ids = [await ledgers.create(METADATA) for _ in range(5)]
+            made = await ledgers.vitals()
+            assert before.next_id <= min(ids) <= max(ids) < made.next_id
+            await asyncio.gather(*(ledgers.delete(one) for one in (*ids[:3], *ids[:2])))
+            await ledgers.delete(LedgerId(7_000_000))
+            after = await ledgers.vitals()
+            assert after.deletions == 3
+            assert await ledgers.absent(ids) == tuple(ids[:3])
+            assert made.is_older(after)
+            assert not after.is_older(made)
+
+    asyncio.run(scenario())
+
+
+def test_a_place_without_a_namespace_has_no_instance() -> None:
+    async def scenario() -> None:
+        store = MemoryStore("memory://empty", "empty")
+        assert (await LedgerStore(store, "longhierarchical").vitals()).instance == ""
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 async def listed(ledgers: LedgerStore) -> list[LedgerId]:
     return [ledger_id async for ledger_id in ledgers.list()]
 
