@@ -7,11 +7,15 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from random import Random
 from typing import Final
 
 import ledger.clock
+from leader import lifeline
 from leader.campaign import _Campaign
+from leader.refusals import LifelineAddress
+from tests.simulation.logs.sockets import SocketModule, network_here, refusals_here
 from tests.simulation.scheduler import Scheduler
 
 EPOCH_S: Final = 1_700_000_000
@@ -32,6 +36,11 @@ class _Time:
         return EPOCH_S * 1_000_000_000 + round(self._scheduler.now * 1e9)
 
 
+async def _has_died(address: LifelineAddress) -> bool:
+    """As `leader.lifeline.has_died`, with what this simulated process remembers."""
+    return await lifeline.has_died(address, refusals_here())
+
+
 @contextmanager
 def surroundings(scheduler: Scheduler) -> Iterator[None]:
     """Let production code of this process find simulated time and tokens within the block."""
@@ -48,6 +57,9 @@ def surroundings(scheduler: Scheduler) -> Iterator[None]:
     put(secrets, "token_bytes", lambda count=16: random.randbytes(count))
     put(secrets, "token_hex", lambda count=16: random.randbytes(count).hex())
     put(secrets, "randbits", random.getrandbits)
+    put(lifeline, "socket", SocketModule)
+    put(lifeline, "network", network_here)
+    put(import_module("leader.campaign"), "has_died", _has_died)
     defaults = _Campaign.__init__.__kwdefaults__
     assert defaults is not None, "a campaign takes a clock"
     monotonic = defaults["clock"]

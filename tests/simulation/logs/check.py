@@ -9,6 +9,7 @@ from tests.simulation.logs.invariants import (
     dropped_logs_stay_dropped,
     last_txids_are_exact,
     ledgers_are_not_deleted_early,
+    living_candidates_keep_their_nodes,
     manifests_only_move_forward,
     offsets_are_dense,
     one_history_for_all_readers,
@@ -48,6 +49,10 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
     )
 }
 
+INVARIANTS_OF_ALL: dict[str, Callable[[LogOracle], str | None]] = {
+    "living_candidates_keep_their_nodes": living_candidates_keep_their_nodes.broken,
+}
+
 
 class LogInvariantError(AssertionError):
     """An invariant does not hold; the simulation stops here."""
@@ -59,6 +64,10 @@ class LogInvariantError(AssertionError):
 
 def check(oracle: LogOracle) -> None:
     """Check all invariants of the logs that changed. Raises `LogInvariantError`."""
+    for name, of_all in INVARIANTS_OF_ALL.items():
+        story = of_all(oracle)
+        if story is not None:
+            raise LogInvariantError(name, "all logs", story)
     if not oracle.changed:
         return
     for incarnation in oracle.changed:

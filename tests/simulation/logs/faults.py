@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from tests.simulation.faults import Faults
-from tests.simulation.logs.process import Process
+from tests.simulation.logs.process import BOOKIES, STORE, Process
 from tests.simulation.logs.world import World
 from tests.simulation.profile import Profile
 
@@ -29,13 +29,14 @@ class LogFaults(Faults):
 
 
 class Doom:
-    """What happens to one process, at one of its calls to the metadata store."""
+    """What happens to one process, at one of its calls to the metadata store or to bookies."""
 
     def __init__(
         self,
         process: Process,
         fate: str,
         at_call: int,
+        port: str = STORE,
         *,
         opening: Callable[[], bool],
         between: Callable[[], bool],
@@ -44,24 +45,29 @@ class Doom:
         self._process = process
         self._fate = fate
         self._at_call = at_call
+        self._port = port
         self._opening = opening
         self._between = between
         self._on_crash = on_crash
 
-    def __call__(self, what: str) -> None:
+    def __call__(self, port: str, what: str) -> None:
         process = self._process
         scheduler = process.world.scheduler
-        due = process.calls == self._at_call
+        if port != self._port:
+            return
+        due = process.calls[port] == self._at_call
         if self._fate == "pauses" and self._between():
             due |= scheduler.chance(PAUSE_BETWEEN)
         if not due or self._fate == "lives":
             return
         strike = partial(self._strike, process.host.life)
         before = scheduler.chance(0.5)
-        process.note(f"{self._fate} {'before' if before else 'after'} its call to {what}")
+        process.note(f"{self._fate} {'before' if before else 'after'} its call: {what}")
         role = process.name.partition("-")[0].partition(".")[0]
         during = "_opening" if self._opening() else "_at_work" if role == "leader" else ""
         scheduler.mark(f"{role}_{self._fate}{during}")
+        if port == BOOKIES:
+            scheduler.mark(f"{role}_{self._fate}_between_bookies")
         if self._opening() and process.loop.step:
             scheduler.mark(f"opener_{self._fate}_at_{process.loop.step}")
         if before:
@@ -84,7 +90,8 @@ class Doom:
             case _:
                 host.pause()
                 scheduler = process.world.scheduler
-                self._at_call = process.calls + 1 + scheduler.random.randrange(PAUSE_AGAIN_CALLS)
+                calls = process.calls[self._port]
+                self._at_call = calls + 1 + scheduler.random.randrange(PAUSE_AGAIN_CALLS)
                 scheduler.after(scheduler.random.uniform(0.1, PAUSE_S_MAX), self._wake)
 
     def _wake(self) -> None:

@@ -1,4 +1,4 @@
-"""An asyncio event loop on simulated time: one per process, no sockets, no threads, no clock.
+"""An asyncio event loop on simulated time: one per process, no threads, no clock.
 
 Production drivers run on it unchanged. Invariants: a loop runs only as an action of its host,
 so a host that is paused holds everything back and one that crashed never runs again; timers
@@ -12,9 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
+from functools import partial
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from tests.simulation.host import Host
+from tests.simulation.logs.sockets import Readable, Sockets
 from tests.simulation.scheduler import Timer
 
 Result = TypeVar("Result")
@@ -64,6 +66,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """What a callback or an unwatched task raised."""
         self.step = ""
         """The step of a takeover that is under way here; see `steps`."""
+        self.sockets: Sockets | None = None
         self._ready: deque[asyncio.Handle] = deque()
         self._woken = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -127,6 +130,24 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        **_options: Any,
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        assert self.sockets is not None
+        return await self.sockets.connect(protocol_factory, host, port)
+
+    def add_reader(  # type: ignore[override]
+        self, readable: Readable, callback: Callable[[*Arguments], object], *args: *Arguments
+    ) -> None:
+        readable.set_reader(partial(callback, *args))
+
+    def remove_reader(self, readable: Readable) -> None:  # type: ignore[override]
+        readable.set_reader(None)
 
     def get_debug(self) -> bool:
         return False

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from dlog.aio.consumer_nodes import decode
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, name_of
+from leader.election import LEADERS_PATH
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.manager.layout import LEDGERS, Layout
 from ledger.metastore.tree import Tree
@@ -69,6 +70,12 @@ class LogMetadata(SimMetadata):
         """By client and its life."""
         self._numbers = 0
         self._ended: dict[str, None] = {}
+        self._caller: Host | None = None
+        """Whose call is being done."""
+        self._candidates: dict[str, tuple[str, bytes]] = {}
+        """Session and value of each candidate's node, by its path."""
+        self.on_candidate_gone: Callable[[str, str, bytes], None] = lambda *_: None
+        """Told of a candidate's node that another process deleted: by whom, session and value."""
 
     def call(
         self,
@@ -80,13 +87,7 @@ class LogMetadata(SimMetadata):
         self._numbers += 1
         number = self._numbers
         key = client.name, client.life
-        connection = self._connections.get(key)
-        if connection is None:
-            stream: Stream[Outcome[object]] = Stream(
-                self._net, client, self.host, timeout_s=CALL_TIMEOUT_S
-            )
-            lag_s = self._time.random.choice(self._lags_s)
-            connection = self._connections[key] = Connection(stream, lag_s)
+        connection = self._connection(client)
 
         def handle(_connection: int, reply: Callable[[Outcome[object]], None]) -> None:
             if number <= connection.done:
@@ -97,7 +98,9 @@ class LogMetadata(SimMetadata):
                 answer: Result | MetadataError = operation(tree)
             except MetadataError as error:
                 answer = error
+            self._caller = client
             self._notify()
+            self._caller = None
             if tree is self.tree:
                 connection.seen = self._past.change
             elif isinstance(tree, PastTree) and tree.lagged:
@@ -115,12 +118,33 @@ class LogMetadata(SimMetadata):
 
         connection.stream.request(handle, done)
 
+    def _connection(self, client: Host) -> Connection:
+        key = client.name, client.life
+        connection = self._connections.get(key)
+        if connection is None:
+            stream: Stream[Outcome[object]] = Stream(
+                self._net, client, self.host, timeout_s=CALL_TIMEOUT_S
+            )
+            lag_s = self._time.random.choice(self._lags_s)
+            connection = self._connections[key] = Connection(stream, lag_s)
+        return connection
+
+    def watch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
+        """Also what the client's server has not heard of yet is told, once it has."""
+        super().watch(client, path, changed)
+        connection = self._connection(client)
+        if connection.lag_s and self._past.find(path, self._least(connection))[1]:
+            self._tell(client, changed)
+
+    def _least(self, connection: Connection) -> int:
+        """Return the last change that the server of *connection* must know."""
+        return max(self._past.as_of(self._time.now - connection.lag_s), connection.seen)
+
     def _tree_for(self, connection: Connection, what: str) -> Tree:
         """Return what the server of *connection* knows; a write or a `sync` goes to the leader."""
         if not connection.lag_s or what not in READS:
             return self.tree
-        least = max(self._past.as_of(self._time.now - connection.lag_s), connection.seen)
-        newest, random = self._past.change, self._time.random
+        least, newest, random = self._least(connection), self._past.change, self._time.random
         connection.seen = least if random.random() < LAGS_FULLY else random.randint(least, newest)
         return PastTree(self._past, connection.seen)
 
@@ -171,9 +195,21 @@ class LogMetadata(SimMetadata):
         if value:
             self.logs.consumer_written(path.rpartition("/")[2], decode(value, path=path))
 
+    def _report_candidate(self, path: str) -> None:
+        if self.tree.exists(path) is not None:
+            owner = self.tree.owner(path)
+            if owner is not None:
+                self._candidates[path] = owner, self.tree.get(path).value
+        elif path in self._candidates:
+            session, value = self._candidates.pop(path)
+            if self._caller is not None and not session.startswith(f"{self._caller.name}/"):
+                self.on_candidate_gone(self._caller.name, session, value)
+
     def _report(self, path: str) -> None:
         super()._report(path)
         parent, _, node = path.rpartition("/")
+        if path.startswith(f"{LEADERS_PATH}/"):
+            self._report_candidate(path)
         if path.startswith(LEDGERS):
             names = tuple(path.split("/")[2:])
             if len(names) == self._layout.depth and self.tree.exists(path) is None:

@@ -237,6 +237,8 @@ class LogOracle:
         self.current: dict[str, LogHistory] = {}
         """By name: what the metadata store holds now."""
         self.changed: dict[str, None] = {}
+        self.deposed: list[str] = []
+        """What was done to candidates that live."""
         self._steps = steps
         self._now_ms = now_ms
         self._consumers: dict[str, str] = {}

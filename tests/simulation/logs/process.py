@@ -11,6 +11,7 @@ from ledger.protocol.quarantine import Quarantine
 from ledger.registry import BookieDirectory, BookieRegistration
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
+from tests.simulation.logs.sockets import Machine, Sockets
 from tests.simulation.logs.store import LoopStore
 from tests.simulation.logs.transport import SimTransport
 from tests.simulation.network import Stream
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.logs.world import World
 
 PENDING_BYTES_MAX = 1 << 20
+STORE, BOOKIES = PORTS = "store", "bookies"
+"""Where a process may be stopped: at its calls to the metadata store or to bookies."""
 
 
 class SimDirectory(BookieDirectory):
@@ -39,16 +42,18 @@ class SimDirectory(BookieDirectory):
 
 
 class Process:
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "World", name: str, machine: Machine, address: str) -> None:
+        """*address* is where other processes find it, as it believes."""
         self.world = world
         self.name = name
         self.host = Host(world.scheduler, name)
         self.loop = SimLoop(self.host)  # type: ignore[abstract]
+        self.sockets = self.loop.sockets = Sockets(self, machine, address)
         self.store = LoopStore(self)
         self.transport = SimTransport(self)
-        self.calls = 0
-        """Calls to the metadata store so far."""
-        self.on_call: Callable[[str], None] | None = None
+        self.calls = dict.fromkeys(PORTS, 0)
+        """Calls at each port so far."""
+        self.on_call: Callable[[str, str], None] | None = None
         """Told before each of them; may let the process crash or sleep just there."""
         choices = world.choices
         environment = Environment(
@@ -64,6 +69,11 @@ class Process:
         )
         self.ledgers = LedgerClient(self.store, environment, owns_store=False)
         self._running = 0
+
+    @property
+    def lifeline_host(self) -> str | None:
+        """Where it says that it can be reached, if it does."""
+        return self.sockets.address if self.world.lifelines else None
 
     @property
     def busy(self) -> bool:
@@ -84,11 +94,12 @@ class Process:
     def crash(self) -> None:
         if self.host.up:
             self.host.crash()
+            self.sockets.die(silently=self.world.loses_power(self))
 
-    def before_call(self, what: str) -> None:
-        self.calls += 1
+    def before_call(self, port: str, what: str) -> None:
+        self.calls[port] += 1
         if self.on_call is not None:
-            self.on_call(what)
+            self.on_call(port, what)
 
     def busy_streams(self) -> list[Stream[Any]]:
         if not self.host.up:
@@ -107,3 +118,4 @@ class Process:
         if not self._running:
             self.note("ends")
             self.host.crash()
+            self.sockets.die(silently=False)

@@ -20,6 +20,12 @@ QUORUMS: Final = (
 )
 
 
+NO_LIFELINES: Final = "none"
+ONE_MACHINE: Final = "on one machine"
+MANY_MACHINES: Final = "on many machines"
+STRANGERS: Final = "on many machines that all say 127.0.0.1"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProfile:
     """One world."""
@@ -49,6 +55,8 @@ class LogProfile:
     """Share of the candidates that are standbys; they are always elected."""
     elections: float
     """How probably a leader is elected before it opens; the others just open."""
+    elects_itself: float
+    """How probably those who are elected are left alone, once all is well, until they have one."""
     restarts: float
     """How probably a reader begins elsewhere after a batch."""
     consumers: int
@@ -68,10 +76,12 @@ class LogProfile:
     """How many times somebody looks for orphans while faults last."""
     lags_s: tuple[float, ...]
     """How far the server of the metadata store that a client has is behind at most, by lot."""
+    lifelines: str
+    """Where candidates listen for those behind them."""
     fates: tuple[str, ...]
     """What happens to a leader's process, by lot."""
     fate_calls: tuple[int, ...]
-    """At which call to the metadata store it happens: up to so many, by lot."""
+    """At which call to the metadata store or to a bookie it happens: up to so many, by lot."""
 
 
 def draw(random: Random) -> LogProfile:
@@ -129,6 +139,7 @@ def _taken_over(profile: LogProfile, random: Random) -> LogProfile:
         pauses_s=random.choice(((0.0,), (0.0, 0.005, 0.02))),
         elections=random.choice((0.0, 0.0, 0.5)),
         standbys=0.0,
+        elects_itself=0.0,
         abandons=random.choice((0.0, 0.3)),
         sweeps=random.choice((0, 3, 10)),
         fates=random.choice((("lives", "pauses"), ("pauses", "pauses", "sleeps"))),
@@ -208,6 +219,8 @@ def _any_world(random: Random) -> LogProfile:
         retention_age_s=random.choice((0.0, 1.0)) if retention else 0.0,
         retention_waits_for_consumers=retention and random.random() < 0.3,
     )
+    standbys = random.choice((0.0, 0.0, 0.5, 1.0))
+    elections = random.choice((0.0, 0.5, 1.0))
     return LogProfile(
         floor=floor,
         logs=random.choice((1, 1, 2, 3)),
@@ -224,8 +237,9 @@ def _any_world(random: Random) -> LogProfile:
         truncates=random.choice((0.0, 0.0, 0.05, 0.1)),
         abandons=random.choice((0.0, 0.2, 0.5)),
         txids=random.choice((0.0, 0.5, 1.0)),
-        standbys=random.choice((0.0, 0.0, 0.5, 1.0)),
-        elections=random.choice((0.0, 0.5, 1.0)),
+        standbys=standbys,
+        elections=elections,
+        elects_itself=0.3 if elections == 1.0 or standbys == 1.0 else 0.0,
         restarts=random.choice((0.0, 0.05, 0.3)),
         consumers=random.choice((0, 0, 1, 2)),
         exclusive=random.random() < 0.5,
@@ -235,6 +249,7 @@ def _any_world(random: Random) -> LogProfile:
         seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),
+        lifelines=random.choice((NO_LIFELINES, ONE_MACHINE, MANY_MACHINES, STRANGERS)),
         lags_s=random.choice(((0.0,), (0.0, 0.05, 1.0), (0.2, 5.0))),
         fates=random.choice(
             (("lives",), ("lives", "crashes"), ("lives", "sleeps"), ("pauses", "crashes", "sleeps"))

@@ -17,13 +17,7 @@ class StandbyLeader(Leader):
 
     _reading: Reading | None = None
 
-    async def run(self) -> None:
-        while not self.stopping:
-            await asyncio.sleep(self._random.choice(self._profile.thinks_s) * self._random.random())
-            if not self.stopping:
-                await self._stand_by()
-
-    async def _stand_by(self) -> None:
+    async def _take_part(self) -> None:
         self._reading = None
         try:
             standby = await Standby.open(
@@ -32,7 +26,7 @@ class StandbyLeader(Leader):
                 settings=self._profile.settings,
                 candidate=self.process.name,
                 lease_s=LEASE_S,
-                lifeline_host=None,
+                lifeline_host=self.process.lifeline_host,
                 client=self.process.ledgers,
             )
         except LogError as error:
@@ -64,6 +58,7 @@ class StandbyLeader(Leader):
             self.opening = False
         self.process.mark("standby_promoted")
         incarnation = self._opened(log)
+        self.elected_at = self.process.world.scheduler.now
         applied = standby.position if self._reading is None else self._end_of_what_was_applied()
         self.process.world.logs.promoted(incarnation, self.process.name, log.epoch, applied)
         await self._write(log, incarnation, self._random.choice(self._profile.bursts))

@@ -83,7 +83,7 @@ class LoopStore:
 
     async def _call(self, what: str, operation: Callable[[Tree], Result]) -> Result:
         process = self._process
-        process.before_call(what)
+        process.before_call("store", what)
         if not process.host.up or process.host.paused:
             await asyncio.sleep(0)  # goes on when it wakes up, or never
         answer: asyncio.Future[Result] = process.loop.create_future()

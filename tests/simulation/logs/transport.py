@@ -27,6 +27,14 @@ class SimTransport:
         self._streams: dict[BookieId, Stream[Status]] = {}
 
     def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
+        host = self._process.host
+        self._process.before_call("bookies", f"add to {bookie}")
+        if host.paused:  # it sends this when it wakes up, behind what it held back before
+            self._process.loop.call_soon(self._add, bookie, run, on_done)
+        elif host.up:
+            self._add(bookie, run, on_done)
+
+    def _add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
         if not run.recovery and not run.explicit_lac:
             self._world.sent(run)
         target = self._world.bookies[bookie]
@@ -44,6 +52,7 @@ class SimTransport:
         stream.request(partial(target.add, run), heard)
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+        await self._before(f"read from {bookie}")
         target = self._world.bookies[bookie]
         timeout_s = READ_TIMEOUT_S + query.wait_ms / 1000
         ask = partial(target.read, query)
@@ -53,9 +62,16 @@ class SimTransport:
         return replace(answer, frames=self._world.network.carry(answer.frames))
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
+        await self._before(f"read the LAC of {bookie}")
         target = self._world.bookies[bookie]
         answer = await self._ask(target.host, partial(target.read_lac, query), READ_TIMEOUT_S)
         return answer or LacAnswer(Status.UNREACHABLE)
+
+    async def _before(self, what: str) -> None:
+        host = self._process.host
+        self._process.before_call("bookies", what)
+        if not host.up or host.paused:
+            await asyncio.sleep(0)  # goes on when it wakes up, or never
 
     async def info(self, _bookie: BookieId) -> InfoAnswer | None:
         return None

@@ -22,7 +22,7 @@ from tests.simulation.logs.check import LogInvariantError, check
 from tests.simulation.logs.consuming import ConsumingClient
 from tests.simulation.logs.faults import Doom, LogFaults
 from tests.simulation.logs.invariants import no_ledger_leaks_for_ever, retention_takes_what_it_may
-from tests.simulation.logs.process import Process
+from tests.simulation.logs.process import BOOKIES, STORE, Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.reading import Tailer
 from tests.simulation.logs.standing import StandbyLeader
@@ -41,6 +41,8 @@ CONSUMERS: Final = ("shop", "shop", "audit")
 """Names of a log's consumers, by lot; each is of another speed."""
 HASTY: Final = ("lives", "lives", "crashes", "pauses")
 """What happens to administrators, by lot."""
+AT_BOOKIES: Final = 0.3
+"""How probably a process is stopped at a call to a bookie, not to the metadata store."""
 LEADERS_MAX: Final = 12
 """Processes that lead a log one after the other, as others crash."""
 
@@ -68,6 +70,7 @@ class LogSimulation:
             quorum=floor.quorum,
             choices=floor.choices,
             lags_s=self.profile.lags_s,
+            lifelines=self.profile.lifelines,
         )
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
@@ -117,6 +120,8 @@ class LogSimulation:
         self._step_until(until_s)
         self._faults.heal()
         self._healed = True
+        if self.scheduler.chance(profile.elects_itself):
+            self._elect_itself()
         for leader in self._leaders:
             leader.stopping = True
         self._settle()
@@ -135,6 +140,7 @@ class LogSimulation:
             process,
             fate,
             at_call,
+            self._port(),
             opening=lambda: leader.opening,
             between=lambda: leader.closing or leader.rolling,
             on_crash=partial(self._replace, name),
@@ -210,10 +216,15 @@ class LogSimulation:
             process,
             self._random.choice(fates),
             1 + self._random.randrange(calls_max),
+            self._port(),
             opening=lambda: False,
             between=lambda: False,
             on_crash=lambda _: None,
         )
+
+    def _port(self) -> str:
+        """Draw at calls of which kind a process is stopped."""
+        return BOOKIES if self.scheduler.chance(AT_BOOKIES) else STORE
 
     def _rename_some_log(self) -> None:
         """Give a log one of a few names, so that it may come back to one that it had."""
@@ -236,12 +247,32 @@ class LogSimulation:
 
     # The end.
 
+    def _elect_itself(self) -> None:
+        """See that the candidates of each log elect one of them, who opens it, without help."""
+        since_s = self.scheduler.now
+
+        def without_leader() -> list[str]:
+            stand: dict[str, bool] = {}
+            for leader in self._leaders:
+                history = self.world.logs.current.get(leader.name)
+                sealed = history is not None and history.manifest.sealed
+                if leader.process.busy and not leader.process.host.asleep and not sealed:
+                    elected = leader.elected_at > since_s
+                    stand[leader.name] = elected or stand.get(leader.name, False)
+            return [name for name, elected in stand.items() if not elected]
+
+        self._step_until_idle("no candidate is elected and opens", without_leader)
+        self.scheduler.mark("elected_after_healing")
+
     def _settle(self) -> None:
         """Let what is under way finish, open and close every log, read it, sweep."""
         self._step_until_idle("not finished after healing", self._busy)
         names = sorted({*self._names, *self.world.logs.current})
+        elected = self.profile.elections > 0 or self.profile.standbys > 0
         for name in names:
-            self._must(f"open {name}", partial(self._lead, name, 3))
+            self._must(f"open {name}", partial(self._lead, name, 3, elected=elected))
+        for leader in self._leaders:
+            leader.dismissed = not leader.process.host.asleep
         for name in names:  # recovers what was abandoned, and tells orphans of a roll
             self._must(f"open {name} again", partial(self._lead, name, 0))
         for tailer in self._tailers:
@@ -280,14 +311,20 @@ class LogSimulation:
         if process.busy:
             raise self._error(f"failed {TRIES_MAX} times {what} although nothing is wrong")
 
-    async def _lead(self, name: str, bursts: int, process: Process) -> bool:
-        """Lead the log for a moment; a log whose deletion has begun is deleted wholly."""
+    async def _lead(
+        self, name: str, bursts: int, process: Process, *, elected: bool = False
+    ) -> bool:
+        """Lead the log for a moment; a log whose deletion has begun is deleted wholly.
+
+        Who is *elected* stands beside those that led before: what they left must not stop it."""
         history = self.world.logs.current.get(name)
         if history is not None and history.manifest.dropped:
             return await administration.delete(process, name)
         if history is not None and history.manifest.sealed:
             return True
         leader = Leader(process, name, self.profile)
+        if elected:
+            return await leader.lead_elected(bursts, timeout_s=None)
         return await leader.lead(bursts)
 
     def _sleepers(self) -> list[Process]:
@@ -313,6 +350,7 @@ class LogSimulation:
     def _busy(self) -> list[str]:
         """Return what is still under way; who sleeps keeps nobody waiting, readers go on."""
         reading = {tailer.process.name for tailer in self._tailers}
+        reading |= {leader.process.name for leader in self._leaders if leader.idle}
         busy = [
             process.name
             for process in self.world.processes

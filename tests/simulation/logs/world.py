@@ -1,8 +1,10 @@
 """One simulated world of logs: bookies, metadata store and network, and processes on them."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from bookie.storage_config import StorageConfig
+from leader.record import CandidateRecord
 from ledger.quorum import Quorum
 from ledger.requests import AddRun
 from tests.simulation.cluster import Choices, Cluster
@@ -11,6 +13,8 @@ from tests.simulation.logs.ambient import wall_clock_ms
 from tests.simulation.logs.metadata import LogMetadata
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
+from tests.simulation.logs.profile import MANY_MACHINES, NO_LIFELINES, ONE_MACHINE, STRANGERS
+from tests.simulation.logs.sockets import LOOPBACK, Machine
 from tests.simulation.scheduler import Scheduler
 
 
@@ -24,6 +28,10 @@ class Bookies:
     checkpoint_s: tuple[float, float]
 
 
+LOSES_POWER: Final = 0.3
+"""How probably the machine of a process goes down when it crashes."""
+
+
 class World(Cluster):
     metadata: LogMetadata
 
@@ -35,7 +43,9 @@ class World(Cluster):
         quorum: Quorum,
         choices: Choices,
         lags_s: tuple[float, ...],
+        lifelines: str,
     ) -> None:
+        """*lags_s*: see `LogMetadata`; *lifelines*: see `LogProfile`."""
         super().__init__(
             scheduler,
             bookies=bookies.count,
@@ -53,6 +63,10 @@ class World(Cluster):
             scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s
         )
         self.processes: list[Process] = []
+        self.machines: dict[str, Machine] = {}
+        """By address."""
+        self._lifelines = lifelines
+        self.metadata.on_candidate_gone = self._candidate_gone
 
     @property
     def hosts(self) -> list[Host]:
@@ -60,9 +74,34 @@ class World(Cluster):
 
     def process(self, name: str) -> Process:
         """Return a new process, of a name that no process had before."""
-        made = Process(self, f"{name}.{len(self.processes) + 1}")
+        number = len(self.processes) + 1
+        own = f"10.0.{number // 256}.{number % 256}"
+        at = LOOPBACK if self._lifelines == ONE_MACHINE else own
+        machine = self.machines.setdefault(at, Machine(f"stack {at}"))
+        address = own if self._lifelines == MANY_MACHINES else LOOPBACK
+        made = Process(self, f"{name}.{number}", machine, address)
         self.processes.append(made)
         return made
+
+    @property
+    def lifelines(self) -> bool:
+        """Whether candidates listen for those behind them."""
+        return self._lifelines != NO_LIFELINES
+
+    def loses_power(self, process: Process) -> bool:
+        """Draw whether the machine of *process*, which crashes, goes down as well."""
+        own = self._lifelines in {MANY_MACHINES, STRANGERS}
+        return own and process.sockets.is_open and self.scheduler.chance(LOSES_POWER)
+
+    def _candidate_gone(self, by: str, session: str, node: bytes) -> None:
+        """Another process took a candidate's node away: that one must be dead, or have said so."""
+        name = session.rpartition("/")[0]
+        process = next(each for each in self.processes if each.name == name)
+        lifeline = CandidateRecord.decode(node, path=name).lifeline
+        if not process.host.up:
+            self.scheduler.mark("death_noticed")
+        elif lifeline is None or process.sockets.listens(lifeline.port):
+            self.logs.deposed.append(f"{by} took the node of {name} away, which lives")
 
     def sent(self, run: AddRun) -> None:
         """Take note of the frames that a ledger's writer sends, the first time."""

@@ -25,6 +25,7 @@ from tests.simulation.logs.profile import LogProfile
 TXID_START: Final = 1000
 RECORDS_IN_FLIGHT_MAX: Final = 40
 CAMPAIGN_S: Final = 3.0
+IDLE_S: Final = 5.0
 LEASE_S: Final = 3.0
 """Less than two thirds of the session's time; see `leader.campaign`."""
 
@@ -36,6 +37,11 @@ class Leader:
         self.process = process
         self.name = name
         self.stopping = False
+        """Once set it leads no more, but its process lives on, until it is dismissed."""
+        self.dismissed = False
+        self.idle = False
+        self.elected_at = -1.0
+        """When it opened the log last because it had been elected."""
         self.opening = False
         self.closing = False
         self.rolling = False
@@ -47,15 +53,20 @@ class Leader:
     async def run(self) -> None:
         while not self.stopping:
             await asyncio.sleep(self._random.choice(self._profile.thinks_s) * self._random.random())
-            if self.stopping:
-                return
-            bursts = self._random.choice(self._profile.bursts)
-            if self._random.random() < self._profile.elections:
-                await self._lead_elected(bursts)
-            else:
-                await self.lead(bursts)
+            if not self.stopping:
+                await self._take_part()
+        self.idle = True
+        while not self.dismissed:  # noqa: ASYNC110 - it is told from outside its event loop
+            await asyncio.sleep(IDLE_S)
 
-    async def _lead_elected(self, bursts: int) -> None:
+    async def _take_part(self) -> None:
+        bursts = self._random.choice(self._profile.bursts)
+        if self._random.random() < self._profile.elections:
+            await self.lead_elected(bursts)
+        else:
+            await self.lead(bursts)
+
+    async def lead_elected(self, bursts: int, *, timeout_s: float | None = CAMPAIGN_S) -> bool:
         """As `lead`, in a term, which may end at any time."""
         process = self.process
         try:
@@ -63,17 +74,17 @@ class Leader:
                 process.store,
                 self.name,
                 candidate=process.name,
-                timeout_s=CAMPAIGN_S,
+                timeout_s=timeout_s,
                 lease_s=LEASE_S,
-                lifeline_host=None,
+                lifeline_host=self.process.lifeline_host,
             )
         except NotElected:
             process.mark("not_elected")
-            return
+            return False
         process.note(f"is elected for {self.name}, term {term.epoch}")
         process.mark("leader_elected")
         try:
-            await self.lead(bursts, term=term)
+            return await self.lead(bursts, term=term)
         finally:
             if term.lost.is_set():
                 process.mark("term_lost")
@@ -107,6 +118,8 @@ class Leader:
             if term is not None and current and not term.is_current():
                 process.mark("term_lost_while_opening")
         incarnation = self._opened(log)
+        if term is not None:
+            self.elected_at = process.world.scheduler.now
         await self._write(log, incarnation, bursts)
         self._mark_end(log)
         await self._leave(log)

@@ -13,6 +13,7 @@ from typing import Final
 
 from tests.simulation.check import INVARIANTS
 from tests.simulation.logs.check import INVARIANTS as INVARIANTS_OF_LOGS
+from tests.simulation.logs.check import INVARIANTS_OF_ALL
 from tests.simulation.logs.workload import run_log_seed
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.plugin import VARIABLE
@@ -80,7 +81,8 @@ def _judge_by_seeds(name: str, seeds_max: int, began: float) -> Verdict:
 def caught_by(error: SimulationError) -> str:
     """Return the invariant that *error* is about, or what else found it."""
     first = error.broken.partition(":")[0]
-    if first in INVARIANTS or first in INVARIANTS_OF_LOGS or first == "no_ledger_leaks_for_ever":
+    of_logs = {*INVARIANTS_OF_LOGS, *INVARIANTS_OF_ALL, "no_ledger_leaks_for_ever"}
+    if first in INVARIANTS or first in of_logs:
         return first
     if first == "AssertionError":
         return "an assertion of production code"

@@ -20,8 +20,10 @@
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
 | standbys_are_up_to_date | who is promoted has applied all that is in the log |
+| living_candidates_keep_their_nodes | a lifeline tells of no death that did not happen |
 | no_ledger_leaks_for_ever | at the end each ledger is a segment of a log |
 
-Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.
-`tests.simulation.logs.check` calls them after every step, all but the last.
+Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong; the last two
+look at all logs at once. `tests.simulation.logs.check` calls them after every step, all but the
+last.
 """

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from leader import lifeline, withdrawal
-from leader.refusals import LifelineAddress
+from leader import lifeline, term, withdrawal
+from leader.refusals import LifelineAddress, Refusals
 from ledger.metastore.port import MetadataStore
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -26,7 +26,7 @@ def withdraws_without_a_barrier(patch: Patch) -> None:
     patch.set(withdrawal, "delete_node", delete_node)
 
 
-@mutation("", logs=True, drawn=False, test="tests/leader/test_silence.py")
+@mutation("", logs=True)
 def takes_silence_of_a_lifeline_for_death(patch: Patch) -> None:
     honest = lifeline._verified
 
@@ -39,3 +39,36 @@ def takes_silence_of_a_lifeline_for_death(patch: Patch) -> None:
             raise ConnectionRefusedError from None
 
     patch.set(lifeline, "_verified", verified)
+
+
+@mutation("", logs=True)
+def takes_another_process_at_its_port_for_its_death(patch: Patch) -> None:
+    honest = lifeline._verified
+
+    async def verified(
+        address: LifelineAddress,
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await honest(address)
+        except ConnectionAbortedError:
+            raise ConnectionRefusedError from None
+
+    patch.set(lifeline, "_verified", verified)
+
+
+@mutation("", logs=True)
+def believes_its_own_machine_about_a_process_on_another(patch: Patch) -> None:
+    def is_death(_: Refusals, address: LifelineAddress, *, here: str) -> bool:
+        return bool(address.network and here)
+
+    patch.set(Refusals, "is_death", is_death)
+
+
+@mutation("", logs=True)
+def resigns_without_a_word(patch: Patch) -> None:
+    """Its node stays, as long as its session does."""
+
+    async def withdraw(*_: object) -> None:
+        return
+
+    patch.set(term, "withdraw", withdraw)
