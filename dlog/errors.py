@@ -33,7 +33,7 @@
     |  |- NoSuchConsumer
     |  |- ConsumerBusy            another process has it open exclusively
     |  |- ConsumerFenced          another process opened it exclusively since, or reset it
-    |  `- ManifestTooLarge
+    |  `- ManifestTooLarge        no segment more until the log is truncated; appends go on
     `- StorageError
        |- DamagedBatch            bytes are no record batch
        `- DamagedLog              segments or batches do not join
@@ -339,6 +339,10 @@ class BarrierNotReached(RemoteError):
 
 
 class ManifestTooLarge(RemoteError):
+    """No segment can be added until some were truncated; whoever writes the log goes on."""
+
+    retryable = True
+
     def __init__(self, log: str, size_bytes: int, size_bytes_max: int, segments: int) -> None:
         super().__init__(
             f"log {log!r}: its manifest of {segments} segments has {size_bytes} bytes, the limit "

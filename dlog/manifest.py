@@ -32,6 +32,9 @@ from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
 FORMAT_VERSION: Final = 1
+FULL_BYTES: Final = VALUE_BYTES_MAX - 50_000
+"""Manifests of this size get no more segments. The rest is for what must never be refused: seals
+of the segments there are, truncation, deletion, settings."""
 OPEN_SEGMENTS_MAX: Final = 2
 """A takeover recovers all that are without sealed data, so it never has more to do."""
 
@@ -242,8 +245,20 @@ class Manifest:
             deleting=(*self.deleting, *ledgers),
         )
 
+    def check_room(self, log: str) -> None:
+        """Raise `ManifestTooLarge` unless it may get another segment."""
+        size = len(self._value())
+        if size >= FULL_BYTES:
+            raise ManifestTooLarge(log, size, FULL_BYTES, len(self.segments))
+
     def encode(self, log: str) -> bytes:
         """Return the node's value. Raises `ManifestTooLarge`."""
+        value = self._value()
+        if len(value) > VALUE_BYTES_MAX:
+            raise ManifestTooLarge(log, len(value), VALUE_BYTES_MAX, len(self.segments))
+        return value
+
+    def _value(self) -> bytes:
         segments = self.segments
         seals = [segment.sealed for segment in segments if segment.sealed]
         node = pb.ManifestNode(
@@ -271,10 +286,7 @@ class Manifest:
             first_timestamp_ms=_differences(s.first_timestamp_ms for s in seals),
             last_timestamp_ms=_differences(s.last_timestamp_ms for s in seals),
         )
-        value = node.SerializeToString(deterministic=True)
-        if len(value) > VALUE_BYTES_MAX:
-            raise ManifestTooLarge(log, len(value), VALUE_BYTES_MAX, len(segments))
-        return value
+        return node.SerializeToString(deterministic=True)
 
     @classmethod
     def decode(cls, value: bytes, *, path: str) -> Self:

@@ -68,8 +68,8 @@ class Log:
         is used and left open; without it, one is made for *uri*.
 
         Raises `InvalidName`, `InvalidSettings`, `NoSuchLog` (with *create* False), `LogSealed`,
-        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`, and what connecting
-        raises."""
+        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`, `ManifestTooLarge`
+        (then nobody was disturbed; truncate the log), and what connecting raises."""
         check_name(name)
         chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)

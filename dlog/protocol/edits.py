@@ -55,7 +55,8 @@ def add_segment(
 ) -> Edit:
     """Append segment *number* after *own_segment*, the one its writer writes now.
 
-    Raises `LostOwnership` if another writer's segment is the last one, `NoSuchLog`."""
+    Raises `LostOwnership` if another writer's segment is the last one, `NoSuchLog`,
+    `ManifestTooLarge`."""
 
     def edit(manifest: Manifest) -> Manifest:
         check_incarnation(manifest, log, incarnation)
@@ -65,6 +66,7 @@ def add_segment(
         if last is None or last.number != own_segment or manifest.next_segment != number:
             raise LostOwnership(log)
         check_writable(manifest, log)
+        manifest.check_room(log)
         return manifest.with_segment(number, ledger_id, now_ms)
 
     return edit

@@ -10,7 +10,8 @@ Step 3 makes the log one sequence: no record of the new segment is confirmed bef
 one before are. Step 4 may come last because a takeover fences all open segments. The
 next roll waits for step 4 and 5, so never more than two segments are open.
 
-Trouble with bookies or the metadata store postpones the step; appends go on. A ledger whose
+Trouble with bookies or the metadata store postpones the step, and so does a manifest that has no
+room until somebody truncates the log; appends go on. A ledger whose
 listing has an unknown outcome is kept and listed again: it may be part of the log.
 
 Invariants (asserted by `check`):

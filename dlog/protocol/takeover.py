@@ -8,6 +8,8 @@
     4. compare-and-swap the manifest: the ends of the recovered segments, and the new segment
     5. only then hand the ledger out
 
+A log whose manifest is full is refused at 1, so its writer is not disturbed in vain.
+
 If the swap loses, somebody else changed the log between 1 and 4: delete the own ledger, ask
 whether leadership still holds, begin again, a bounded number of times. If its reply is lost,
 the manifest is read again: the own ledger as the last one listed means success. As long as a
@@ -204,6 +206,7 @@ class Takeover:
         try:
             check_writable(event.manifest, self.log)
             self._check_expected(event.manifest)
+            event.manifest.check_room(self.log)
         except LogError as error:
             return self._give_up(error)
         self._manifest, self._version = event.manifest, event.version
