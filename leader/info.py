@@ -1,21 +1,25 @@
 """Who leads a log now, for people and for tools. Never a basis for a decision."""
 
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote
 
 from leader.election import LEADERS_PATH, candidacies, leaders_path
 from leader.record import CandidateRecord
-from ledger.errors import NoSuchNode
+from ledger.errors import DamagedMetadata, NoSuchNode
 from ledger.metastore.port import MetadataStore
+
+UNREADABLE: Final = "(unreadable)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderInfo:
     log: str
     candidate: str
+    """`UNREADABLE` if its record is damaged, or of a later version."""
     epoch: int
     since_ms: int
-    """When it stood for election; it leads since then or later."""
+    """When it stood for election; it leads since then or later. 0: not known."""
 
 
 async def current_leader(store: MetadataStore, log: str) -> LeaderInfo | None:
@@ -57,7 +61,10 @@ async def _candidates(store: MetadataStore, log: str, *, count_max: int | None) 
             versioned = await store.get(node)
         except NoSuchNode:
             continue  # it went between the two reads: the next one leads
-        record = CandidateRecord.decode(versioned.value, path=node)
+        try:
+            record = CandidateRecord.decode(versioned.value, path=node)
+        except DamagedMetadata:  # its session tells who leads, whatever its record says
+            record = CandidateRecord(UNREADABLE, 0)
         found.append(
             LeaderInfo(
                 log=log,

@@ -1,6 +1,7 @@
 """Which bookies there are: their registrations, and a directory that is kept fresh.
 
-A registration is an ephemeral node: a hint for placement, never a proof of life.
+A registration is an ephemeral node: a hint for placement, never a proof of life. One that cannot
+be read hides its own bookie alone: it is told and left out.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from ledger.errors import (
     NoSuchNode,
     NotEnoughBookies,
 )
+from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.wire import metadata_pb2 as pb
 
@@ -26,6 +28,9 @@ COOKIES: Final = "/cookies"
 FORMAT_VERSION: Final = 1
 REFRESH_RETRY_S: Final = 0.5
 REGISTER_TRIES_MAX: Final = 10
+_PORT_MAX: Final = 65535
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ class BookieDirectory:
         self._addresses: dict[str, str] = {}
         self._racks: dict[str, str] = {}
         """Last known, also of bookies that are gone: they may still answer."""
+        self._damaged: dict[str, DamagedMetadata] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -123,6 +129,10 @@ class BookieDirectory:
     def available(self) -> tuple[BookieRegistration, ...]:
         """Return all registered bookies, read-only ones too, sorted by name."""
         return tuple(self._registered[name] for name in sorted(self._registered))
+
+    def damaged(self) -> tuple[DamagedMetadata, ...]:
+        """Return why registrations were left out, which cannot be read, sorted by path."""
+        return tuple(self._damaged[path] for path in sorted(self._damaged))
 
     def address(self, bookie: str) -> str | None:
         """Return where *bookie* was last known to listen, or None."""
@@ -165,13 +175,14 @@ class BookieDirectory:
         while True:
             try:
                 await self._refresh()
-            except (MetadataError, DamagedMetadata):
+            except MetadataError:
                 await asyncio.sleep(REFRESH_RETRY_S)  # the last list stays; it is only a hint
             else:
                 return
 
     async def _refresh(self) -> None:
         registered: dict[str, BookieRegistration] = {}
+        damaged: dict[str, DamagedMetadata] = {}
         for root, read_only in ((READ_ONLY, True), (AVAILABLE, False)):
             for bookie in await _children(self._store, root):
                 try:
@@ -180,9 +191,15 @@ class BookieDirectory:
                     )
                 except NoSuchNode:
                     continue  # gone since it was listed
+                except DamagedMetadata as error:
+                    damaged[error.path] = error
+                    continue
                 registered[bookie] = found
         await self._remember_cookies(registered)
-        self._registered = registered
+        for path, damage in damaged.items():
+            if path not in self._damaged:
+                _log.warning("registration_left_out", path=path, reason=damage.reason)
+        self._registered, self._damaged = registered, damaged
         self._addresses.update({name: r.address for name, r in registered.items()})
         self._racks.update({name: r.rack for name, r in registered.items()})
         self._changed.set()
@@ -218,4 +235,7 @@ async def _read(
         raise DamagedMetadata(path, str(error)) from error
     if node.version != FORMAT_VERSION:
         raise DamagedMetadata(path, f"format version {node.version}")
+    host, _, port = node.address.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+        raise DamagedMetadata(path, f"{node.address[:100]!r} is no address of the form host:port")
     return BookieRegistration(bookie, node.address, node.incarnation, node.rack, read_only)

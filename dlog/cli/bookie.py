@@ -9,7 +9,7 @@ import typer
 from dlog.cli import offline, offline_dumps, operating
 from dlog.cli.options import JournalDirs, Json, LedgerDirs, Uri, examples
 from dlog.cli.output import print_json, print_table
-from dlog.cli.running import failed, run_at
+from dlog.cli.running import FAILED, failed, run_at
 from dlog.cli.stores import opened_store
 from dlog.config import resolve_uri
 from ledger.errors import LogError
@@ -191,16 +191,20 @@ def start(
 
 @app.command("list", epilog=examples("dlog bookie list", "dlog bookie list --json"))
 def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
-    """List the bookies that are registered now."""
+    """List the bookies that are registered now.
 
-    async def command() -> None:
+    Exits with 1 if a registration cannot be read: it is told, and the others are listed."""
+
+    async def command() -> bool:
         from ledger.registry import BookieDirectory
 
         async with opened_store(uri) as store:
             directory = BookieDirectory(store)
             await directory.start()
-            found = directory.available()
+            found, damaged = directory.available(), directory.damaged()
             await directory.close()
+        for error in damaged:
+            typer.echo(f"dlog: left out: {error}", err=True)
         if as_json:
             print_json(
                 [
@@ -230,5 +234,7 @@ def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
         else:
             typer.echo("no bookie is registered", err=True)
         sys.stdout.flush()
+        return not damaged
 
-    run_at(uri, command())
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)

@@ -1,5 +1,6 @@
 """A namespace that is not there: said so, and not made by whoever only looks."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app
 from dlog.cli.names import complete_log
+from ledger.metastore import open_store
+from ledger.registry import BookieRegistration, register
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +71,22 @@ def test_completion_makes_nothing_either(tmp_path: Path) -> None:
 
     assert complete_log(Asked(), "") == []
     assert not missing.exists()
+
+
+def test_a_registration_that_cannot_be_read_is_told_and_the_others_are_listed(
+    tmp_path: Path,
+) -> None:
+    uri = (tmp_path / "namespace").as_uri()
+
+    async def command() -> Result:
+        store = await open_store(uri)
+        await register(store, BookieRegistration("good", "host:3181", "i1"))
+        await store.create("/bookies/readonly/bad", b"\xff")
+        result = await asyncio.to_thread(dlog, "bookie", "list", "--uri", uri)
+        await store.close()
+        return result
+
+    result = asyncio.run(command())
+    assert result.exit_code == 1
+    assert "good" in result.stdout
+    assert "left out: metadata at /bookies/readonly/bad cannot be read" in result.stderr

@@ -6,6 +6,7 @@ import pytest
 
 from leader import InvalidCampaign, NotElected, Term, campaign, current_leader
 from leader.election import leaders_path
+from leader.info import UNREADABLE, candidates
 from leader.retry import PAUSE_MIN_S
 from ledger.errors import HandleClosed, MetadataUnavailable
 from ledger.metastore import open_store
@@ -66,6 +67,22 @@ def test_nobody_leads_a_log_that_nobody_stands_for() -> None:
         assert await current_leader(store, LOG) is None
         await (await campaign(store, LOG)).resign()
         assert await current_leader(store, LOG) is None
+
+    asyncio.run(run())
+
+
+def test_a_candidate_whose_record_is_damaged_is_shown_as_such_and_hides_nobody() -> None:
+    async def run() -> None:
+        store, other = await memory(), await memory()
+        term = await campaign(store, LOG, candidate="a", timeout_s=PATIENCE_S)
+        waiting = await follower(other, "b")
+        (first, *_) = sorted(await nodes(store), key=lambda name: name[-10:])
+        await store.set(f"{leaders_path(LOG)}/{first}", b"\xff")
+        shown = [(each.candidate, each.epoch) for each in await candidates(store, LOG)]
+        assert shown == [(UNREADABLE, term.epoch), ("b", term.epoch + 1)]
+        await term.resign()
+        assert (await waiting).candidate == "b"  # nor does it keep others from standing
+        await (await waiting).resign()
 
     asyncio.run(run())
 

@@ -126,14 +126,43 @@ def test_addresses_of_absent_bookies_come_from_their_cookies() -> None:
     asyncio.run(scenario())
 
 
-def test_a_damaged_registration_does_not_end_the_following() -> None:
+@pytest.mark.parametrize("root", ["/bookies/available", "/bookies/readonly"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xff",
+        b"",
+        pb.BookieNode(version=9, address="host:1").SerializeToString(),
+        pb.BookieNode(version=1, address="nowhere").SerializeToString(),
+        pb.BookieNode(version=1, address="host:65536").SerializeToString(),
+    ],
+)
+def test_a_damaged_registration_is_told_and_hides_no_other(root: str, value: bytes) -> None:
     async def scenario() -> None:
         store = open_memory()
+        await store.create(f"{root}/odd", value)
+        await register(store, B1)
+        async with following(open_memory()) as directory:  # it was there before
+            assert directory.available() == (B1,)
+            assert [error.path for error in directory.damaged()] == [f"{root}/odd"]
+            await register(store, B2)
+            await until(lambda: directory.available() == (B1, B2))
+            await store.delete(f"{root}/odd")
+            await until(lambda: directory.damaged() == ())
+
+    asyncio.run(scenario())
+
+
+def test_a_registration_that_is_damaged_while_it_is_followed_is_left_out() -> None:
+    async def scenario() -> None:
+        store = open_memory()
+        await register(store, B1)
+        await register(store, B2)
         async with following(open_memory()) as directory:
-            await store.create("/bookies/available/odd", b"\xff")
-            await register(store, B1)
-            await store.delete("/bookies/available/odd")
+            await store.set(B2.path, b"\xff")
+            await store.create("/bookies/available/b3", b"\xff")  # a change that wakes it
             await until(lambda: directory.available() == (B1,))
+            assert directory.address("b2") == B2.address  # it may still answer
 
     asyncio.run(scenario())
 
