@@ -23,11 +23,14 @@ class NoNamespace(CallerError):
 
 
 def check_there(uri: str | None) -> None:
-    """Raise `NoNamespace` for an embedded store whose directory does not exist."""
+    """Raise `NoNamespace` for an embedded store of which there is nothing in its directory."""
     resolved = resolve_uri(uri)
     parsed = parse_uri(resolved)
-    if isinstance(parsed, FileUri) and not parsed.directory.exists():
-        raise NoNamespace(resolved)
+    if isinstance(parsed, FileUri):
+        from ledger.metastore.sqlite_files import holds_a_store
+
+        if not holds_a_store(parsed.directory):
+            raise NoNamespace(resolved)
 
 
 @asynccontextmanager

@@ -12,11 +12,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeVar, TypeVarTuple
 
-from ledger.errors import DamagedMetadata, HandleClosed, LogError, MetadataUnavailable
+from ledger.errors import HandleClosed, LogError, MetadataUnavailable
 from ledger.metastore.lease import Lease
 from ledger.metastore.paths import check_new, check_ops, check_path, check_value
 from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
 from ledger.metastore.sqlite_files import Database
+from ledger.metastore.sqlite_format import telling_damage
 from ledger.metastore.sqlite_keeper import Keeper
 from ledger.metastore.sqlite_tree import SessionEnded, SqlTree
 from ledger.metastore.uri import FileUri
@@ -28,7 +29,6 @@ _Ts = TypeVarTuple("_Ts")
 
 _BUSY_SHARE: Final = 0.8
 """Of a call's time: so that a busy database is told as such, not as silence."""
-_DAMAGED: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 class _Access:
@@ -38,16 +38,17 @@ class _Access:
         self._database = database
         self._worker = Worker(name)
         self._timeout_s = timeout_s
-        self._connection: sqlite3.Connection | None = None
+        self._tree: SqlTree | None = None
 
     async def run(self, operation: str, call: Callable[[SqlTree], _T]) -> _T:
         def on_thread() -> _T:
             try:
                 self._database.check_present()
-                if self._connection is None:
+                if self._tree is None:
                     busy_s = self._timeout_s * _BUSY_SHARE
-                    self._connection = self._database.connect(timeout_s=busy_s)
-                return call(SqlTree(self._connection))
+                    self._tree = self._database.connect(timeout_s=busy_s)
+                with telling_damage(str(self._database.path)):
+                    return call(self._tree)
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()
                 raise self._explained(operation, error) from error
@@ -68,15 +69,11 @@ class _Access:
         self._worker.stop()
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
 
     def _explained(self, operation: str, error: Exception) -> LogError:
-        if isinstance(error, sqlite3.Error):
-            name = getattr(error, "sqlite_errorname", "")
-            if name.startswith(_DAMAGED):
-                return DamagedMetadata(str(self._database.path), str(error))
         return self._unavailable(operation, str(error))
 
     def _unavailable(self, operation: str, reason: str) -> MetadataUnavailable:

@@ -1,4 +1,4 @@
-"""Files of the embedded store: the database, and one file per session beside it.
+"""Files of the embedded store: the database, its witness, and one file per session beside them.
 
 A session's file is locked (flock) by its process as long as that lives, and holds the time of
 its last heartbeat. So others see at once that a process died, however it did, and after
@@ -13,19 +13,45 @@ import struct
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from ledger.metastore.sqlite_tree import prepare
+from ledger.errors import DamagedMetadata
+from ledger.metastore.sqlite_checksums import DIGEST_BYTES
+from ledger.metastore.sqlite_format import (
+    FORMAT_VERSION,
+    FORMAT_WITHOUT_CHECKSUMS,
+    check_format,
+    check_place,
+    file_is_empty,
+    format_of,
+    make,
+    mark_of,
+    telling_damage,
+    upgrade,
+    verify,
+)
+from ledger.metastore.sqlite_tree import RESTORE, SqlTree, read_state
+from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
 
-_DATABASE: Final = "metadata.sqlite"
+DATABASE: Final = "metadata.sqlite"
 _SESSIONS: Final = "sessions"
-_PREPARE_LOCK: Final = "prepare.lock"
+_LOCK_BEFORE: Final = "prepare.lock"
+"""Of programs that know format 1."""
 _BEAT: Final = struct.Struct("<d")
 _WAL_KEPT_BYTES: Final = 4 << 20
-_PREPARE_POLL_S: Final = 0.01
+_NEVER_FIRST: Final = (f"{DATABASE}-wal", _SESSIONS, _LOCK_BEFORE)
+"""Made after the database, or after the first mark: they are left of one that was there."""
+_LOCK_POLL_S: Final = 0.01
+
+_Identity = tuple[int, int]
+
+
+def holds_a_store(directory: Path) -> bool:
+    """Return whether anything of an embedded store is in *directory*, be it damaged."""
+    return any((directory / name).exists() for name in (DATABASE, WITNESS, *_NEVER_FIRST))
 
 
 def boot_id() -> str:
@@ -37,62 +63,130 @@ def boot_id() -> str:
 
 
 class Database:
-    """The database file in *directory*, whose identity is fixed when it is first opened."""
+    """The database in *directory*, whose files' identity is fixed when it is first opened."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.path = directory / _DATABASE
-        self._identity: tuple[int, int] | None = None
+        self.path = directory / DATABASE
+        self._witness_path = directory / WITNESS
+        self._identity: tuple[_Identity, _Identity] | None = None
 
     def create(self, *, timeout_s: float) -> None:
-        """Make directory, database and tables if they are not there."""
-        (self.directory / _SESSIONS).mkdir(parents=True, exist_ok=True)
-        with _locked(self.directory / _PREPARE_LOCK, timeout_s):
-            # "rwc" is used here only: a database that is gone later must not come back empty.
-            connection = self._connect("rwc", timeout_s)
-            try:
-                prepare(connection, str(self.path))
-            finally:
-                connection.close()
-            found = self.path.stat()
-            self._identity = (found.st_dev, found.st_ino)
-            self._sweep()
+        """Make the database if nothing of one is there, upgrade an older one, and verify it all.
 
-    def connect(self, *, timeout_s: float) -> sqlite3.Connection:
-        """Return a connection that waits *timeout_s* for others' locks."""
+        Raises `DamagedMetadata`, `NamespaceMismatch`, `OSError`, `sqlite3.Error`."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with closing(Witness(self._witness_path)) as witness, telling_damage(str(self.path)):
+            with witness.locked(timeout_s):
+                self._prepare(witness, timeout_s)
+            with closing(self._connect("ro", timeout_s)) as connection:
+                verify(connection, witness, str(self.path))
+                known = {row[0] for row in connection.execute("SELECT id FROM session")}
+        self._identity = (_identity(self.path), _identity(self._witness_path))
+        self._sweep(known)
+
+    def connect(self, *, timeout_s: float) -> SqlTree:
+        """Return the tree through a connection of its own, which waits *timeout_s* for others.
+
+        Raises `DamagedMetadata`, `OSError`, `sqlite3.Error`."""
         self.check_present()
-        return self._connect("rw", timeout_s)
+        where = str(self.path)
+        with ExitStack() as undo, telling_damage(where):
+            witness = Witness(self._witness_path)
+            undo.callback(witness.close)
+            mark = mark_of(witness)
+            connection = self._connect("rw", timeout_s)
+            undo.callback(connection.close)
+            check_place(read_state(connection, where), mark, witness, where)
+            undo.pop_all()
+        return SqlTree(connection, witness, where=where, timeout_s=timeout_s)
 
     def check_present(self) -> None:
-        """Raises `OSError` iff the database was removed, moved or replaced.
+        """Raises `OSError` iff a file was removed, moved or replaced.
 
         An open file goes on working after that, but nobody else would ever see it."""
-        found = self.path.stat()
-        if (found.st_dev, found.st_ino) != self._identity:
+        if (_identity(self.path), _identity(self._witness_path)) != self._identity:
             raise FileNotFoundError(f"{self.path} was replaced by another database")
 
     def session_path(self, session_id: str) -> Path:
         return self.directory / _SESSIONS / session_id
 
+    def _prepare(self, witness: Witness, timeout_s: float) -> None:
+        """Make or upgrade the database, or check that it is where the witness says.
+
+        Requires the witness's lock. Changes nothing of what is damaged."""
+        where = str(self.path)
+        if witness.size_bytes() == 0:
+            self._begin(witness, where, timeout_s)
+        mark = mark_of(witness)
+        (self.directory / _SESSIONS).mkdir(exist_ok=True)
+        if mark.generation == 0:
+            self._make(mark, where, timeout_s)
+        elif file_is_empty(self.path):
+            raise DamagedMetadata(where, f"it is gone; {RESTORE}")
+        with closing(self._connect("ro", timeout_s)) as connection:
+            check_format(connection, where)
+            SqlTree(connection, witness, where=where, timeout_s=timeout_s).check_witness()
+
+    def _begin(self, witness: Witness, where: str, timeout_s: float) -> None:
+        """Write the first mark, unless something is there that had one before."""
+        if not file_is_empty(self.path):
+            with closing(self._connect("ro", timeout_s)) as connection:
+                if format_of(connection, where) == FORMAT_VERSION:
+                    reason = f"it is empty, or was missing; {RESTORE}"
+                    raise DamagedMetadata(str(self._witness_path), reason)
+        elif any((self.directory / name).exists() for name in _NEVER_FIRST):
+            raise DamagedMetadata(where, f"it is gone; {RESTORE}")
+        witness.begin(os.urandom(DIGEST_BYTES))
+        _sync_directory(self.directory)
+        _sync_directory(self.directory.parent)
+
+    def _make(self, mark: Mark, where: str, timeout_s: float) -> None:
+        # "rwc" is used here only: a database that is gone later must not come back empty.
+        with closing(self._connect("rwc", timeout_s)) as connection:
+            match format_of(connection, where):
+                case 0:
+                    make(connection, mark)
+                case version if version == FORMAT_WITHOUT_CHECKSUMS:
+                    with _locked(self.directory / _LOCK_BEFORE, timeout_s):
+                        self._check_unused()
+                        upgrade(connection, where, mark)
+        _sync_directory(self.directory)
+
+    def _check_unused(self) -> None:
+        """Programs of before would go on writing without checksums."""
+        for path in (self.directory / _SESSIONS).iterdir():
+            with OtherSession(path) as other:
+                if not other.is_unlocked():
+                    raise OSError(f"{self.path} is in use by an earlier version: end that first")
+
     def _connect(self, mode: str, timeout_s: float) -> sqlite3.Connection:
         uri = f"{self.path.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
         return connection
 
-    def _sweep(self) -> None:
+    def _sweep(self, known: Collection[str]) -> None:
         """Remove files of sessions that died before they were entered in the database."""
-        connection = self._connect("rw", 0.0)
-        try:
-            known = {row[0] for row in connection.execute("SELECT id FROM session")}
-        finally:
-            connection.close()
         for path in sorted((self.directory / _SESSIONS).iterdir()):
             if path.name not in known:
                 with OtherSession(path) as other:
                     if other.is_unlocked():
                         path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> "_Identity":
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class OwnSession:
@@ -203,7 +297,7 @@ def _locked(path: Path, timeout_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise TimeoutError(f"{path} is held by another process") from None
-                time.sleep(_PREPARE_POLL_S)
+                time.sleep(_LOCK_POLL_S)
         yield
     finally:
         os.close(fd)

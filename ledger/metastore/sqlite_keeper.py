@@ -8,7 +8,7 @@ One step, every `POLL_S`:
     4. end the sessions of dead processes, now and then
 
 What it finds it tells the store by `KeeperEvents`, which must be quick and thread-safe. An
-error of the disk leaves no trace here but missing heartbeats: then the lease runs out
+error of the disk, or damage, leaves no trace here but missing heartbeats: then the lease runs out
 (`ledger.metastore.lease`). The next step tries again.
 """
 
@@ -18,8 +18,10 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from ledger.errors import DamagedMetadata
 from ledger.metastore.lease import trusted_s
 from ledger.metastore.sqlite_files import Database, OtherSession, OwnSession, boot_id
+from ledger.metastore.sqlite_format import telling_damage
 from ledger.metastore.sqlite_tree import SqlTree
 
 POLL_S: Final = 0.03
@@ -53,7 +55,7 @@ class Keeper:
         self._events = events
         self._session_timeout_s = session_timeout_s
         self._boot = boot_id()
-        self._connection: sqlite3.Connection | None = None
+        self._tree: SqlTree | None = None
         self._data_version = -1
         self._last_change = -1
         self._own: OwnSession | None = None
@@ -79,8 +81,9 @@ class Keeper:
         try:
             while not self._stopped.is_set():
                 try:
-                    self._step(time.monotonic())
-                except (sqlite3.Error, OSError):
+                    with telling_damage(str(self._database.path)):
+                        self._step(time.monotonic())
+                except (sqlite3.Error, OSError, DamagedMetadata):
                     self._disconnect()
                 self._stopped.wait(POLL_S)
             self._end_session_at_stop()
@@ -107,18 +110,17 @@ class Keeper:
             self._last_reap = now
 
     def _connect(self) -> SqlTree:
-        if self._connection is None:
-            self._connection = self._database.connect(timeout_s=_BUSY_S)
+        if self._tree is None:
+            self._tree = self._database.connect(timeout_s=_BUSY_S)
             self._data_version = -1
-        tree = SqlTree(self._connection)
         if self._last_change < 0:
-            self._last_change = tree.last_change()
-        return tree
+            self._last_change = self._tree.last_change()
+        return self._tree
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
 
     def _must_renew(self, session_id: str, now: float) -> bool:
         """True iff the owner gave the session up, or would have, had it not been stopped."""
@@ -148,9 +150,10 @@ class Keeper:
         for _ in range(_STOP_ATTEMPTS_MAX):
             try:
                 self._database.check_present()
-                self._end_own_session(self._connect())
+                with telling_damage(str(self._database.path)):
+                    self._end_own_session(self._connect())
                 return
-            except (sqlite3.Error, OSError):
+            except (sqlite3.Error, OSError, DamagedMetadata):
                 self._disconnect()
 
     def _end_session(self, tree: SqlTree, session_id: str) -> None:
@@ -158,7 +161,7 @@ class Keeper:
         self._data_version = -1  # our own commits do not change it: read what they did
 
     def _read_changes(self, tree: SqlTree) -> None:
-        (data_version,) = self._connected().execute("PRAGMA data_version").fetchone()
+        data_version = tree.data_version()
         if data_version == self._data_version:
             return
         changes = tree.changes_after(self._last_change)
@@ -193,7 +196,3 @@ class Keeper:
             if boot != self._boot or other.is_dead(now=now, timeout_s=timeout_s):
                 self._end_session(tree, session_id)
                 path.unlink(missing_ok=True)
-
-    def _connected(self) -> sqlite3.Connection:
-        assert self._connection is not None, "connected at the beginning of the step"
-        return self._connection

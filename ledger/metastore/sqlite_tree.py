@@ -1,19 +1,24 @@
 """The tree of nodes in SQLite: what each operation does inside one transaction.
 
 Tables: `node` (the tree; `made` counts the children ever made, for sequential names), `session`
-(the sessions that may own ephemeral nodes) and `change` (paths by a growing number: watchers
-read what is new; only the newest are kept, and who finds a gap takes it that all changed).
+(the sessions that may own ephemeral nodes), `change` (paths by a growing number: watchers
+read what is new; only the newest are kept, and who finds a gap takes it that all changed) and
+`state` (generation, total and chain: `sqlite_checksums`). Each commit moves the state along,
+and the witness after it (`sqlite_witness`); a node is checked whenever it is read.
 """
 
+import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, assert_never
+from pathlib import Path
+from typing import Final, NamedTuple, assert_never
 
 from ledger.errors import (
     BadVersion,
+    DamagedMetadata,
     InvalidPath,
-    NamespaceMismatch,
     NodeExists,
     NodeNotEmpty,
     NoSuchNode,
@@ -33,71 +38,113 @@ from ledger.metastore.port import (
     SetOp,
     Versioned,
 )
+from ledger.metastore.sqlite_checksums import added, next_chain, node_digest, row_digest, taken
+from ledger.metastore.sqlite_witness import Mark, Witness
 
-CHANGES_KEPT: Final = 10_000
-_FORMAT_VERSION: Final = 1
-_APPLICATION_ID: Final = 0x646C6F67  # "dlog"
-_SCHEMA: Final = """
-CREATE TABLE node (
-    path TEXT NOT NULL PRIMARY KEY,
-    parent TEXT,
-    name TEXT NOT NULL,
-    value BLOB NOT NULL,
-    version INTEGER NOT NULL,
-    made INTEGER NOT NULL,
-    owner TEXT
-);
-CREATE UNIQUE INDEX node_by_parent ON node (parent, name);
-CREATE INDEX node_by_owner ON node (owner) WHERE owner IS NOT NULL;
-CREATE TABLE session (id TEXT NOT NULL PRIMARY KEY, boot TEXT NOT NULL, timeout_s REAL NOT NULL);
-CREATE TABLE change (number INTEGER PRIMARY KEY, path TEXT NOT NULL);
-INSERT INTO node VALUES ('/', NULL, '', x'', 0, 0, NULL);
-"""
+CHANGES_KEPT: Final = 2_000
+WAL_BYTES_HIGH: Final = 16 << 20
+"""Of the write-ahead log: from here on each commit waits a little for readers to empty it."""
+WAL_BYTES_MAX: Final = 256 << 20
+"""From here on nothing is written until it could be emptied."""
+_WAIT_FOR_READERS_MS: Final = 100
+RESTORE: Final = (
+    "stop all that use this directory, keep a copy of it, and put back a backup of the whole "
+    "directory; nothing in it was changed"
+)
+
+
+class Node(NamedTuple):
+    """A row of the table `node`, but for its value and its digest, which come last."""
+
+    path: str
+    parent: str | None
+    name: str
+    version: int
+    made: int
+    owner: str | None
+
+
+class State(NamedTuple):
+    """The row of the table `state`: what the newest commit left."""
+
+    generation: int
+    total: bytes
+    before: bytes
+    """The chain of the commit before."""
+    chain: bytes
+
+    def is_whole(self) -> bool:
+        # Of whatever type the values are: damage can change that.
+        types = (int, bytes, bytes, bytes)
+        return (
+            all(isinstance(value, kind) for value, kind in zip(self, types, strict=True))
+            and 0 < self.generation < 1 << 63
+            and next_chain(self.before, self.generation, self.total) == self.chain
+        )
+
+    def follows(self, mark: Mark) -> bool:
+        """Return whether this is the commit at *mark*, or the one after it."""
+        if self.generation == mark.generation:
+            return self.chain == mark.chain
+        return self.generation == mark.generation + 1 and self.before == mark.chain
+
+
+def read_state(connection: sqlite3.Connection, where: str) -> State:
+    """Raises `DamagedMetadata`."""
+    rows = connection.execute("SELECT generation, total, before, chain FROM state").fetchall()
+    state = State(*rows[0]) if len(rows) == 1 else None
+    if state is None or not state.is_whole():
+        raise DamagedMetadata(where, f"its state does not fit its checksum; {RESTORE}")
+    return state
+
+
+def older(where: str, state: State, mark: Mark) -> DamagedMetadata:
+    """Return the error of a database that is not where its witness says it must be."""
+    if state.generation < mark.generation:
+        lost = mark.generation - state.generation
+        what = f"the newest {lost} commits are missing: it, or its write-ahead log, is damaged"
+    elif state.generation > mark.generation + 1:
+        what = f"the witness knows only commits up to {mark.generation}: it is damaged"
+    else:
+        what = "another history is in its witness: one of them is damaged"
+    return DamagedMetadata(
+        where, f"at commit {state.generation}, {what} or an older copy; {RESTORE}"
+    )
 
 
 class SessionEnded(Exception):
     """An ephemeral node was asked for by a session that is no more. Internal."""
 
 
-def prepare(connection: sqlite3.Connection, where: str) -> None:
-    """Make the tables if the database is empty, else check that they are ours.
-
-    Requires that nobody else prepares at the same time."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if tables == 0:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {_APPLICATION_ID};"
-            f"PRAGMA user_version = {_FORMAT_VERSION}; COMMIT;"
-        )
-        return
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != _APPLICATION_ID:
-        raise NamespaceMismatch(f"another program's database at {where}", "one of dlog")
-    if version != _FORMAT_VERSION:
-        raise NamespaceMismatch(
-            f"a database of format {version} at {where}", f"format {_FORMAT_VERSION}"
-        )
-
-
 class SqlTree:
-    """The tree seen through one connection, used by one thread."""
+    """The tree seen through one connection, used by one thread, which closes it."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, witness: Witness, *, where: str, timeout_s: float
+    ) -> None:
+        """*where*: path of the database. A write waits *timeout_s* for those of others."""
         self._connection = connection
+        self._witness = witness
+        self._where = where
+        self._timeout_s = timeout_s
+        self._total = b""
+
+    def close(self) -> None:
+        self._connection.close()
+        self._witness.close()
 
     def get(self, path: str) -> Versioned:
-        query = "SELECT value, version FROM node WHERE path = ?"
-        row: tuple[bytes, int] | None = self._connection.execute(query, (path,)).fetchone()
-        if row is None:
-            raise NoSuchNode(path)
-        return Versioned(row[0], row[1])
+        node, value = self._found(path)
+        return Versioned(value, node.version)
 
     def exists(self, path: str) -> int | None:
-        query = "SELECT version FROM node WHERE path = ?"
-        row: tuple[int] | None = self._connection.execute(query, (path,)).fetchone()
-        return None if row is None else row[0]
+        found = self._find(path)
+        return None if found is None else found[0].version
+
+    def data_version(self) -> int:
+        """Return a number that is another one once somebody else has committed."""
+        row: tuple[int] = self._connection.execute("PRAGMA data_version").fetchone()
+        return row[0]
 
     def children(self, path: str) -> list[str]:
         with self._reading():  # both statements see one state
@@ -117,9 +164,7 @@ class SqlTree:
             for above in reversed(missing):
                 self._insert(above, b"", None)
             if sequential:
-                query = "SELECT made FROM node WHERE path = ?"
-                (made,) = self._connection.execute(query, (parent_of(path),)).fetchone()
-                path = numbered(path, made)
+                path = numbered(path, self._found(parent_of(path))[0].made)
             self._insert(path, value, owner)
         return path
 
@@ -138,8 +183,9 @@ class SqlTree:
 
     def add_session(self, session_id: str, boot: str, timeout_s: float) -> None:
         with self._writing():
-            row = (session_id, boot, timeout_s)
+            row = (session_id, boot, float(timeout_s))
             self._connection.execute("INSERT INTO session VALUES (?, ?, ?)", row)
+            self._add(row_digest("session", row))
 
     def sessions(self) -> list[tuple[str, str, float]]:
         """Return id, boot and timeout of all sessions."""
@@ -151,7 +197,9 @@ class SqlTree:
     def end_session(self, session_id: str) -> None:
         """Delete a session and its ephemeral nodes. Idempotent."""
         with self._writing():
-            self._connection.execute("DELETE FROM session WHERE id = ?", (session_id,))
+            for row in [row for row in self.sessions() if row[0] == session_id]:
+                self._connection.execute("DELETE FROM session WHERE id = ?", (session_id,))
+                self._take(row_digest("session", row))
             query = "SELECT path FROM node WHERE owner = ? ORDER BY path"
             for (path,) in self._connection.execute(query, (session_id,)).fetchall():
                 self._delete(path, ANY_VERSION)
@@ -181,41 +229,66 @@ class SqlTree:
                 assert_never(op)
 
     def _insert(self, path: str, value: bytes, owner: str | None) -> None:
-        parent = parent_of(path)
-        if self.exists(parent) is None:
-            raise NoSuchNode(parent)
-        if self.exists(path) is not None:
+        parent, above = self._found(parent_of(path))
+        if self._find(path) is not None:
             raise NodeExists(path)
-        if self._finds("SELECT 1 FROM node WHERE path = ? AND owner IS NOT NULL", parent):
-            raise InvalidPath(path, f"{parent} is ephemeral and can have no children")
-        self._connection.execute("UPDATE node SET made = made + 1 WHERE path = ?", (parent,))
-        node = (path, parent, name_of(path), value, 0, 0, owner)
-        self._connection.execute("INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?)", node)
-        self._note(path, parent)
+        if parent.owner is not None:
+            raise InvalidPath(path, f"{parent.path} is ephemeral and can have no children")
+        self._change(parent, above, parent._replace(made=parent.made + 1), above)
+        node = Node(path, parent.path, name_of(path), 0, 0, owner)
+        digest = node_digest(node, value)
+        query = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        self._connection.execute(query, (*node, value, digest))
+        self._add(digest)
+        self._note(path, parent.path)
+
+    def _change(self, node: Node, value: bytes, changed: Node, to_value: bytes) -> None:
+        digest = node_digest(changed, to_value)
+        query = "UPDATE node SET value = ?, version = ?, made = ?, digest = ? WHERE path = ?"
+        row = (to_value, changed.version, changed.made, digest, node.path)
+        self._connection.execute(query, row)
+        self._take(node_digest(node, value))
+        self._add(digest)
 
     def _set(self, path: str, value: bytes, version: int) -> int:
-        changed = self._check(path, version) + 1
-        query = "UPDATE node SET value = ?, version = ? WHERE path = ?"
-        self._connection.execute(query, (value, changed, path))
+        node, before = self._check(path, version)
+        changed = node._replace(version=node.version + 1)
+        self._change(node, before, changed, value)
         self._note(path)
-        return changed
+        return changed.version
 
     def _delete(self, path: str, version: int) -> None:
-        self._check(path, version)
+        node, value = self._check(path, version)
         if path == ROOT:
             raise InvalidPath(path, "the root cannot be deleted")
         if self._finds("SELECT 1 FROM node WHERE parent = ? LIMIT 1", path):
             raise NodeNotEmpty(path)
         self._connection.execute("DELETE FROM node WHERE path = ?", (path,))
+        self._take(node_digest(node, value))
         self._note(path, parent_of(path))
 
-    def _check(self, path: str, version: int) -> int:
-        found = self.exists(path)
+    def _check(self, path: str, version: int) -> tuple[Node, bytes]:
+        node, value = self._found(path)
+        if version not in (ANY_VERSION, node.version):
+            raise BadVersion(path, version)
+        return node, value
+
+    def _found(self, path: str) -> tuple[Node, bytes]:
+        found = self._find(path)
         if found is None:
             raise NoSuchNode(path)
-        if version not in (ANY_VERSION, found):
-            raise BadVersion(path, version)
         return found
+
+    def _find(self, path: str) -> tuple[Node, bytes] | None:
+        query = "SELECT * FROM node WHERE path = ?"
+        row = self._connection.execute(query, (path,)).fetchone()
+        if row is None:
+            return None
+        *fields, value, digest = row
+        node = Node(*fields)
+        if node.path != path or node_digest(node, value) != digest:
+            raise DamagedMetadata(self._where, f"node {path} does not fit its checksum; {RESTORE}")
+        return node, value
 
     def _check_session(self, owner: str | None) -> None:
         if owner is not None and not self.has_session(owner):
@@ -225,8 +298,18 @@ class SqlTree:
         for path in paths:
             cursor = self._connection.execute("INSERT INTO change (path) VALUES (?)", (path,))
             assert cursor.lastrowid is not None
+            self._add(row_digest("change", (cursor.lastrowid, path)))
             kept_from = cursor.lastrowid - CHANGES_KEPT
-            self._connection.execute("DELETE FROM change WHERE number <= ?", (kept_from,))
+            query = "SELECT number, path FROM change WHERE number <= ?"
+            for row in self._connection.execute(query, (kept_from,)).fetchall():
+                self._connection.execute("DELETE FROM change WHERE number = ?", row[:1])
+                self._take(row_digest("change", row))
+
+    def _add(self, digest: bytes) -> None:
+        self._total = added(self._total, digest)
+
+    def _take(self, digest: bytes) -> None:
+        self._total = taken(self._total, digest)
 
     def _finds(self, query: str, argument: str) -> bool:
         return self._connection.execute(query, (argument,)).fetchone() is not None
@@ -238,9 +321,64 @@ class SqlTree:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        # Takes the write lock at once: a read that turns into a write could not wait for it.
-        with self._transaction("BEGIN IMMEDIATE"):
-            yield
+        """Do the block in a transaction, alone, and let the witness follow its commit."""
+        with self._witness.locked(self._timeout_s):
+            self._keep_wal_bounded()
+            # Takes SQLite's lock at once: a read that turns into a write could not wait for it.
+            with self._transaction("BEGIN IMMEDIATE"):
+                state = self.check_witness()
+                self._total = state.total
+                yield
+                mark = self._advance(state)
+            if mark is not None:
+                self._witness.write(mark)
+
+    def check_witness(self) -> State:
+        """Return the state; let the witness follow, if whoever committed last could not.
+
+        Requires the lock. Raises `DamagedMetadata` if the database is not where it must be."""
+        state, mark = read_state(self._connection, self._where), self._witness.read()
+        if mark is None:
+            raise DamagedMetadata(str(self._witness.path), f"it holds no mark; {RESTORE}")
+        if not state.follows(mark):
+            raise older(self._where, state, mark)
+        if state.generation > mark.generation:
+            for path in (self._where, f"{self._where}-wal"):
+                _sync(path)  # whoever died may not have synced what we read
+            self._witness.write(Mark(state.generation, state.chain))
+        return state
+
+    def _advance(self, state: State) -> Mark | None:
+        if self._total == state.total:
+            return None
+        generation = state.generation + 1
+        chain = next_chain(state.chain, generation, self._total)
+        query = "UPDATE state SET generation = ?, total = ?, before = ?, chain = ?"
+        self._connection.execute(query, (generation, self._total, state.chain, chain))
+        return Mark(generation, chain)
+
+    def _keep_wal_bounded(self) -> None:
+        """Empty a write-ahead log that readers have kept from being emptied for long.
+
+        Requires the lock. Those who begin to read meanwhile do not need it any more, so only a
+        process that stands still in the midst of a read can be in the way."""
+        if self._wal_bytes() < WAL_BYTES_HIGH:
+            return
+        with contextlib.suppress(sqlite3.Error):  # the next one tries again
+            self._connection.execute(f"PRAGMA busy_timeout = {_WAIT_FOR_READERS_MS}")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout_s * 1000)}")
+        if (size_bytes := self._wal_bytes()) >= WAL_BYTES_MAX:
+            reason = (
+                f"the write-ahead log has {size_bytes} bytes: a process that stands still reads"
+            )
+            raise OSError(f"{reason} in it; continue or end that process")
+
+    def _wal_bytes(self) -> int:
+        try:
+            return Path(f"{self._where}-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
@@ -251,3 +389,12 @@ class SqlTree:
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+
+def _sync(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -53,6 +53,29 @@ def test_a_directory_that_is_not_there_is_an_error_and_stays_away(
     assert not missing.exists()
 
 
+def test_a_directory_without_a_namespace_in_it_does_not_get_one(tmp_path: Path) -> None:
+    (tmp_path / "emptied").mkdir()
+    result = dlog("log", "list", "--uri", (tmp_path / "emptied").as_uri())
+    assert result.exit_code == 1
+    assert "there is no namespace" in result.stderr
+    assert not list((tmp_path / "emptied").iterdir())
+
+
+def test_a_namespace_whose_database_is_gone_is_damaged_and_not_made_anew(tmp_path: Path) -> None:
+    here = tmp_path / "namespace"
+
+    async def make() -> None:
+        await (await open_store(here.as_uri())).close()
+
+    asyncio.run(make())
+    (here / "metadata.sqlite").unlink()
+    result = dlog("log", "list", "--uri", here.as_uri())
+    assert result.exit_code == 1
+    assert "it is gone" in result.stderr
+    assert "put back a backup" in result.stderr
+    assert not (here / "metadata.sqlite").exists()
+
+
 def test_before_the_first_cluster_its_default_place_is_not_made_either(home: Path) -> None:
     assert dlog("log", "list").exit_code == 1
     assert not (home / ".dlog").exists()

@@ -14,7 +14,7 @@ from ledger.errors import DamagedMetadata, MetadataUnavailable, NamespaceMismatc
 from ledger.metastore import open_store
 from ledger.metastore.sqlite import SqliteStore
 from ledger.metastore.sqlite_files import Database, OwnSession
-from ledger.metastore.sqlite_tree import CHANGES_KEPT, SqlTree
+from ledger.metastore.sqlite_tree import CHANGES_KEPT
 from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settled
 from tests.waiting import PATIENCE_S, eventually
 
@@ -114,11 +114,11 @@ def test_a_file_that_is_no_database_of_ours_is_refused(sqlite: Backend, tmp_path
 def test_a_database_of_a_later_format_is_refused(sqlite: Backend, tmp_path: Path) -> None:
     asyncio.run(open_and_close(sqlite))
     later = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
-    later.execute("PRAGMA user_version = 2")
+    later.execute("PRAGMA user_version = 3")
     later.close()
     with pytest.raises(NamespaceMismatch) as caught:
         asyncio.run(sqlite.open())
-    assert "format 2" in str(caught.value)
+    assert "format 3" in str(caught.value)
 
 
 def test_many_processes_may_make_the_namespace_at_once(sqlite: Backend) -> None:
@@ -139,11 +139,10 @@ def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
             database = Database(tmp_path / "namespace")
             database.create(timeout_s=PATIENCE_S)
             earlier = OwnSession(database)  # locked and beating, but of another boot
-            connection = database.connect(timeout_s=PATIENCE_S)
-            tree = SqlTree(connection)
+            tree = database.connect(timeout_s=PATIENCE_S)
             tree.add_session(earlier.session_id, "another-boot", 1000.0)
             tree.create("/e", b"", owner=earlier.session_id, sequential=False)
-            connection.close()
+            tree.close()
             await gone(store, "/e")
             earlier.close()
             half_made = tmp_path / "namespace" / "sessions" / "half-made"
@@ -163,9 +162,9 @@ def test_a_session_that_another_process_ended_is_told_and_replaced(
             await store.create("/e", ephemeral=True)
             database = Database(tmp_path / "namespace")
             database.create(timeout_s=PATIENCE_S)
-            connection = database.connect(timeout_s=PATIENCE_S)
-            SqlTree(connection).end_session(session.session_id)
-            connection.close()
+            tree = database.connect(timeout_s=PATIENCE_S)
+            tree.end_session(session.session_id)
+            tree.close()
             await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
             await renewed(store)
             assert await store.exists("/e") is None
@@ -247,16 +246,16 @@ def test_a_watcher_that_finds_a_gap_in_the_changes_takes_it_that_all_changed(
 def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:
     database = Database(tmp_path)
     database.create(timeout_s=PATIENCE_S)
-    connection = database.connect(timeout_s=PATIENCE_S)
+    tree = database.connect(timeout_s=PATIENCE_S)
+    connection = tree._connection
     connection.execute("PRAGMA synchronous = OFF")
-    tree = SqlTree(connection)
     tree.create("/a", b"", owner=None, sequential=False)
     assert [path for _, path in tree.changes_after(0)] == ["/a", "/"]
     connection.execute("INSERT INTO change VALUES (?, '/b')", (CHANGES_KEPT - 10,))
     for _ in range(30):
         tree.set("/a", b"", -1)
     changes = tree.changes_after(0)
-    connection.close()
+    tree.close()
     assert [path for _, path in changes] == ["/b", *["/a"] * 30]
     assert changes[-1][0] == CHANGES_KEPT + 20
 

@@ -1,0 +1,128 @@
+"""The witness of the embedded store: a small file that knows the newest commit.
+
+SQLite takes what it finds for whole up to the first frame of its write-ahead log that is not,
+so a log that was damaged, shortened or taken away is an older database to it. The witness tells
+the difference. It holds a mark, the generation and chain (`sqlite_checksums`) of the newest commit:
+
+    1. the lock on this file is taken; the database must be where the mark is
+    2. SQLite commits generation g + 1, and syncs its log
+    3. the mark g + 1 is written over that of g - 1, and synced
+    4. the lock is given back; only then is the commit told to anybody
+
+So after a crash the database is at the mark, or one commit further with a chain that fits;
+anything else is damage or an older copy. There are two slots: a mark that was torn by a crash, or
+damaged, leaves the one before. The file is written in place and never replaced.
+"""
+
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ledger.metastore.sqlite_checksums import DIGEST_BYTES, digest_of
+
+WITNESS: Final = "metadata.witness"
+SLOT_BYTES: Final = 4096
+"""Apart, so that no sector holds two slots."""
+WITNESS_BYTES: Final = 2 * SLOT_BYTES
+_MAGIC: Final = b"dlogwit1"
+_MARK: Final = Struct(f"<8sQ{DIGEST_BYTES}s")
+_POLL_S_MIN: Final = 0.0005
+_POLL_S_MAX: Final = 0.01
+
+
+class Mark(NamedTuple):
+    """A commit. Generation 0: none yet, and its chain is what tells this store from others."""
+
+    generation: int
+    chain: bytes
+
+
+class Witness:
+    """The file, open. Used by one thread; the lock is between all that have opened it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make an empty one. Raises `OSError`."""
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        _open_files.add(self)
+
+    def close(self) -> None:
+        """Close the file, which gives its lock back. Idempotent."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    @contextmanager
+    def locked(self, timeout_s: float) -> Iterator[None]:
+        """Keep every other writer out for the time of the block.
+
+        Raises `TimeoutError` if another one is at work for *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        pause_s = _POLL_S_MIN
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    reason = f"{self.path} is locked by another process that writes"
+                    raise TimeoutError(reason) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S_MAX)
+        try:
+            yield
+        finally:
+            if self._fd >= 0:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def begin(self, chain: bytes) -> None:
+        """Write the first mark of a store, durably."""
+        mark = _encode(Mark(0, chain)).ljust(SLOT_BYTES, b"\0")
+        os.pwrite(self._fd, 2 * mark, 0)
+        os.fsync(self._fd)
+
+    def read(self) -> Mark | None:
+        """Return the newest mark; None if no slot holds one, or the file has another size."""
+        if self.size_bytes() != WITNESS_BYTES:
+            return None
+        marks = [self._read_slot(slot) for slot in range(2)]
+        return max((mark for mark in marks if mark is not None), default=None)
+
+    def write(self, mark: Mark) -> None:
+        """Write *mark*, durably, and keep the one before. Requires the lock."""
+        os.pwrite(self._fd, _encode(mark), mark.generation % 2 * SLOT_BYTES)
+        os.fdatasync(self._fd)
+
+    def _read_slot(self, slot: int) -> Mark | None:
+        stored = os.pread(self._fd, _MARK.size + DIGEST_BYTES, slot * SLOT_BYTES)
+        body, digest = stored[: _MARK.size], stored[_MARK.size :]
+        if digest != digest_of(body):
+            return None
+        magic, generation, chain = _MARK.unpack(body)
+        return Mark(generation, chain) if magic == _MAGIC else None
+
+
+def _encode(mark: Mark) -> bytes:
+    body = _MARK.pack(_MAGIC, mark.generation, mark.chain)
+    return body + digest_of(body)
+
+
+_open_files: Final[weakref.WeakSet[Witness]] = weakref.WeakSet()
+
+
+def _close_after_fork() -> None:
+    # A child's copy of the open file would keep the parent's lock alive.
+    for witness in list(_open_files):
+        witness.close()
+
+
+os.register_at_fork(after_in_child=_close_after_fork)

@@ -1,0 +1,120 @@
+"""Embedded stores as files: taken as they lie, put down elsewhere, read without an event loop."""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from ledger.errors import DamagedMetadata, NamespaceMismatch
+from ledger.metastore.port import ANY_VERSION, Versioned
+from ledger.metastore.sqlite_files import Database
+from ledger.metastore.sqlite_tree import SqlTree
+from tests.waiting import PATIENCE_S
+
+DATABASE: Final = "metadata.sqlite"
+WAL: Final = "metadata.sqlite-wal"
+WITNESS: Final = "metadata.witness"
+LASTING: Final = (DATABASE, WAL, WITNESS)
+"""The files that hold what was committed."""
+VALUE: Final = b"a value that is somewhat long, so that it can be damaged"
+
+Files = dict[str, bytes]
+Content = dict[str, Versioned]
+
+
+def opened(directory: Path) -> SqlTree:
+    database = Database(directory)
+    database.create(timeout_s=PATIENCE_S)
+    return database.connect(timeout_s=PATIENCE_S)
+
+
+def taken(directory: Path) -> Files:
+    """Return the files as a power loss of this moment would leave them at best."""
+    return {
+        name: (directory / name).read_bytes() for name in LASTING if (directory / name).exists()
+    }
+
+
+def put(directory: Path, files: Files) -> None:
+    """Let *directory* be a store of just these files, which nobody has open."""
+    (directory / "sessions").mkdir(parents=True, exist_ok=True)
+    (directory / f"{DATABASE}-shm").unlink(missing_ok=True)
+    for name in LASTING:
+        if name in files:
+            (directory / name).write_bytes(files[name])
+        else:
+            (directory / name).unlink(missing_ok=True)
+
+
+def content_of(tree: SqlTree, above: str = "/") -> Content:
+    """Return all nodes below *above*."""
+    found: Content = {}
+    for name in tree.children(above):
+        path = f"{above.rstrip('/')}/{name}"
+        found[path] = tree.get(path)
+        found |= content_of(tree, path)
+    return found
+
+
+def found_in(directory: Path) -> Content | str:
+    """Return what an open finds, or why it is refused."""
+    try:
+        tree = opened(directory)
+    except (DamagedMetadata, NamespaceMismatch) as error:
+        return str(error)
+    try:
+        return content_of(tree)
+    finally:
+        tree.close()
+
+
+def used(tree: SqlTree) -> None:
+    """Do some commits of each kind."""
+    for n in range(3):
+        tree.create(f"/logs/l{n}", VALUE, owner=None, sequential=False)
+    tree.create("/queue/n-", VALUE, owner=None, sequential=True)
+    tree.set("/logs/l1", VALUE * 2, ANY_VERSION)
+    tree.add_session("s", "boot", 10)
+    tree.create("/held", VALUE, owner="s", sequential=False)
+    tree.delete("/logs/l2", ANY_VERSION)
+
+
+def make_version_1(directory: Path) -> None:
+    """Make a store as it was made before there were checksums."""
+    (directory / "sessions").mkdir(parents=True)
+    (directory / "prepare.lock").touch()
+    connection = sqlite3.connect(directory / DATABASE, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(_VERSION_1)
+    connection.close()
+
+
+_VERSION_1: Final = """
+BEGIN IMMEDIATE;
+CREATE TABLE node (
+    path TEXT NOT NULL PRIMARY KEY,
+    parent TEXT,
+    name TEXT NOT NULL,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    made INTEGER NOT NULL,
+    owner TEXT
+);
+CREATE UNIQUE INDEX node_by_parent ON node (parent, name);
+CREATE INDEX node_by_owner ON node (owner) WHERE owner IS NOT NULL;
+CREATE TABLE session (id TEXT NOT NULL PRIMARY KEY, boot TEXT NOT NULL, timeout_s REAL NOT NULL);
+CREATE TABLE change (number INTEGER PRIMARY KEY, path TEXT NOT NULL);
+INSERT INTO node VALUES ('/', NULL, '', x'', 0, 2, NULL);
+INSERT INTO node VALUES ('/logs', '/', 'logs', x'', 0, 1, NULL);
+INSERT INTO node VALUES ('/logs/l0', '/logs', 'l0', x'0102', 5, 0, NULL);
+INSERT INTO node VALUES ('/held', '/', 'held', x'03', 0, 0, 's');
+INSERT INTO session VALUES ('s', 'an-earlier-boot', 10);
+INSERT INTO change VALUES (41, '/held');
+PRAGMA application_id = 0x646C6F67;
+PRAGMA user_version = 1;
+COMMIT;
+"""
+VERSION_1_CONTENT: Final = {
+    "/logs": Versioned(b"", 0),
+    "/logs/l0": Versioned(b"\1\2", 5),
+    "/held": Versioned(b"\3", 0),
+}
