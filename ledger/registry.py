@@ -19,6 +19,7 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.log_events import get_logger
+from ledger.metastore.paths import name_of
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.wire import metadata_pb2 as pb
 
@@ -79,10 +80,12 @@ async def find_registration(store: MetadataStore, bookie: str) -> BookieRegistra
 
     Raises `DamagedMetadata`, and what the store raises."""
     for root, read_only in ((AVAILABLE, False), (READ_ONLY, True)):
+        path = f"{root}/{bookie}"
         try:
-            return await _read(store, f"{root}/{bookie}", bookie, read_only=read_only)
+            value = (await store.get(path)).value
         except NoSuchNode:
             continue
+        return _decode(value, path, read_only=read_only)
     return None
 
 
@@ -175,7 +178,7 @@ class BookieDirectory:
         while True:
             try:
                 await self._refresh()
-            except MetadataError:
+            except (MetadataError, DamagedMetadata):
                 await asyncio.sleep(REFRESH_RETRY_S)  # the last list stays; it is only a hint
             else:
                 return
@@ -186,15 +189,13 @@ class BookieDirectory:
         for root, read_only in ((READ_ONLY, True), (AVAILABLE, False)):
             for bookie in await _children(self._store, root):
                 try:
-                    found = await _read(
-                        self._store, f"{root}/{bookie}", bookie, read_only=read_only
-                    )
+                    value = (await self._store.get(f"{root}/{bookie}")).value
                 except NoSuchNode:
                     continue  # gone since it was listed
+                try:
+                    registered[bookie] = _decode(value, f"{root}/{bookie}", read_only=read_only)
                 except DamagedMetadata as error:
                     damaged[error.path] = error
-                    continue
-                registered[bookie] = found
         await self._remember_cookies(registered)
         for path, damage in damaged.items():
             if path not in self._damaged:
@@ -225,10 +226,7 @@ async def _children(store: MetadataStore, path: str) -> list[str]:
         return []
 
 
-async def _read(
-    store: MetadataStore, path: str, bookie: str, *, read_only: bool
-) -> BookieRegistration:
-    value = (await store.get(path)).value
+def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:
     try:
         node = pb.BookieNode.FromString(value)
     except DecodeError as error:
@@ -238,4 +236,4 @@ async def _read(
     host, _, port = node.address.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
         raise DamagedMetadata(path, f"{node.address[:100]!r} is no address of the form host:port")
-    return BookieRegistration(bookie, node.address, node.incarnation, node.rack, read_only)
+    return BookieRegistration(name_of(path), node.address, node.incarnation, node.rack, read_only)

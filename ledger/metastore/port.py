@@ -68,7 +68,8 @@ class Watch(Protocol):
 
 
 class MetadataStore(Protocol):
-    """See the module's docstring. All methods may raise `MetadataUnavailable`."""
+    """See the module's docstring. All methods may raise `MetadataUnavailable`, and
+    `DamagedMetadata` if the store found itself damaged."""
 
     @property
     def uri(self) -> str:
