@@ -7,6 +7,9 @@ that wait in its queue) can be taken for part of the new one.
 Watches on the server fire once and are lost with the connection. So a path is armed when
 first watched, after each firing and after each connecting, and its watchers are woken once
 that is done: they read what is new, and the next change will fire again.
+
+Nothing here waits for an answer for longer than a share of the session timeout: then the
+connection is dropped, and the next one begins where this one ended.
 """
 
 import asyncio
@@ -15,18 +18,24 @@ from collections.abc import Coroutine, Iterable
 from typing import Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoAuthError
+from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError
 
+from ledger.log_events import get_logger
 from ledger.metastore.lease import Lease
 from ledger.metastore.paths import ROOT
 from ledger.metastore.port import Session
 from ledger.metastore.uri import ZooKeeperUri
 from ledger.metastore.watches import PathWatch, WatchTable
-from ledger.metastore.zookeeper_link import CONNECTED, LOST, AsyncResult, Link
+from ledger.metastore.zookeeper_link import CONNECTED, LOST, AsyncCall, AsyncResult, Link
 
 _HEARTBEATS_PER_TIMEOUT: Final = 6
+_ANSWER_SHARE: Final = 1 / 4
+"""Of the session timeout. With a sixth before the last proof, there is a quarter left to connect
+anew and prove the session before it is not believed in any more."""
 _BEGIN_AGAIN_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 10.0
+
+_log: Final = get_logger(__name__)
 
 
 class ZooKeeperKeeper:
@@ -105,8 +114,8 @@ class ZooKeeperKeeper:
         sent_at = self._loop.time()
         try:
             if link is not self._leased:
-                await link.call(self._make_root)
-            await link.call(self._heartbeat)
+                await self._ask(link, self._make_root, urgent=True)
+            await self._ask(link, self._heartbeat, urgent=True)
         except NoAuthError:
             self.denied = f"no right to use {self.on_server(ROOT)}"
             self.ready.set()
@@ -120,7 +129,7 @@ class ZooKeeperKeeper:
             self._lease = Lease(
                 link.session_id,
                 proven_at=sent_at,
-                timeout_s=min(self._session_timeout_s, link.granted_timeout_s),
+                timeout_s=self._granted_s(link),
                 on_lost=lambda: self._begin_again(link),
             )
         elif self._lease is not None:
@@ -134,11 +143,23 @@ class ZooKeeperKeeper:
             await self.ready.wait()
             link, sent_at = self.link, self._loop.time()
             with contextlib.suppress(KazooException):
-                await link.call(self._heartbeat)
+                await self._ask(link, self._heartbeat, urgent=True)
                 if link is self._leased and self._lease is not None:
                     self._lease.prove(sent_at)
-            granted_s = min(self._session_timeout_s, link.granted_timeout_s)
-            await asyncio.sleep(granted_s / _HEARTBEATS_PER_TIMEOUT)
+            await asyncio.sleep(self._granted_s(link) / _HEARTBEATS_PER_TIMEOUT)
+
+    async def _ask(self, link: Link, start: AsyncCall, *, urgent: bool = False) -> None:
+        """Do one of our own calls. Raises what kazoo gives; drops a connection that is silent."""
+        try:
+            within_s = self._granted_s(link) * _ANSWER_SHARE
+            await link.call(start, urgent=urgent, within_s=within_s)
+        except TimeoutError as error:
+            _log.warning("zookeeper_is_silent", session=link.session_id)
+            link.drop()
+            raise ConnectionLoss from error
+
+    def _granted_s(self, link: Link) -> float:
+        return min(self._session_timeout_s, link.granted_timeout_s)
 
     def _begin_again(self, link: Link) -> None:
         """Give *link* up, whose session has ended, and begin another."""
@@ -172,7 +193,7 @@ class ZooKeeperKeeper:
     async def _disarm_unless_wanted(self, link: Link, path: str) -> None:
         if path not in self._watches:  # still so
             with contextlib.suppress(KazooException):
-                await link.call(link.unwatch(self.on_server(path)))
+                await self._ask(link, link.unwatch(self.on_server(path)))
 
     async def _arm(self, link: Link, paths: Iterable[str]) -> None:
         for path in paths:
@@ -180,7 +201,7 @@ class ZooKeeperKeeper:
             for start in (link.watch_node(on_server), link.watch_children(on_server)):
                 # No node has no children to watch; a lost connection arms all again.
                 with contextlib.suppress(KazooException):
-                    await link.call(start)
+                    await self._ask(link, start)
             self._watches.wake([path])
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:

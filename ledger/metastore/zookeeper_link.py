@@ -2,10 +2,14 @@
 
 kazoo calls back on threads of its own; all that happens there is a `call_soon_threadsafe`.
 What it does not do, and is done here (found with kazoo 2.11):
-    - a call may never be answered: callers put a timeout around `call`;
+    - a call may never be answered, and kazoo takes long to doubt a connection, or never as long
+      as new calls are sent: callers put a timeout around `call`, the keeper drops connections;
+    - a Connect that meets a server which is just starting may never be answered, and kazoo waits
+      for the whole session timeout: each step of connecting has a share of that here;
     - a call wakes kazoo's thread by a byte in a blocking socket pair, which is full after some
       270 bytes: an event loop that calls on while kazoo is disconnected would stop there. So
-      calls are made only while connected, and at most `CALLS_MAX` are under way;
+      calls are made only while connected, and at most `CALLS_MAX` are under way, beside a few
+      of the keeper's, which must not wait behind them;
     - the session timeout that the server granted is not told: it is read from the reply;
     - `stop` can hang: it runs on a thread that nobody has to wait for.
 """
@@ -13,6 +17,7 @@ What it does not do, and is done here (found with kazoo 2.11):
 import asyncio
 import contextlib
 import logging
+import socket
 import struct
 import threading
 from collections.abc import Callable
@@ -30,9 +35,14 @@ _Ts = TypeVarTuple("_Ts")
 _R = TypeVar("_R")
 
 CALLS_MAX: Final = 100
+URGENT_CALLS_MAX: Final = 20
 CONNECTED: Final[str] = KazooState.CONNECTED
 LOST: Final[str] = KazooState.LOST
 _WATCHES_OF_ANY_KIND: Final = 3
+_CONNECTING_SHARE_MIN: Final = 1 / 12
+_CONNECTING_SHARE_MAX: Final = 1 / 3
+"""Of the session timeout, for an answer while connecting: doubled with each silence, for servers
+that are slow, and small at first, so that a session outlives several silent ones."""
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 _log: Final = logging.getLogger(__name__)
@@ -85,6 +95,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._events = events
         self._slots = asyncio.Semaphore(CALLS_MAX)
+        self._urgent_slots = asyncio.Semaphore(URGENT_CALLS_MAX)
         self.connected = False
         self.granted_timeout_s = session_timeout_s
         with_user = bool(parsed.user)
@@ -101,7 +112,7 @@ class Link:
             check_hostname=bool(parsed.ca_file),
         )
         self._client.add_listener(self._listen)
-        self._learn_granted_timeout()
+        self._watch_over_connecting(session_timeout_s)
 
     @property
     def session_id(self) -> str:
@@ -112,15 +123,33 @@ class Link:
         """Connect in the background, and again after each loss of the connection."""
         self._client.start_async()
 
-    async def call(self, start: AsyncCall) -> object:
-        """Return the result of a call. Raises what kazoo gives; may wait for ever."""
-        await self._slots.acquire()
+    async def call(
+        self, start: AsyncCall, *, urgent: bool = False, within_s: float | None = None
+    ) -> object:
+        """Return the result of a call. Raises what kazoo gives; may wait for ever.
+
+        *urgent*: do not wait behind calls that are not. *within_s*: from when it has a slot;
+        raises `TimeoutError`. A call that is given up keeps its slot until it is answered, or
+        the connection is lost."""
+        slots = self._urgent_slots if urgent else self._slots
+        await slots.acquire()
         try:
-            future = self._begin(start)
+            future = self._begin(start, slots)
         except BaseException:
-            self._slots.release()
+            slots.release()
             raise
-        return await future
+        async with asyncio.timeout(within_s):
+            return await future
+
+    def drop(self) -> None:
+        """Give the connection up, which has been silent for too long, and make another one.
+
+        The session goes on if that succeeds in time; calls that wait fail as disconnected."""
+        connected = self._client._connection._socket  # noqa: SLF001
+        if connected is not None:
+            # The plain socket's method: that of TLS changes what kazoo's thread works with.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def watch_node(self, path: str) -> AsyncCall:
         """Return the call that arms a watch of value and existence."""
@@ -159,20 +188,24 @@ class Link:
         threading.Thread(target=on_thread, name="zookeeper-stop", daemon=True).start()
         await asyncio.wait([done], timeout=timeout_s)
 
-    def _begin(self, start: AsyncCall) -> asyncio.Future[object]:
+    def _begin(self, start: AsyncCall, slots: asyncio.Semaphore) -> asyncio.Future[object]:
         future: asyncio.Future[object] = self._loop.create_future()
 
         def on_thread(result: AsyncResult) -> None:
-            self._post(self._finish, future, result.value, result.exception)
+            self._post(self._finish, future, slots, result.value, result.exception)
 
         start(self._client).rawlink(on_thread)
         return future
 
     def _finish(
-        self, future: asyncio.Future[object], value: object, exception: Exception | None
+        self,
+        future: asyncio.Future[object],
+        slots: asyncio.Semaphore,
+        value: object,
+        exception: Exception | None,
     ) -> None:
         # Here, when kazoo is done with it, and not when the caller's patience ended.
-        self._slots.release()
+        slots.release()
         if exception is None:
             _set_result(future, value)
         elif not future.done():
@@ -195,18 +228,31 @@ class Link:
         self.connected = state == CONNECTED
         self._events.state_changed(self, state)
 
-    def _learn_granted_timeout(self) -> None:
-        # No public way: the reply to Connect is seen by this private method alone.
-        connection = self._client._connection  # noqa: SLF001
-        invoke = connection._invoke  # noqa: SLF001
+    def _watch_over_connecting(self, session_timeout_s: float) -> None:
+        """Bound each step of connecting; learn the session timeout that the server granted."""
+        # No public way: these private methods are all that kazoo connects by.
+        connection, handler = self._client._connection, self._client.handler  # noqa: SLF001
+        invoke, connect = connection._invoke, handler.create_connection  # noqa: SLF001
+        longest_s = session_timeout_s * _CONNECTING_SHARE_MAX
+        patience_s = shortest_s = session_timeout_s * _CONNECTING_SHARE_MIN
 
-        def invoke_and_look(timeout: float, request: object, xid: int | None = None) -> object:
-            reply = invoke(timeout, request, xid)
+        def connect_in_time(*arguments: object, timeout: float, **options: object) -> object:
+            return connect(*arguments, timeout=min(timeout, patience_s), **options)
+
+        def invoke_in_time(timeout: float, request: object, xid: int | None = None) -> object:
+            nonlocal patience_s
+            try:
+                reply = invoke(min(timeout, patience_s), request, xid)
+            except handler.timeout_exception:
+                patience_s = min(2 * patience_s, longest_s)
+                raise
+            patience_s = shortest_s
             if isinstance(request, Connect) and reply[0].time_out > 0:
                 self.granted_timeout_s = reply[0].time_out / 1000
             return reply
 
-        connection._invoke = invoke_and_look  # noqa: SLF001
+        connection._invoke = invoke_in_time  # noqa: SLF001
+        handler.create_connection = connect_in_time
 
 
 def _set_result(future: asyncio.Future[_R], value: _R) -> None:

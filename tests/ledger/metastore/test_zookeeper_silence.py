@@ -1,0 +1,97 @@
+"""Connections on which ZooKeeper falls silent: given up in good time, and the session lives on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from dlog.local.zookeeper import ManagedZooKeeper
+from ledger.metastore import MetadataStore, Versioned
+from ledger.metastore.zookeeper_link import CALLS_MAX
+from tests.ledger.metastore.backends import Backend, settled
+from tests.ledger.metastore.zookeeper_proxy import Answers, Proxy, proxy
+from tests.waiting import PATIENCE_S, until
+from tests.zookeeper import fresh_uri
+
+pytestmark = pytest.mark.zookeeper
+
+SESSION_TIMEOUT_S: Final = 24.0
+"""Believed in for 16 s after a proof; silence is borne for 2 s while connecting, then for 6 s."""
+
+
+@asynccontextmanager
+async def behind_a_proxy(server: ManagedZooKeeper) -> AsyncIterator[tuple[MetadataStore, Proxy]]:
+    uri = fresh_uri(server)
+    async with proxy(server.port) as way:
+        through = uri.replace(f":{server.port}", f":{way.port}")
+        backend = Backend("zookeeper", through)
+        async with backend.one(session_timeout_s=SESSION_TIMEOUT_S) as store:
+            await store.create("/a", b"v")
+            yield store, way
+
+
+@pytest.mark.parametrize("answers", [Answers.NONE, Answers.GREETING])
+def test_a_connection_that_is_taken_and_not_served_costs_no_session(
+    answers: Answers, zookeeper: ManagedZooKeeper
+) -> None:
+    async def scenario() -> None:
+        async with behind_a_proxy(zookeeper) as (store, way):
+            watch, session = store.watch("/a"), store.session
+            await settled(watch)
+            way.next = [answers]
+            way.cut()
+            await until(lambda: way.connections == 2)
+            assert (await store.get("/a")).value == b"v"
+            assert way.connections > 2
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)  # it is armed again
+            await settled(watch)
+            await store.set("/a", b"w")
+            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            assert store.session is session
+            assert not session.lost.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_first_connection_that_is_not_served_does_not_keep_a_store_from_opening(
+    zookeeper: ManagedZooKeeper,
+) -> None:
+    async def scenario() -> None:
+        async with proxy(zookeeper.port) as way:
+            way.next = [Answers.NONE, Answers.GREETING]
+            uri = fresh_uri(zookeeper).replace(f":{zookeeper.port}", f":{way.port}")
+            async with Backend("zookeeper", uri).one(session_timeout_s=SESSION_TIMEOUT_S) as store:
+                await store.create("/a")
+            assert way.connections > 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("at_once", "pause_s"), [(2 * CALLS_MAX, 10.0), (1, 0.25)])
+def test_a_connection_that_falls_silent_is_given_up_whatever_waits_on_it(
+    at_once: int, pause_s: float, zookeeper: ManagedZooKeeper
+) -> None:
+    """With all slots taken, or with new calls now and then, which keep kazoo from pinging."""
+
+    async def scenario() -> None:
+        async with behind_a_proxy(zookeeper) as (store, way):
+            session = store.session
+            calls: list[asyncio.Task[Versioned]] = []
+
+            async def call_often() -> None:
+                while True:
+                    calls.extend(asyncio.create_task(store.get("/a")) for _ in range(at_once))
+                    await asyncio.sleep(pause_s)
+
+            way.silence()
+            busy = asyncio.create_task(call_often())
+            await until(lambda: way.connections == 2)
+            busy.cancel()
+            answers = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
+            assert {answer.value for answer in answers} == {b"v"}
+            assert store.session is session
+            assert not session.lost.is_set()
+
+    asyncio.run(scenario())
