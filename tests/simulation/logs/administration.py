@@ -49,9 +49,13 @@ async def delete(process: Process, name: str) -> bool:
     """Delete the log; return whether nobody needs to try again."""
     history = process.world.logs.current.get(name)
     process.note(f"deletes {name}")
+    process.world.logs.deletes(process.name)
+    unanswered = process.store.unanswered
     try:
         await delete_log(name, client=process.ledgers)
     except NoSuchLog:
+        if process.store.unanswered == unanswered:
+            process.world.logs.deleted_none(process.name)
         return True
     except LogError as error:
         _passing(process, error)

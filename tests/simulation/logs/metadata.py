@@ -225,4 +225,5 @@ class LogMetadata(SimMetadata):
         value = self.tree.get(path).value
         if value:
             manifest = Manifest.decode(value, path=path)
-            self.logs.manifest_written(name_of(node), version, manifest)
+            by = "" if self._caller is None else self._caller.name
+            self.logs.manifest_written(name_of(node), version, manifest, by)

@@ -6,6 +6,7 @@ so a record is named by its bytes. A history is that of one *incarnation*: a log
 deleted and made again is another log with the same name.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -166,6 +167,8 @@ class LogHistory:
     """What others asked to keep, and to truncate the rest."""
     sealed: int | None = None
     """Step at which it was confirmed that the log is sealed for good."""
+    not_asked_for: str | None = None
+    """Why it was nobody's wish that it was dropped, if it was not."""
     dropped: int | None = None
     """Step at which a deletion of the log was confirmed to its caller."""
     gone: bool = False
@@ -244,13 +247,18 @@ class LogOracle:
         self._consumers: dict[str, str] = {}
         """Incarnation of the log, by that of the consumer."""
         self._truncating: list[tuple[str, Keep]] = []
+        self._deletions: Counter[str] = Counter()
+        """How many times each process was asked to delete a log."""
+        self._drops: dict[str, list[str]] = {}
+        """Incarnations that each process has marked as dropped."""
 
     def history(self, incarnation: str) -> LogHistory:
         """Return a history, to add a report to it."""
         self.changed[incarnation] = None
         return self.histories[incarnation]
 
-    def manifest_written(self, name: str, version: int, manifest: Manifest) -> None:
+    def manifest_written(self, name: str, version: int, manifest: Manifest, by: str) -> None:
+        """Called at the store, *by* whom it was written."""
         before = self.current.get(name)
         history = self.histories.get(manifest.incarnation)
         if history is None:
@@ -263,6 +271,8 @@ class LogOracle:
             history.strangers.append(f"version {version} brings back what was deleted")
         if before is not None and before is not history:
             history.strangers.append(f"version {version} replaces incarnation {before.incarnation}")
+        if manifest.dropped and not (history.manifests and history.manifest.dropped):
+            self._dropped_by(history, by)
         if history.manifests and _heals(history.manifest, manifest):
             history.healed[manifest.segments[-1].number] = self._steps()
         history.manifests.append((version, manifest))
@@ -271,6 +281,15 @@ class LogOracle:
         history.written_ms.append(self._now_ms())
         self.current[name] = history
         self.changed[history.incarnation] = None
+
+    def _dropped_by(self, history: LogHistory, who: str) -> None:
+        drops = self._drops.setdefault(who, [])
+        drops.append(history.incarnation)
+        if len(drops) > self._deletions[who]:
+            history.not_asked_for = (
+                f"{who} was asked {self._deletions[who]} times to delete a log, and has dropped "
+                + " and ".join(drops)
+            )
 
     def _moved(self, history: LogHistory, name: str) -> None:
         """The log was renamed to *name*; what others do to that name they do to it."""
@@ -410,6 +429,18 @@ class LogOracle:
             yield
         finally:
             self._truncating.remove((name, keep))
+
+    def deletes(self, who: str) -> None:
+        """A process is asked to delete a log: one, whatever comes between."""
+        self._deletions[who] += 1
+
+    def deleted_none(self, who: str) -> None:
+        """It was told that there is none, and every call it made was answered."""
+        self._deletions[who] -= 1
+        drops = self._drops.get(who, [])
+        if len(drops) > self._deletions[who]:
+            history = self.history(drops[-1])
+            history.not_asked_for = f"{who} said that there is none, and dropped {drops[-1]}"
 
     def dropped(self, incarnation: str) -> None:
         history = self.history(incarnation)

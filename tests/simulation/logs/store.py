@@ -30,6 +30,8 @@ class LoopStore:
         self._sessions = 0
         self._beating = False
         self._heard_at = 0.0
+        self.unanswered = 0
+        """Calls whose outcome is unknown to the process."""
         self.session = self._new_session()
 
     async def get(self, path: str) -> Versioned:
@@ -95,6 +97,7 @@ class LoopStore:
             if answer.done():
                 return
             if isinstance(outcome, MetadataError):
+                self.unanswered += isinstance(outcome, MetadataUnavailable)
                 answer.set_exception(outcome)
             else:
                 answer.set_result(outcome)

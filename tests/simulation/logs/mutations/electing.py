@@ -3,8 +3,9 @@
 import asyncio
 
 from leader import lifeline, term, withdrawal
+from leader.campaign import _Campaign
 from leader.refusals import LifelineAddress, Refusals
-from ledger.metastore.port import MetadataStore
+from ledger.metastore.port import MetadataStore, Session
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -24,6 +25,29 @@ def withdraws_without_a_barrier(patch: Patch) -> None:
             await honest(store, path)
 
     patch.set(withdrawal, "delete_node", delete_node)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/leader/test_campaign.py"
+    "::test_a_session_lost_between_look_and_create_leaves_no_node_behind",
+)
+def withdraws_until_the_session_of_its_beginning_is_lost(patch: Patch) -> None:
+    """The node may be in the one that came after it."""
+    began: dict[str, Session] = {}
+    honest, candidacy = withdrawal._withdraw, _Campaign._candidacy
+
+    async def noted(self: _Campaign, session: Session, token: str) -> term.Term | None:
+        began[token] = session
+        return await candidacy(self, session, token)
+
+    async def withdraw(store: MetadataStore, session: Session, log: str, token: str) -> None:
+        await honest(store, began.get(token, session), log, token)
+
+    patch.set(_Campaign, "_candidacy", noted)
+    patch.set(withdrawal, "_withdraw", withdraw)
 
 
 @mutation("", logs=True)

@@ -12,7 +12,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.survey import Survey, Unlisted
 from dlog.aio.trimming import Before
 from dlog.aio.writer import LogWriter
-from dlog.errors import InvalidPosition
+from dlog.errors import InvalidPosition, ManifestTooLarge
 from dlog.manifest import Manifest
 from dlog.position import Timestamp
 from dlog.protocol import orphans, retention
@@ -275,3 +275,30 @@ class _FencesOne:
         if ledger_id in self._fenced:
             return await self._ledgers.recover(ledger_id)
         return await self._ledgers.describe(ledger_id)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_full_manifest.py"
+    "::test_a_takeover_of_a_full_log_ends_before_anybody_is_fenced",
+)
+def adds_segments_until_nothing_fits(patch: Patch) -> None:
+    """Then there is no room for their seals either."""
+
+    def check_room(_: Manifest, __: str) -> None:
+        return
+
+    patch.set(Manifest, "check_room", check_room)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_full_manifest.py"
+    "::test_a_full_log_is_appended_to_and_read_and_rolls_once_it_is_truncated",
+)
+def a_full_manifest_ends_the_writer(patch: Patch) -> None:
+    patch.set(ManifestTooLarge, "retryable", False)

@@ -2,7 +2,7 @@
 
 The scenario of ledgers has drivers of its own, so these are for the logs."""
 
-from ledger import recovering, writer
+from ledger import client, recovering, writer
 from ledger.entry import encode_frame, parse_header
 from ledger.errors import DamagedEntry
 from ledger.ids import NO_ENTRY, EntryId
@@ -66,3 +66,13 @@ def tells_no_lac_with_its_entries(patch: Patch) -> None:
 
 def _without_lac(**frame: object) -> bytes:
     return encode_frame(**{**frame, "last_add_confirmed": NO_ENTRY})  # type: ignore[arg-type]
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_strangers.py::test_a_stranger_reads_forges_and_stops_nothing",
+)
+def gives_all_ledgers_the_key_of_the_empty_password(patch: Patch) -> None:
+    patch.set(client, "SECRET_BYTES", 0)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dlog.aio import manifests, rolling, trimming, writer
+from dlog.aio import dropping, manifests, rolling, trimming, writer
 from dlog.aio.consumer_nodes import ConsumerNode
 from dlog.aio.manifests import ManifestNode
 from dlog.errors import LogExists, LostOwnership, NoSuchLog
@@ -132,3 +132,52 @@ def looks_for_consumers_under_an_old_name(patch: Patch) -> None:
         return edit
 
     patch.set(trimming, "retain", retain)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/test_namespace.py::test_a_deletion_that_slept_leaves_the_log_made_anew_alone",
+)
+def deletes_whatever_has_the_name_by_then(patch: Patch) -> None:
+    def drop_by_name(_log: str, *, incarnation: str) -> Edit:
+        assert incarnation
+        return lambda manifest: manifest if manifest.dropped else manifest.dropping()
+
+    patch.set(dropping, "drop_log", drop_by_name)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_aio_consumer.py"
+    "::test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew",
+)
+def commits_to_a_consumer_that_was_made_anew(patch: Patch) -> None:
+    honest = ConsumerNode._guard
+
+    def guard(self: ConsumerNode, wanted: ConsumerState) -> tuple[Op, ...]:
+        return honest(self, wanted)[:1]
+
+    patch.set(ConsumerNode, "_guard", guard)
+
+
+@mutation(
+    "own bug",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_aio_consumer.py"
+    "::test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind",
+)
+def forgets_a_lock_that_got_no_answer(patch: Patch) -> None:
+    honest = ConsumerNode.lock
+
+    async def lock(self: ConsumerNode, owner: str, *, wait_s: float) -> None:
+        try:
+            await honest(self, owner, wait_s=wait_s)
+        except MetadataUnavailable:
+            self._token = "of another one"
+            raise
+
+    patch.set(ConsumerNode, "lock", lock)
