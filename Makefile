@@ -119,7 +119,8 @@ chaos-bookie: $(STAMP)
 	DLOG_TEST_MODEL_S=$(or $(MODEL_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
 	    DLOG_TEST_CRASH_EVERY=1 DLOG_TEST_DAMAGE_EVERY=1 \
 	    $(PY) -m pytest tests/bookie/test_storage_model.py tests/bookie/test_storage_damage.py \
-	    tests/bookie/test_storage_crash.py tests/ledger/metastore/test_sqlite_damage.py
+	    tests/bookie/test_storage_crash.py tests/bookie/test_storage_crash_twice.py \
+	    tests/ledger/metastore/test_sqlite_damage.py
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -3,7 +3,7 @@
 Invariants:
     `lock` is held by whoever writes entry logs' places into the index: a flush, a deletion or
         a compaction, one at a time
-    an index never points to bytes that are not synced (67)
+    an index never points to bytes that are not synced (67), nor into a file whose name is not
     after a write or a sync failed, the directory is never written again, only read (60)
 """
 
@@ -50,6 +50,8 @@ class LedgerDirectory:
         for directory in DIRECTORIES:
             disk.make_directory(directory)
         disk.sync_directory("")
+        for directory in DIRECTORIES:  # a killed process may have renamed without syncing
+            disk.sync_directory(directory)
         self.disk = disk
         self.owns = owns
         self.lock = threading.Lock()

@@ -83,6 +83,7 @@ class ReadOnlyKeeper:
         """Read the order, if there is one, and ask the disks; return whether the bookie is
         read-only. Blocks. Raises `StorageFailed`."""
         try:
+            self._main.sync_directory("")  # what is believed here stays so
             self._by_operator = PATH in self._main.list("")
         except OSError as error:
             raise StorageFailed(f"reading {self._main.describe('')}", str(error)) from error

@@ -35,7 +35,7 @@ def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
     last = min(query.last, view.recent.floor)
     if last < query.first:
         return _answer(query, view, Stored(Found((), query.last)))
-    stored = _find(holdings, view.stored, query, last)
+    stored = _find_around(holdings, view, query, last)
     if stored.damage is not None and holdings.is_deleted(query.ledger_id):
         return ReadAnswer(Status.NO_SUCH_LEDGER)
     return _answer(query, view, _all(stored, last, query))
@@ -63,6 +63,27 @@ def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
 def lac(holdings: Holdings, ledger_id: int, key: bytes) -> LacAnswer:
     """Say what is known of the ledger's LAC, its fence and its last entry."""
     return holdings.with_record(ledger_id, partial(_lac, key), LacAnswer(Status.IO_ERROR))
+
+
+def _find_around(holdings: Holdings, view: _View, query: ReadQuery, last: int) -> Stored:
+    """Return what the disk has of the query, up to *last*; a damaged entry does not end it if
+    memory has it, because it was just repaired."""
+    stored = _find(holdings, view.stored, query, last)
+    if stored.damage is None:
+        return stored
+    in_memory = dict.fromkeys(one for piece in view.recent.found.pieces for one in piece.entries)
+    pieces = list(stored.found.pieces)
+    while (damaged := stored.found.considered + 1) in in_memory and damaged < last:
+        left_bytes = query.bytes_max - sum(piece.size_bytes for piece in pieces)
+        if left_bytes <= 0:
+            return Stored(Found(pieces, damaged))
+        stored = holdings.find(view.stored, damaged + 1, last, left_bytes)
+        pieces += stored.found.pieces
+        if stored.damage is None:
+            return Stored(Found(pieces, stored.found.considered))
+    if damaged in in_memory:
+        return Stored(Found(pieces, damaged))
+    return Stored(Found(pieces, stored.found.considered), stored.damage)
 
 
 def _find(holdings: Holdings, stored: LedgerHeader, query: ReadQuery, last: int) -> Stored:

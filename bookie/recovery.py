@@ -2,7 +2,13 @@
 
 Order: finish interrupted index flushes; read each journal from its mark on into a memtable,
 flushing whenever it is full; begin a new file in each journal; move the marks there; remove the
-old files. A crash anywhere in it leaves a state from which the same works again (rule 64).
+old files; take space for the new ones, which may be that of the old ones. A crash anywhere in it
+leaves a state from which the same works again (rule 64).
+
+Nothing that is read here is durable because it can be read: a killed process leaves behind what
+it wrote and did not sync, a failed sync what the system takes for written. What is acted upon is
+written again and synced first: the redo file, the end of the journal; and the directories are
+synced whose names are believed.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +42,6 @@ class Recovery:
     ledger_directories: Sequence[LedgerDirectory]
     memtable_bytes_max: int
     ledgers_in_memory_max: int
-    preallocate_bytes: int
     entropy: Callable[[int], bytes]
 
     def run(self) -> tuple[LedgerTable, list[FileHeader]]:
@@ -56,7 +61,7 @@ class Recovery:
                 disk,
                 end.journal_id + 1,
                 previous=end,
-                preallocate_bytes=self.preallocate_bytes,
+                preallocate_bytes=0,
                 entropy=self.entropy,
             )
             for disk, end in zip(self.directories.journals, ends, strict=True)
@@ -134,9 +139,11 @@ class Recovery:
 
 
 def make_journal_directory(disk: Disk) -> None:
-    """Make it and clear what an interrupted start left in it."""
+    """Make it, clear what an interrupted start left in it, and see that the other names that are
+    seen in it are durable."""
     disk.make_directory(journal_format.DIRECTORY)
     disk.sync_directory("")
+    disk.sync_directory(journal_format.DIRECTORY)
     for name in disk.list(journal_format.DIRECTORY):
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(f"{journal_format.DIRECTORY}/{name}")
@@ -161,5 +168,5 @@ def is_blank(directories: Directories) -> bool:
         for disk in directories.journals
         if not is_new(disk)
         for segment in plan(disk)
-        for _ in replay(disk, segment)
+        for _ in replay(disk, segment, looks_only=True)
     )

@@ -34,7 +34,7 @@ from bookie import reads
 from bookie.census import Census, read_census, write_census
 from bookie.directories import Directories
 from bookie.disk import Disk
-from bookie.errors import FileDamaged, StorageFailed
+from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
 from bookie.frames import Bad, Checked, check_frames
 from bookie.holdings import Holdings
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
@@ -107,7 +107,6 @@ class BookieStorage:
                 ledger_directories=ledger_directories,
                 memtable_bytes_max=config.memtable_bytes_max,
                 ledgers_in_memory_max=config.ledgers_in_memory_max,
-                preallocate_bytes=config.journal_preallocate_bytes,
                 entropy=entropy,
             )
             before = read_census(directories.main)
@@ -122,6 +121,7 @@ class BookieStorage:
             census = Census(0 if before is None else before.number).next()
             write_census(directories.main, census)
             journals.advance(journals.positions())
+            journals.take_space()
         except OSError as error:
             directories.unlock()
             raise StorageFailed("the start of the storage", str(error)) from error
@@ -173,7 +173,7 @@ class BookieStorage:
             return None if record is None else _Unvetted(record.stored, self._holdings.generation)
 
         outcome = self._holdings.with_record(run.ledger_id, unvetted, None)
-        return None if outcome is None else self._vet(outcome, checked)
+        return None if outcome is None else self._vet(outcome, checked, repairs=run.recovery)
 
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Take *run*; it may be acknowledged once the ticket returned is durable."""
@@ -190,7 +190,7 @@ class BookieStorage:
             outcome = self._holdings.with_record(run.ledger_id, action, (Status.IO_ERROR, 0))
             if not isinstance(outcome, _Unvetted):
                 return outcome
-            result = self._vet(outcome, checked)
+            result = self._vet(outcome, checked, repairs=run.recovery)
             if isinstance(result, Status):
                 return result, 0
             vetted = result
@@ -383,11 +383,16 @@ class BookieStorage:
                 new.append(index)
         return new
 
-    def _vet(self, unvetted: _Unvetted, checked: Checked) -> Vetted | Status:
-        """Compare an add with what is on disk; takes no lock."""
+    def _vet(self, unvetted: _Unvetted, checked: Checked, *, repairs: bool) -> Vetted | Status:
+        """Compare an add with what is on disk; takes no lock.
+
+        What is damaged there counts as absent if the add *repairs*: recovery read these bytes
+        from another replica. A writer's are refused, as nobody can say that they are the same."""
         present: dict[int, None] = {}
         for index, entry_id in enumerate(checked.entries):
             stored = self._holdings.find(unvetted.stored, entry_id, entry_id, 1)
+            if isinstance(stored.damage, EntryLogDamaged) and repairs:
+                continue
             if stored.damage is not None:
                 return Status.IO_ERROR
             for piece in stored.found.pieces:

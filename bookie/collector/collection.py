@@ -7,9 +7,10 @@ is under way: what they hold is in the index. The newest log is never touched, s
 never given out again.
 """
 
+from array import array
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bookie.collector.compaction import Compactor, Settled, failing
 from bookie.collector.plan import CollectorConfig, LogFacts, plan
@@ -40,7 +41,8 @@ class Report:
     moved_bytes: int = 0
     suspended: str = ""
     damages: tuple[FileDamaged, ...] = ()
-    """Logs that were left alone, or not wholly emptied, and why. Each is worth an alarm."""
+    """Logs that were left alone, or not wholly emptied, and what of others was damaged. Each is
+    worth an alarm."""
 
 
 class DirectoryCollection:
@@ -91,7 +93,7 @@ class DirectoryCollection:
             group = chosen.groups[0]
             left = [log for log in left if log not in group]
             budget_bytes -= sum(log.live_bytes for log in group)
-            infos = [self._catalog.info(log.log_id) for log in group]
+            infos = [self._to_compact(log.log_id) for log in group]
             self._add((yield from self._compactor.compact(infos)), logs)
 
     def _look(self) -> Generator[int, None, tuple[dict[int, LogState], list[LogFacts]]]:
@@ -107,13 +109,13 @@ class DirectoryCollection:
         for log_id in reversed(finished):  # a log is newer than its sources
             if log_id not in left:
                 continue
-            info = yield from self._prove(self._catalog.info(log_id))
+            info, named_bytes = yield from self._prove(self._catalog.info(log_id))
             live_bytes = info.ledger_map.live_bytes(self._known.__contains__)
             if info.damage is not None:
                 self._alarm(info.damage)
-                live_bytes = info.size_bytes
-            elif log_id != ids[-1]:
-                facts.append(LogFacts(log_id, _frames_bytes(info.ledger_map), live_bytes))
+                live_bytes += info.size_bytes if named_bytes is None else named_bytes
+            if named_bytes is not None and log_id != ids[-1]:
+                facts.append(LogFacts(log_id, _frames_bytes(info), live_bytes))
             states[log_id] = LogState(log_id, info.size_bytes, live_bytes, str(info.damage or ""))
             sources = [one for one in info.ledger_map.sources if one in left]
             if sources:
@@ -128,18 +130,32 @@ class DirectoryCollection:
         self.logs = tuple(states[log_id] for log_id in sorted(states))
         return states, facts
 
-    def _prove(self, info: LogInfo) -> Generator[int, None, LogInfo]:
-        """Return *info* without its damage if the index names nothing in what is damaged."""
-        if info.is_foreign or info.is_sealed:
-            return info
+    def _prove(self, info: LogInfo) -> Generator[int, None, tuple[LogInfo, int | None]]:
+        """Return *info* without its damage if the index names nothing in what is damaged; and how
+        many bytes it does name there, None if that is not known."""
+        if info.is_foreign:
+            return info, None
+        if info.is_sealed:
+            return info, 0
         if info.damage is not None:
-            offset = info.ledger_map.frames_end
-            named = yield from self._compactor.names_beyond(info.log_id, offset, self._known)
-            if named:
-                return info
+            named_bytes = yield from self._compactor.named_bytes(
+                info.log_id, info.damage.offset, self._known
+            )
+            if named_bytes != 0:
+                return info, named_bytes
         with suppress(DiskFull):  # then it is proven again by the next run
             self._compactor.seal(info)
-        return LogInfo(info.log_id, info.size_bytes, info.ledger_map)
+        return LogInfo(info.log_id, info.size_bytes, info.ledger_map), 0
+
+    def _to_compact(self, log_id: int) -> LogInfo:
+        """Return what is in a log; of a damaged one without a map, any ledger may be."""
+        info = self._catalog.info(log_id)
+        if info.damage is None:
+            return info
+        ledgers = array("q", sorted(self._known))
+        unknown = array("Q", bytes(8 * len(ledgers)))
+        everything = LedgerMap(info.ledger_map.frames_end, ledgers, unknown, unknown)
+        return replace(info, ledger_map=everything)
 
     def _is_here(self, ledger_id: int) -> bool:
         """A ledger that was made after the logs were listed is in none of them."""
@@ -160,6 +176,9 @@ class DirectoryCollection:
         self.report.damages = (*self.report.damages, damage)
 
 
-def _frames_bytes(ledger_map: LedgerMap) -> int:
+def _frames_bytes(info: LogInfo) -> int:
     """Return what is between header and map: frames that the map counts, and others."""
+    ledger_map = info.ledger_map
+    if info.damage is not None:
+        return max(0, info.size_bytes - HEADER_BYTES)
     return max(ledger_map.size_bytes, ledger_map.frames_end - HEADER_BYTES)

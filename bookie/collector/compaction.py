@@ -9,8 +9,9 @@
 4. Only then the sources are removed.
 
 So an entry is in a log that the index names at every moment, and a log is removed only when no
-index that a crash can bring back names it. A log that cannot be read wholly is left as it is,
-with an alarm, unless the index names nothing in what cannot be read (72).
+index that a crash can bring back names it. Of a log that is damaged, what the index names behind
+the damage is read entry by entry; a damaged one gets a grave (`bookie.entrylog.graves`) in the new
+log, with an alarm. A log that cannot be read, or only in small part, is left as it is (72).
 
 Everything that takes long is a generator of the bytes that a step has read and written.
 """
@@ -21,22 +22,27 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from bookie.disk import DiskFull
+from bookie.disk import DiskFile, DiskFull
 from bookie.entrylog.catalog import LogCatalog, LogInfo
 from bookie.entrylog.format import (
     DIRECTORY,
     UNFINISHED_SUFFIX,
     path_of,
 )
+from bookie.entrylog.graves import grave_of, is_grave, owner_of
 from bookie.entrylog.log_file import LogFile
 from bookie.entrylog.scan import Batch, LogScan
 from bookie.errors import EntryLogDamaged, FileDamaged, IndexDamaged
+from bookie.frames import Checked, check_frames
 from bookie.index.format import LedgerHeader
+from bookie.index.ledger_index import Location
 from bookie.ledger_directory import LedgerDirectory
-from bookie.pieces import Piece
+from bookie.pieces import Piece, whole
 
 _STEP_BYTES: Final = 1024 * 1024
 _LEDGERS_A_STEP: Final = 64
+_GRAVES_MIN: Final = 16
+"""So many damaged entries of one log are given graves, also if nothing else in it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Settled:
     removed: tuple[int, ...] = ()
     moved_bytes: int = 0
     damages: tuple[FileDamaged, ...] = ()
-    """Why others are still there."""
+    """Why others are still there, and what was found damaged."""
 
 
 class Compactor:
@@ -68,16 +74,19 @@ class Compactor:
 
     def compact(self, sources: Sequence[LogInfo]) -> Generator[int, None, Settled]:
         """Put what is live in *sources* together into one new log. Raises `OSError`."""
-        copied, damages = [], []
+        copied: list[int] = []
+        damages: list[FileDamaged] = []
         with failing(self._directory):
             log = LogFile(self._disk, self._directory.logs.ids.take(), suffix=UNFINISHED_SUFFIX)
         try:
             for source in sources:
-                damage = yield from self._copy(source, log)
-                if damage is None:
-                    copied.append(source.log_id)
-                else:
+                try:
+                    graves = yield from self._copy(source, log)
+                except FileDamaged as damage:
                     damages.append(damage)
+                else:
+                    copied.append(source.log_id)
+                    damages += [] if graves is None else [graves]
             if copied:
                 with failing(self._directory):
                     log.finish(copied)
@@ -131,55 +140,106 @@ class Compactor:
         with failing(self._directory):
             self._catalog.seal(log)
 
-    def names_beyond(
+    def named_bytes(
         self, log_id: int, offset: int, ledger_ids: Iterable[int]
-    ) -> Generator[int, None, bool]:
-        """Whether the index names anything in the log from *offset* on, or cannot tell;
-        *ledger_ids* are all that may lie there. Of one that is in memory only, nothing does."""
+    ) -> Generator[int, None, int | None]:
+        """Return how many bytes the index names in the log from *offset* on, None if it cannot
+        tell; *ledger_ids* are all that may lie there. Of those in memory only, nothing does."""
+        size_bytes = 0
         for count, ledger_id in enumerate(ledger_ids):
             if count % _LEDGERS_A_STEP == 0:
                 yield 0
             if not self._is_here(ledger_id):
                 continue
             try:
-                if self._index.names(self._header(ledger_id), log_id, offset):
-                    return True
+                for locations in self._index.named(self._header(ledger_id), log_id, offset):
+                    size_bytes += sum(location.length for location in locations)
             except IndexDamaged:
-                if self._is_here(ledger_id) and self._index.has_file(ledger_id):
-                    return True
-        return False
+                if self._is_needed(ledger_id):
+                    return None
+        return size_bytes
 
-    def _copy(self, source: LogInfo, log: LogFile) -> Generator[int, None, FileDamaged | None]:
-        """Append what is live in *source* to *log*; return why that is not all."""
+    def _copy(self, source: LogInfo, log: LogFile) -> Generator[int, None, EntryLogDamaged | None]:
+        """Append what is live in *source* to *log*, graves for what is damaged; return what that
+        was, if anything. Raises `FileDamaged` if it cannot be done, and `OSError`."""
         batches = LogScan(self._disk, source.log_id, end=source.ledger_map.frames_end)
         header: LedgerHeader | None = None
-        done_bytes = 0
+        done_bytes = copied = 0
         for batch in batches:
             done_bytes += len(batch.run.data)
+            owner = owner_of(batch.ledger_id)
             live: list[Piece] = []
             try:
-                if self._is_here(batch.ledger_id):
-                    if header is None or header.ledger_id != batch.ledger_id:
-                        header = self._header(batch.ledger_id)
+                if self._is_here(owner):
+                    if header is None or header.ledger_id != owner:
+                        header = self._header(owner)
                     live = self._live(header, source.log_id, batch)
-            except IndexDamaged as damage:
-                if self._is_here(batch.ledger_id):
-                    return damage  # else it was deleted just now
+            except IndexDamaged:
+                if self._is_here(owner):  # else it was deleted just now
+                    raise
             with failing(self._directory):
                 for piece in live:
                     log.append(piece)
                     done_bytes += piece.size_bytes
+                    copied += piece.end - piece.begin
             if done_bytes >= _STEP_BYTES:
                 yield done_bytes
                 done_bytes = 0
         yield done_bytes
-        if not batches.end.reason:
+        damage = source.damage
+        if batches.end.reason:
+            path = self._disk.describe(path_of(source.log_id))
+            damage = EntryLogDamaged(path, batches.end.offset, batches.end.reason)
+        if damage is None:
             return None
-        path = self._disk.describe(path_of(source.log_id))
-        named = yield from self.names_beyond(
-            source.log_id, batches.end.offset, source.ledger_map.ledgers
-        )
-        return EntryLogDamaged(path, batches.end.offset, batches.end.reason) if named else None
+        return (yield from self._rescue(source, damage, copied, log))
+
+    def _rescue(
+        self, source: LogInfo, damage: EntryLogDamaged, good: int, log: LogFile
+    ) -> Generator[int, None, EntryLogDamaged | None]:
+        """Do the same for what the index names behind *damage*, where nothing can be scanned.
+
+        What cannot be read at all is not given up, nor is more than *good*, the number of entries
+        that were copied: then it is rather the reading that is to be doubted."""
+        ledgers = (one for one in source.ledger_map.ledgers if self._is_here(one))
+        graves, first = 0, damage
+        for count, ledger_id in enumerate(ledgers):
+            if count % _LEDGERS_A_STEP == 0:
+                yield 0
+            try:
+                header = self._header(ledger_id)
+                for locations in self._index.named(header, source.log_id, damage.offset):
+                    for location, piece in self._read_each(ledger_id, source.log_id, locations):
+                        good += piece is not None
+                        if piece is None and not graves:
+                            first = EntryLogDamaged(damage.path, location.offset, damage.reason)
+                        graves += piece is None
+                        if graves > max(good, _GRAVES_MIN):
+                            raise EntryLogDamaged(
+                                damage.path, first.offset, "most of what is needed is damaged"
+                            )
+                        with failing(self._directory):
+                            log.append(piece or grave_of(ledger_id, location.entry_id))
+                    yield 2 * sum(location.length for location in locations)
+            except IndexDamaged:
+                if self._is_needed(ledger_id):
+                    raise
+        return first if graves else None
+
+    def _read_each(
+        self, ledger_id: int, log_id: int, locations: Iterable[Location]
+    ) -> Iterator[tuple[Location, Piece | None]]:
+        """Yield each entry with its frame, None if that is damaged. Raises `EntryLogDamaged` if it
+        cannot be read."""
+        path = path_of(log_id)
+        file = self._disk.open(path)
+        try:
+            for location in locations:
+                yield location, _read_frame(file, ledger_id, location)
+        except OSError as error:
+            raise EntryLogDamaged(self._disk.describe(path), 0, str(error)) from error
+        finally:
+            file.close()
 
     def _live(self, header: LedgerHeader, log_id: int, batch: Batch) -> list[Piece]:
         """Return the stretches of *batch* that the index says lie where they were read."""
@@ -196,10 +256,12 @@ class Compactor:
         done_bytes = moved_bytes = 0
         for batch in batches:
             with locked(self._directory):
-                if self._is_here(batch.ledger_id):
-                    header = self._index.newest(batch.ledger_id)
-                    piece = Piece(batch.run, 0, len(batch.run.entries))
-                    self._index.move(header, piece, (log.log_id, batch.offset), sources)
+                owner = owner_of(batch.ledger_id)
+                if self._is_here(owner):
+                    header = self._index.newest(owner)
+                    place = (log.log_id, batch.offset)
+                    graves = is_grave(batch.ledger_id)
+                    self._index.move(header, whole(batch.run), place, sources, graves=graves)
             done_bytes += len(batch.run.data)
             moved_bytes += len(batch.run.data)
             if done_bytes >= _STEP_BYTES:
@@ -219,9 +281,26 @@ class Compactor:
             with self._directory.lock:  # a flush may have been writing it just now
                 return self._index.newest(ledger_id)
 
+    def _is_needed(self, ledger_id: int) -> bool:
+        """Whether an index that cannot be read is a loss: its ledger was not deleted just now."""
+        return self._is_here(ledger_id) and self._index.has_file(ledger_id)
+
     def _drop(self, log: LogFile) -> None:
         with suppress(OSError):  # the next run removes it
             self._disk.remove(log.path)
+
+
+def _read_frame(file: DiskFile, ledger_id: int, location: Location) -> Piece | None:
+    """Return what lies there, None if it is not the entry, also when it is read from the disk
+    again. Raises `OSError`."""
+    end = location.offset + location.length
+    for _ in range(2):
+        data = file.read(location.length, location.offset)
+        checked = check_frames(ledger_id, (location.entry_id,), (location.length,), data)
+        if isinstance(checked, Checked):
+            return whole(checked)
+        file.forget(location.offset, end)
+    return None
 
 
 @contextmanager

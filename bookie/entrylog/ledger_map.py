@@ -24,6 +24,7 @@ from google_crc32c import value as crc32c
 
 from bookie.disk import DiskFile
 from bookie.entrylog.format import HEADER_BYTES, VERSION
+from bookie.entrylog.graves import owner_of
 
 TRAILER_BYTES: Final = 64
 LEDGERS_MAX: Final = 1 << 20
@@ -80,9 +81,8 @@ class LedgerMapBuilder:
         return len(self._ledgers) >= LEDGERS_MAX
 
     def add(self, ledger_id: int, size_bytes: int, count: int) -> None:
-        """Count *count* entries of *size_bytes* together. Ids below 0 are nobody's (#2103)."""
-        if ledger_id < 0:
-            return
+        """Count *count* entries of *size_bytes* together, graves among those of their ledger."""
+        ledger_id = owner_of(ledger_id)
         if self._ledgers and self._ledgers[-1] == ledger_id:
             self._sizes_bytes[-1] += size_bytes
             self._counts[-1] += count

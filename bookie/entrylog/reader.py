@@ -13,6 +13,7 @@ from typing import Final
 
 from bookie.disk import Disk
 from bookie.entrylog.format import path_of
+from bookie.entrylog.graves import grave_of
 from bookie.errors import EntryLogDamaged, IndexDamaged
 from bookie.files import FileCache
 from bookie.frames import Bad, check_frames
@@ -131,7 +132,10 @@ class EntryLogReader:
             return whole(checked), None
         good = max(0, checked.index)
         good_bytes = sum(lengths[:good])
-        damage = EntryLogDamaged(self._disk.describe(path), offset + good_bytes, checked.reason)
+        reason = checked.reason
+        if data.startswith(grave_of(ledger_id, entries[good]).view(), good_bytes):
+            reason = f"entry {entries[good]} of ledger {ledger_id} is known to be damaged"
+        damage = EntryLogDamaged(self._disk.describe(path), offset + good_bytes, reason)
         before = check_frames(ledger_id, entries[:good], lengths[:good], data[:good_bytes])
         return (None if isinstance(before, Bad) else whole(before)), damage
 

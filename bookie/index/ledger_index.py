@@ -175,22 +175,35 @@ class LedgerIndex:
                     found.append(index)
         return found
 
-    def names(self, header: LedgerHeader, log_id: int, first_offset: int) -> bool:
-        """Whether any entry lies in *log_id* from *first_offset* on. Raises `IndexDamaged`."""
-        return any(
-            location.log_id == log_id and location.offset >= first_offset
-            for number in header.pages(0, header.last_entry)
-            for location in self.page_locations(header, number)
-        )
+    def named(
+        self, header: LedgerHeader, log_id: int, first_offset: int
+    ) -> Iterator[list[Location]]:
+        """Yield the entries that lie in *log_id* from *first_offset* on, those of a page together,
+        if there are any. Raises `IndexDamaged`."""
+        for number in header.pages(0, header.last_entry):
+            here = [
+                location
+                for location in self.page_locations(header, number)
+                if location.log_id == log_id and location.offset >= first_offset
+            ]
+            if here:
+                yield here
 
     def move(
-        self, header: LedgerHeader, piece: Piece, place: tuple[int, int], sources: Container[int]
+        self,
+        header: LedgerHeader,
+        piece: Piece,
+        place: tuple[int, int],
+        sources: Container[int],
+        *,
+        graves: bool = False,
     ) -> int:
         """Let the entries of *piece* lie at *place*, except those that do not lie in one of
         *sources* now: those are elsewhere for good reasons. Returns how many were moved.
 
         That it is the same log is enough: whatever place in a log the index names for an entry,
-        the same bytes are there. Durable after `flush`. Raises `IndexDamaged`."""
+        the same bytes are there, or, if they are damaged, *piece* is of *graves*. Durable after
+        `flush`. Raises `IndexDamaged`."""
         log_id, start = place
         starts = piece.run.starts
         number, page, dirty = -1, None, None
@@ -205,14 +218,15 @@ class LedgerIndex:
             log, length, _ = SLOT.unpack_from(page, at)
             if not length or log not in sources:
                 continue
-            if length != starts[index + 1] - starts[index]:
+            new_length = starts[index + 1] - starts[index]
+            if length != new_length and not graves:
                 path = self._disk.describe(path_of(header.ledger_id))
                 reason = f"entry {piece.run.entries[index]} has another length than in its log"
                 raise IndexDamaged(path, page_offset(number) + at, reason)
             if dirty is None:
                 dirty = page = self.cache.dirty(header.ledger_id, number, exists=True)
             offset = start + starts[index] - starts[piece.begin]
-            SLOT.pack_into(dirty, at, log_id, length, offset)
+            SLOT.pack_into(dirty, at, log_id, new_length, offset)
             moved += 1
         if self.cache.is_full:
             self.flush()
@@ -245,6 +259,7 @@ class LedgerIndex:
     def finish(self) -> None:
         """Put in place what the redo file says, durably, whatever of it is there already."""
         images = list(redo.read(self._disk))
+        redo.confirm(self._disk, images)
         directories = set(self._disk.list(DIRECTORY))
         for image in images:
             directory = directory_of(image.ledger_id)

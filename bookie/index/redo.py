@@ -3,6 +3,10 @@
 Index pages are written in place, and a crash may tear such a write, together with entries in
 that page that were durable long ago. So all pages of a flush go to this file first; a start
 writes them to their places again if the file is whole. If it is not, no page was touched.
+
+That the file is whole is no proof that it is on the disk: a killed process leaves behind what it
+wrote and did not sync, and a sync that failed leaves pages that the system takes for clean. So
+whoever acts upon it writes it again first (`confirm`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,6 +40,17 @@ class Image:
 
 def write(disk: Disk, images: Sequence[Image]) -> None:
     """Replace the redo file, durably. Requires that its images are all in place and synced."""
+    _write(disk, images)
+
+
+def confirm(disk: Disk, images: Sequence[Image]) -> None:
+    """Make durable what was read as *images* just now, by writing the same bytes again: each
+    sector stays as it is or becomes what it should be."""
+    if images:
+        _write(disk, images)
+
+
+def _write(disk: Disk, images: Sequence[Image]) -> None:
     crc = 0
     buffers: list[bytes | memoryview] = []
     for image in images:

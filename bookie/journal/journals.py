@@ -98,6 +98,12 @@ class Journals:
             write_mark(disk, mark)
             writer.remove_before(mark.journal_id)
 
+    def take_space(self) -> None:
+        """Take space ahead in every journal; for the start. Where there is too little, the journal
+        is full. Raises `OSError`."""
+        for writer in self._writers:
+            writer.take_space()
+
     def files(self, journal: int) -> list[int]:
         """Return the sizes in bytes of the files of *journal*; asks the disk."""
         disk = self._directories.journals[journal]

@@ -46,6 +46,16 @@ class Segment:
     """None: wherever the records end; the newest file."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A whole record, and its bytes."""
+
+    record: Record
+    data: bytes
+    end: int
+    synced_to: int
+
+
 def is_new(disk: Disk) -> bool:
     """Whether there was never a journal here."""
     names = [name for name in disk.list(DIRECTORY) if not name.endswith(TEMPORARY_SUFFIX)]
@@ -75,16 +85,20 @@ def plan(disk: Disk) -> list[Segment]:
     return segments
 
 
-def replay(disk: Disk, segment: Segment) -> Generator[Record, None, int]:
+def replay(
+    disk: Disk, segment: Segment, *, looks_only: bool = False
+) -> Generator[Record, None, int]:
     """Yield the records of *segment*; return where they end. Raises `JournalDamaged`.
 
-    Afterwards all that was read is durable: a killed process leaves behind what it had
-    written and not synced, and a crash would take that away again."""
+    Afterwards all that was read is durable, unless one *looks_only*: a killed process leaves
+    behind what it had written and not synced, a failed sync what it will never write again, and
+    a crash would take that away. What a later record, or a later file, says was synced is; what
+    is behind it is written again."""
     path = path_of(segment.header.journal_id)
     file = disk.open(path)
     try:
         size_bytes = file.size()
-        offset = segment.start
+        offset = synced_to = segment.start
         if size_bytes < max(offset, segment.end or 0):
             raise JournalDamaged(disk.describe(path), size_bytes, "the file was cut short")
         while offset != segment.end:
@@ -92,9 +106,12 @@ def replay(disk: Disk, segment: Segment) -> Generator[Record, None, int]:
             if isinstance(record, str):
                 _check_torn(disk, file, segment, offset, record)
                 break
-            yield record[0]
-            offset = record[1]
-        file.sync()
+            yield record.record
+            offset, synced_to = record.end, record.synced_to
+        if not looks_only:
+            if segment.end is None:
+                _write_again(disk, file, segment, max(segment.start, synced_to), offset)
+            file.sync()
         return offset
     finally:
         file.close()
@@ -144,10 +161,18 @@ def _read_header(disk: Disk, journal_id: int) -> FileHeader:
     return header
 
 
-def _read_record(
-    file: DiskFile, offset: int, size_bytes: int, epoch: int
-) -> tuple[Record, int] | str:
-    """Return the record at *offset* and where it ends, or why there is none."""
+def _write_again(disk: Disk, file: DiskFile, segment: Segment, offset: int, end: int) -> None:
+    """Write the records from *offset* to *end* once more, as they are. Raises `JournalDamaged`."""
+    while offset < end:
+        found = _read_record(file, offset, end, segment.header.epoch)
+        if isinstance(found, str):
+            raise JournalDamaged(disk.describe(file.path), offset, f"{found} any more")
+        file.write([found.data], offset)
+        offset = found.end
+
+
+def _read_record(file: DiskFile, offset: int, size_bytes: int, epoch: int) -> _Found | str:
+    """Return the record at *offset*, or why there is none."""
     header = decode_record_header(file.read(RECORD_HEADER_BYTES, offset))
     if header is None or header.length == 0:
         return "there is no record"
@@ -155,8 +180,11 @@ def _read_record(
         return "there is no record of this file"
     if not RECORD_HEADER_BYTES <= header.length <= min(RECORD_BYTES_MAX, size_bytes - offset):
         return f"a record of {header.length} bytes cannot be here"
-    record = decode_record(file.read(header.length, offset))
-    return record if isinstance(record, str) else (record, offset + header.length)
+    data = file.read(header.length, offset)
+    record = decode_record(data)
+    if isinstance(record, str):
+        return record
+    return _Found(record, data, offset + header.length, header.synced_to)
 
 
 def _check_torn(disk: Disk, file: DiskFile, segment: Segment, offset: int, reason: str) -> None:
@@ -185,7 +213,5 @@ def _find_later(file: DiskFile, offset: int, epoch: int) -> int | None:
 
 
 def _read_synced_to(file: DiskFile, start: int, size_bytes: int, epoch: int) -> int:
-    if isinstance(_read_record(file, start, size_bytes, epoch), str):
-        return -1
-    header = decode_record_header(file.read(RECORD_HEADER_BYTES, start))
-    return header.synced_to if header else -1
+    found = _read_record(file, start, size_bytes, epoch)
+    return -1 if isinstance(found, str) else found.synced_to

@@ -16,6 +16,7 @@ called by one thread at a time.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from bookie.disk import Disk, DiskFile, DiskFull
@@ -72,6 +73,16 @@ class JournalWriter:
         """Whether the disk has no room for more than is preallocated."""
         self.position = Mark(header.journal_id, FILE_HEADER_BYTES)
         """Every record before this place is durable."""
+
+    def take_space(self) -> None:
+        """Take space ahead; for the start, as a file is begun without any, when those before it are
+        still there. If there is too little, take what fences need. Raises `OSError`."""
+        self._extend(self._end)
+        if self.is_full:
+            with suppress(DiskFull):
+                size_bytes = self._end + int((1 - HEADROOM) * self._preallocate_bytes)
+                self._file.preallocate(size_bytes)
+                self._allocated = max(self._allocated, size_bytes)
 
     def queue(self, record: Record, ticket: int) -> None:
         """Queue *record* under *ticket*, which is higher than all before."""

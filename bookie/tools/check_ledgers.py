@@ -7,6 +7,7 @@ from typing import Final
 from bookie.directories import Directories
 from bookie.disk import Disk
 from bookie.entrylog.format import path_of as log_path_of
+from bookie.entrylog.graves import owner_of
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder
 from bookie.entrylog.scan import Batch
 from bookie.errors import IndexDamaged
@@ -260,14 +261,15 @@ class LedgerDirectoryCheck:
 
     def _count_orphans(self, log_id: int, batch: Batch, without_index: dict[int, None]) -> None:
         counts = self._findings.counts
+        owner = owner_of(batch.ledger_id)
         header: LedgerHeader | None = None
-        if batch.ledger_id in self._index:
+        if owner in self._index:
             try:
-                header = self._index.header(batch.ledger_id)
+                header = self._index.header(owner)
             except IndexDamaged:
                 return  # told already
-        elif batch.ledger_id not in self._keys and batch.ledger_id not in self._deleted:
-            without_index[batch.ledger_id] = None
+        elif owner not in self._keys and owner not in self._deleted:
+            without_index[owner] = None
         for entry_id, offset, length in batch.entries():
             if header is not None:
                 try:

@@ -154,7 +154,7 @@ def _file(disk: Disk, segment: Segment) -> Iterator[Placed | JournalEnd]:
         was_cut = segment.end is not None and size_bytes < segment.end
         readable = Segment(segment.header, segment.start, None if was_cut else segment.end)
         offset = segment.start
-        records = replay(disk, readable)
+        records = replay(disk, readable, looks_only=True)
         while True:
             try:
                 record = next(records)

@@ -27,6 +27,7 @@ from typing import Final
 
 from bookie.directories import Directories
 from bookie.disk import Disk, DiskFile
+from bookie.entrylog.graves import owner_of
 from bookie.entrylog.scan import Batch
 from bookie.index import redo, tombstones
 from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
@@ -128,11 +129,12 @@ class _Build:
         return ledger_id // self._directories % passes == part
 
     def _places(self, part: int, passes: int) -> dict[int, Places]:
+        """Return them by the ledger id that the frames name: graves apart."""
         found: dict[int, Places] = {}
         for log_id, batch in self._batches():
-            ledger_id = batch.ledger_id
-            if ledger_id in self._headers and self._is_in(ledger_id, part, passes):
-                places = found.setdefault(ledger_id, Places())
+            owner = owner_of(batch.ledger_id)
+            if owner in self._headers and self._is_in(owner, part, passes):
+                places = found.setdefault(batch.ledger_id, Places())
                 for entry_id, offset, length in batch.entries():
                     if 0 <= entry_id <= ENTRY_ID_MAX:
                         places.add(entry_id, log_id, offset, length)
@@ -150,9 +152,13 @@ class _Build:
         files: list[DiskFile] = []
         try:
             for ledger_id in ledger_ids:
-                found = places.pop(ledger_id, None)
+                found, graves = places.pop(ledger_id, None), places.pop(~ledger_id, None)
                 try:
                     rows = found.newest(ledger_id, logs) if found else []
+                    if graves is not None:
+                        here = dict.fromkeys(row[0] for row in rows)
+                        lost = graves.newest(ledger_id, logs)
+                        rows = sorted([*rows, *(row for row in lost if row[0] not in here)])
                 except ValueError as error:
                     raise RebuildRefused([str(error)], 1) from error
                 count += len(rows)

@@ -8,6 +8,7 @@ from typing import Final
 
 from bookie.directories import Directories
 from bookie.disk import Disk
+from bookie.entrylog.graves import is_grave, owner_of
 from bookie.errors import IndexDamaged
 from bookie.index.format import LedgerHeader
 from bookie.index.tombstones import Tombstones
@@ -110,7 +111,10 @@ class RebuildPlan:
                     self._log_ends[log.log_id] = item.offset
                     if item.is_damage:
                         self._refuse(f"{log.path} is damaged at byte {item.offset}: {item.reason}")
-                elif item.ledger_id >= 0:
+                elif is_grave(item.ledger_id):
+                    found[owner_of(item.ledger_id)] = None
+                    count += len(item.run.entries)
+                else:
                     found[item.ledger_id] = None
                     count += len(item.run.entries)
                     self._learn_lac(item.ledger_id, item.run.last_add_confirmed, item.run.proof())

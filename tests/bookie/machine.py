@@ -4,10 +4,12 @@
 for a crash before each of its operations: the copy loses power, the run goes on.
 """
 
+import errno
 import random
 from collections.abc import Callable
 
 from bookie.directories import Directories
+from bookie.disk import disk_error
 from tests.simulation.disk import Loss, PowerLost, SimDisk, _Content, _Directory
 
 JOURNALS = 2
@@ -33,6 +35,8 @@ class Machine:
         self.operations = 0
         self.crash_at: int | None = None
         """The operation before which the power goes."""
+        self.fail_sync_at: int | None = None
+        """The operation that fails, if it is a sync."""
         self.before_operation: Callable[[str], None] | None = None
         self._off = False
         count = JOURNALS + LEDGER_DIRECTORIES if several else 1
@@ -52,12 +56,14 @@ class Machine:
         if self.crash_at is not None and self.operations >= self.crash_at:
             self._off = True
             raise PowerLost(f"operation {self.operations}: {operation}")
+        if self.operations == self.fail_sync_at and operation.startswith("sync"):
+            raise disk_error(errno.EIO, operation, sync=True)
         if self.before_operation is not None:
             self.before_operation(operation)
 
-    def crash(self, loss: Loss) -> None:
+    def crash(self, loss: Loss, *, halves: bool = False) -> None:
         for disk in self.disks:
-            disk.crash(loss)
+            disk.crash(loss, halves=halves)
         self._come_back()
 
     def kill(self) -> None:
@@ -92,7 +98,7 @@ class Machine:
 
     def _come_back(self) -> None:
         self._off = False
-        self.crash_at = None
+        self.crash_at = self.fail_sync_at = None
 
 
 def _copy(source: SimDisk, target: SimDisk) -> None:
@@ -101,7 +107,10 @@ def _copy(source: SimDisk, target: SimDisk) -> None:
     def copy(content: _Content) -> _Content:
         if id(content) not in copies:
             copies[id(content)] = _Content(
-                bytearray(content.durable), bytearray(content.now), list(content.unsynced)
+                bytearray(content.durable),
+                bytearray(content.now),
+                list(content.unsynced),
+                is_false=content.is_false,
             )
         return copies[id(content)]
 

@@ -10,6 +10,7 @@ from bookie.disk import DiskFull
 from bookie.entrylog import ledger_map as maps
 from bookie.entrylog.catalog import LogCatalog, LogInfo
 from bookie.entrylog.format import DIRECTORY, HEADER_BYTES, encode_header, log_of, path_of
+from bookie.entrylog.graves import grave_of
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder, encode_map
 from bookie.entrylog.log_file import LogFile, LogIds
 from bookie.entrylog.scan import Batch, ScanEnd, scan
@@ -159,22 +160,27 @@ def test_a_builder_counts_as_a_dictionary_would(added: Rows) -> None:
         patch.setattr(maps, "_MERGE_AT", 2)
         for ledger_id, size_bytes, count in added:
             builder.add(ledger_id, size_bytes, count)
-            if ledger_id >= 0:
-                before = expected.get(ledger_id, (0, 0))
-                expected[ledger_id] = before[0] + size_bytes, before[1] + count
+            owner = ledger_id if ledger_id >= 0 else ~ledger_id
+            before = expected.get(owner, (0, 0))
+            expected[owner] = before[0] + size_bytes, before[1] + count
         assert len(builder._ledgers) <= 2 * len(expected) + 2
     assert rows(builder.build(HEADER_BYTES)) == sorted((k, *v) for k, v in expected.items())
 
 
-def test_ledger_ids_that_no_ledger_can_have_are_in_no_map() -> None:
-    """#2103: a collector must not make up a ledger from what lies in a log."""
+@pytest.mark.parametrize("finished", [True, False])
+def test_graves_are_counted_with_the_ledger_that_they_are_of(finished: bool) -> None:
+    """No ledger is made up from what no ledger can be called (#2103)."""
     disk = new_disk()
     log = LogFile(disk, 1)
-    for one in (piece(-7, 0), PIECES[0]):
+    for one in (grave_of(6, 0), PIECES[0]):
         log.append(one)
+    if finished:
+        log.finish()
     log.sync()
     log.close()
-    assert rows(LogCatalog(disk).info(1).ledger_map) == counted(PIECES[0])
+    (grave, *found) = rows(LogCatalog(disk).info(1).ledger_map)[::-1]
+    assert grave == (6, 48, 1)
+    assert found == counted(PIECES[0])
 
 
 def test_a_log_holds_no_more_ledgers_than_its_map_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -431,6 +431,30 @@ def test_a_full_disk_refuses_adds_and_takes_fences_and_recovery_adds() -> None:
     promises.check()
 
 
+def test_a_killed_bookie_starts_on_a_disk_that_has_no_room_for_a_second_journal() -> None:
+    config = replace(SMALL, journal_preallocate_bytes=100_000)
+    promises = Promises(SimDisk(0), config)
+    promises.open()
+    promises.add(1, *range(20))
+    promises.fence(2)
+    promises.commit()
+    promises.disk.kill()
+    promises.disk.capacity_bytes = promises.disk.used_bytes() + 20_000
+    promises.open()
+    assert not promises.storage.read_only
+    promises.check()
+    promises.config = replace(config, journal_preallocate_bytes=130_000)
+    promises.disk.kill()
+    promises.open()
+    assert promises.storage.read_only
+    promises.fence(3)  # there is room for this, also now
+    promises.commit()
+    assert 3 in promises.fenced
+    promises.disk.crash(Loss.LOST)
+    promises.open()
+    promises.check()
+
+
 def test_recovery_adds_leave_room_for_fences_on_a_full_disk() -> None:
     """Rule 36: a bookie whose disk is full can be fenced."""
     config = replace(SMALL, memtable_bytes_max=1 << 20, journal_preallocate_bytes=256 * 1024)

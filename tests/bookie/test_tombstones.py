@@ -264,6 +264,6 @@ def test_the_index_says_what_lies_at_a_place_and_behind_it() -> None:
     assert index.still_at(header, 3, [0, 1, 130, 999], offsets) == [0, 2]
     assert index.still_at(header, 4, [0], [64]) == []
     last = offsets[2]
-    assert index.names(header, 3, last)
-    assert not index.names(header, 3, last + 1)
-    assert not index.names(header, 4, 0)
+    assert [[one.entry_id for one in some] for some in index.named(header, 3, 0)] == [[0, 1], [130]]
+    assert [[one.entry_id for one in some] for some in index.named(header, 3, last)] == [[130]]
+    assert not [*index.named(header, 3, last + 1), *index.named(header, 4, 0)]

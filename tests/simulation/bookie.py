@@ -62,6 +62,8 @@ class SimBookie:
         """Told when it went down by itself, and must be restarted by somebody."""
         self.gone = False
         """Whether it never comes back: what it had promised is not on its disk any more."""
+        self.crash_at_start: tuple[str, str] | None = None
+        """Of the disk: operation and path at which the power fails in the next start."""
         self.disk = SimDisk(cluster.scheduler.random)
         self._disk_was_replaced = False
         self._proven = Mark(0, 0)
@@ -85,6 +87,13 @@ class SimBookie:
         self.serves = False
         self.disk.crash()
         self._cluster.scheduler.mark("bookie_crashed")
+
+    def kill(self) -> None:
+        """End the process: memory is gone, what was written without a sync can still be read."""
+        self.host.crash()
+        self.serves = False
+        self.disk.kill()
+        self._cluster.scheduler.mark("bookie_killed")
 
     def lose_disk(self) -> None:
         """Crash, and find an empty disk."""
@@ -121,6 +130,9 @@ class SimBookie:
     def restart(self) -> None:
         """Start again on the same disk; whatever was promised must be there."""
         if not self.gone:
+            if self.crash_at_start is not None:
+                self.disk.crash_before(*self.crash_at_start)
+                self.crash_at_start = None
             self.host.start()
             self._begin()
 
@@ -176,12 +188,12 @@ class SimBookie:
         try:
             action()
         except PowerLost:
-            if self.serves:
-                self._cluster.scheduler.mark("bookie_crashed_at_work")
-                self._went_down("loses power at work")
+            where = "at work" if self.serves else "at start"
+            self._cluster.scheduler.mark(f"bookie_crashed_{where.replace(' ', '_')}")
+            if self.crash_at_start is None and self._cluster.scheduler.chance(0.7):
+                self._went_down(f"loses power {where}", self.crash)
             else:
-                self._cluster.scheduler.mark("bookie_crashed_at_start")
-                self._went_down("loses power while it starts")
+                self._went_down(f"is killed {where}", self.kill)
         except (OSError, StorageFailed, MetadataUnavailable) as error:
             self._failed(error)
         except (FileDamaged, WrongDirectory) as error:
@@ -197,16 +209,16 @@ class SimBookie:
         if not self.serves:
             without_store = isinstance(error, MetadataUnavailable)
             scheduler.mark("bookie_could_not_ask" if without_store else "bookie_could_not_start")
-            self._went_down(f"cannot start: {type(error).__name__}")
+            self._went_down(f"cannot start: {type(error).__name__}", self.kill)
         elif isinstance(error, StorageFailed):
             scheduler.mark("bookie_stopped_by_its_disk")
-            self._went_down(f"stops: {type(error).__name__}")
+            self._went_down(f"stops: {type(error).__name__}", self.kill)
         else:
             raise error
 
-    def _went_down(self, what: str) -> None:
+    def _went_down(self, what: str, end: Action) -> None:
         self._cluster.scheduler.note(self.name, what)
-        self.crash()
+        end()
         if self.on_down is not None:
             self.on_down(self)
 

@@ -12,6 +12,7 @@ FAULTS: Final = (
     "bookie_crashed",
     "bookie_crashed_at_start",
     "bookie_crashed_at_work",
+    "bookie_killed",
     "bookie_restarted",
     "bookie_stopped_by_its_disk",
     "bookie_could_not_start",

@@ -4,6 +4,11 @@ Each file remembers which writes were not synced, each directory which changes o
 `crash` decides for each of them: kept, lost, or (writes) kept in some of their sectors. The
 decisions come from the random generator given, so a seed replays them.
 
+`kill` ends the process alone: what it wrote, renamed and removed without a sync is there for
+the next one to see, and lost if the power goes after that. A sync that fails is worse: what it
+should have written is on the disk in part, by lot, is never written again by a later sync, and
+can be read until the system forgets it, which it does for some files at the next `kill`.
+
 Besides: errors on chosen operations (`fail`), `DiskFull` beyond `capacity_bytes`, and power
 loss at the n-th operation (`crash_at`), which raises `PowerLost` there and for everything
 after it until `crash` is called.
@@ -50,6 +55,8 @@ class _Content:
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     number: int = field(default_factory=partial(next, _NUMBERS))
     """What tells it from a copy."""
+    is_false: bool = False
+    """Whether what can be read is not what is on the disk, nor will be: a sync has failed."""
 
     def write(self, data: bytes, offset: int) -> None:
         _put(self.now, data, offset)
@@ -60,8 +67,34 @@ class _Content:
             _put(self.durable, data, offset)
         self.unsynced.clear()
 
+    def fail(self, kept: "Loss", lot: random.Random) -> None:
+        """Let the system take for clean what it could not write, apart from what is *kept*."""
+        self._keep_some(kept, lot)
+        self.is_false = True
+
+    def keep_half(self) -> None:
+        """Let every second sector of each write reach the disk."""
+        for offset, data in self.unsynced:
+            for start in range(-(offset % SECTOR_BYTES), len(data), 2 * SECTOR_BYTES):
+                part = data[max(0, start) : start + SECTOR_BYTES]
+                _put(self.durable, part, offset + max(0, start))
+        self.unsynced.clear()
+
+    def evict(self) -> None:
+        """Forget what can be read and is not on the disk, except what is to be written yet."""
+        self.now = bytearray(self.durable)
+        for offset, data in self.unsynced:
+            _put(self.now, data, offset)
+        self.is_false = False
+
     def crash(self, loss: Loss, lot: random.Random) -> bool:
         """Return whether some write was kept in part."""
+        torn = self._keep_some(loss, lot)
+        self.now = bytearray(self.durable)
+        self.is_false = False
+        return torn
+
+    def _keep_some(self, loss: Loss, lot: random.Random) -> bool:
         torn = False
         for offset, data in self.unsynced:
             if loss is Loss.KEPT or (loss is Loss.TORN and lot.random() < 0.4):
@@ -70,7 +103,6 @@ class _Content:
                 self._write_sectors(offset, data, lot)
                 torn = True
         self.unsynced.clear()
-        self.now = bytearray(self.durable)
         return torn
 
     def _write_sectors(self, offset: int, data: bytes, lot: random.Random) -> None:
@@ -150,7 +182,7 @@ class SimFile:
         try:
             self._step("sync")
         except OSError:
-            self._content.unsynced.clear()  # what failed is taken for clean: never written again
+            self._content.fail(self._disk.kept_by_failed_syncs, self._disk.lot)
             raise
         self._content.sync()
 
@@ -174,6 +206,9 @@ class SimDisk:
         self.operations = 0
         """How many operations changed something, since the start."""
         self.crash_at: int | None = None
+        self.kept_by_failed_syncs = Loss.TORN
+        self.forgotten_after_failed_syncs = 0.3
+        """How probably the next process cannot read any more what a sync did not write."""
         self.torn: list[str] = []
         """Files of which the last crash kept a write in part."""
         self._crash_before: tuple[str, str] | None = None
@@ -184,9 +219,29 @@ class SimDisk:
         self._failing: list[tuple[str, str, int]] = []
         self._bad: tuple[str, str] | None = None
 
-    def crash(self, loss: Loss = Loss.TORN) -> None:
-        """Lose power, and come back with what was synced and as much else as *loss* says."""
-        self.kill()
+    def crash(self, loss: Loss = Loss.TORN, *, halves: bool = False) -> None:
+        """Lose power, and come back with what was synced and as much else as *loss* says; or, of
+        writes, with *halves*."""
+        self._end_process()
+        if halves:
+            for content in self._contents():
+                content.keep_half()
+        torn = [content for content in self._contents() if content.crash(loss, self.lot)]
+        self.torn = [path for path in self.files() if any(self._content(path) is c for c in torn)]
+        for path in sorted(self._directories):
+            self._directories[path].crash(loss, self.lot)
+            self._crash_directory(path, loss)
+
+    def kill(self) -> None:
+        """End the process that uses the disk: its files are closed, nothing is lost yet, except
+        some of what a failed sync has left in memory."""
+        self._end_process()
+        for content in self._contents():
+            if content.is_false and self.lot.random() < self.forgotten_after_failed_syncs:
+                content.evict()
+
+    def _contents(self) -> list[_Content]:
+        """Return all that any name means, or may mean after a crash."""
         contents = {
             id(content): content
             for directory in self._directories.values()
@@ -196,14 +251,9 @@ class SimDisk:
                 *(c for names in directory.unsynced for c in names.values() if c is not None),
             )
         }
-        torn = [content for content in contents.values() if content.crash(loss, self.lot)]
-        self.torn = [path for path in self.files() if any(self._content(path) is c for c in torn)]
-        for path in sorted(self._directories):
-            self._directories[path].crash(loss, self.lot)
-            self._crash_directory(path, loss)
+        return list(contents.values())
 
-    def kill(self) -> None:
-        """End the process that uses the disk: its files are closed, nothing is lost yet."""
+    def _end_process(self) -> None:
         self.lives += 1
         self.crash_at = self._crash_before = None
         self._off = self._locked = False

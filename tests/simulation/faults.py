@@ -5,6 +5,7 @@ Each fault picks its victim when it strikes and ends some time later, at the lat
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from ledger.entry import encode_frame
@@ -15,6 +16,12 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.host import Host
 from tests.simulation.profile import Profile
 from tests.simulation.scheduler import Action
+
+_ACTS: Final = (
+    ("index/redo", ("sync", "index/0")),
+    ("journal", ("rename", "journal/mark")),
+)
+"""Files that a start believes, and where it acts upon what it has read there."""
 
 
 class Faults:
@@ -38,6 +45,7 @@ class Faults:
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:
             kinds += [self._crash_bookie, self._crash_at_work, self._crash_at_work, self._crash_all]
+            kinds += [self._crash_twice, self._crash_twice]
         if self._profile.disk_errors:
             kinds += [self._fail_sync, self._fail_read, self._fill_disk]
             kinds += [self._go_bad, self._go_bad]
@@ -160,7 +168,8 @@ class Faults:
     def _crash_bookie(self) -> None:
         bookie = self._random.choice(self._bookies())
         if bookie.host.up:
-            bookie.crash()
+            end = self._random.choice((bookie.crash, bookie.crash, bookie.kill))
+            end()
             self._later(4.0, partial(self._restart, bookie))
 
     def _crash_at_work(self) -> None:
@@ -171,6 +180,19 @@ class Faults:
                 bookie.disk.crash_before("sync", "journal")
             else:
                 bookie.disk.crash_at = bookie.disk.operations + self._random.randrange(1, 12)
+
+    def _crash_twice(self) -> None:
+        """The process is killed with something written and not synced, or by a sync that failed;
+        the power fails as the next one acts upon it."""
+        bookie = self._random.choice(self._bookies())
+        if not bookie.serves:
+            return
+        file, act = self._random.choice(_ACTS)
+        bookie.crash_at_start = act
+        if self._scheduler.chance(0.5):
+            bookie.disk.fail("sync", file)
+        else:
+            bookie.disk.crash_before("sync", file)
 
     def _fail_sync(self) -> None:
         """Most syncs are the journal's; the others are a checkpoint's."""

@@ -12,6 +12,7 @@ from bookie.journal.format import Kind, Record
 from bookie.ledgers import LedgerRecord, LedgerTable
 from bookie.memtable import Memtable
 from bookie.pieces import Found
+from bookie.prepared import Vetted
 from bookie.recovery import Recovery
 from bookie.storage import BookieStorage
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
@@ -150,12 +151,28 @@ def accepts_other_bytes_under_the_same_id(patch: Patch) -> None:
         outcome = new(self, *arguments)  # type: ignore[arg-type]
         return [] if outcome == (Status.CONFLICT, 0) else outcome
 
-    def blind(self: BookieStorage, *arguments: object) -> object:
-        outcome = vet(self, *arguments)  # type: ignore[arg-type]
+    def blind(self: BookieStorage, *arguments: object, repairs: bool) -> object:
+        outcome = vet(self, *arguments, repairs=repairs)  # type: ignore[arg-type]
         return Status.OK if outcome is Status.CONFLICT else outcome
 
     patch.set(BookieStorage, "_new_entries", agreeable)
     patch.set(BookieStorage, "_vet", blind)
+
+
+@mutation("rule 58 [I]")
+def takes_a_damaged_copy_for_the_one_that_recovery_adds(patch: Patch) -> None:
+    """It is not replaced, but acknowledged."""
+    honest = BookieStorage._vet
+
+    def vet(self: BookieStorage, *arguments: object, repairs: bool) -> object:
+        outcome = honest(self, *arguments, repairs=repairs)  # type: ignore[arg-type]
+        if isinstance(outcome, Vetted) and repairs:
+            checked = arguments[1]
+            assert isinstance(checked, Checked)
+            return replace(outcome, present=dict.fromkeys(checked.entries))
+        return outcome
+
+    patch.set(BookieStorage, "_vet", vet)
 
 
 @mutation("#2908, rule 58")

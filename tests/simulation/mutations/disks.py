@@ -27,6 +27,14 @@ def does_not_sync_entry_logs_before_the_index(patch: Patch) -> None:
     patch.set(EntryLogWriter, "sync", sync)
 
 
+@mutation("rule 64 [I]")
+def believes_a_redo_file_that_may_not_be_on_disk(patch: Patch) -> None:
+    def confirm(_disk: Disk, _images: list[Image]) -> None:
+        """What can be read is there."""
+
+    patch.set(redo, "confirm", confirm)
+
+
 @mutation("BK-62, BK-166")
 def writes_index_pages_in_place_without_redo(patch: Patch) -> None:
     def write(_disk: Disk, _images: list[Image]) -> None:
