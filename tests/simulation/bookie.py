@@ -23,16 +23,26 @@ from bookie.core import (
     UntilDurable,
 )
 from bookie.directories import Directories
-from bookie.errors import DataMissing, FileDamaged, StorageFailed, WrongDirectory
+from bookie.errors import (
+    BookieRetired,
+    DataCopied,
+    DataMissing,
+    DataOutdated,
+    FileDamaged,
+    StorageFailed,
+    WrongDirectory,
+)
 from bookie.identity import Identity, identify
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_SUFFIX, Mark, path_of
+from bookie.lives import Claim
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
 from ledger.errors import MetadataUnavailable, StorageError
 from ledger.ids import BookieId
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.disk import PowerLost, SimDisk
+from tests.simulation.disks_elsewhere import in_window, stop_cleanly, told
 from tests.simulation.host import Host
 from tests.simulation.scheduler import Action, Timer
 from tests.simulation.store import SimStore, drive
@@ -66,6 +76,9 @@ class SimBookie:
         """Of the disk: operation and path at which the power fails in the next start."""
         self.disk = SimDisk(cluster.scheduler.random)
         self._disk_was_replaced = False
+        self.claim: Claim
+        """What this life knows of itself in the store."""
+        self._telling = False
         self._proven = Mark(0, 0)
         """Up to here a later record of the journal says that it was synced."""
         self.storage: BookieStorage
@@ -104,6 +117,27 @@ class SimBookie:
         self._cluster.oracle.lost_disk(self.name, wholly=True)
         self._cluster.scheduler.note(self.name, "loses its disk")
         self._cluster.scheduler.mark("disk_lost")
+
+    def restore(self, backup: SimDisk) -> None:
+        """Crash, and find an older disk: what was promised since is not on it."""
+        if self.host.up:
+            self.crash()
+        by_files = in_window(self._cluster, self.name, backup)
+        self.disk = backup.copy(by_files=by_files or self._cluster.scheduler.chance(0.3))
+        self._cluster.oracle.lost_disk(self.name, wholly=False)
+        self._cluster.scheduler.note(self.name, "finds an older disk")
+        self._cluster.scheduler.mark("disk_copied_back" if by_files else "disk_restored")
+
+    def move(self, on_done: Action) -> None:
+        """Stop cleanly, and have the files copied to another disk; there is no loss in it."""
+        stop_cleanly(self, self._cluster, partial(self._moved, on_done, self.disk))
+
+    def _moved(self, on_done: Action, disk: SimDisk, clean: bool) -> None:
+        if clean and not self.host.up and self.disk is disk:
+            self.disk = disk.copy(by_files=True)
+            self._cluster.scheduler.note(self.name, "moves to another disk")
+            self._cluster.scheduler.mark("bookie_moved")
+        on_done()
 
     @property
     def journal(self) -> str:
@@ -159,8 +193,11 @@ class SimBookie:
         )
         drive(steps, self._identified)
 
-    def _identified(self, _identity: Identity) -> None:
+    def _identified(self, identity: Identity) -> None:
+        self.claim = identity.claim
         self._open()
+        self._telling = False
+        self._tell()
         self._cluster.metadata.register(self.host)
         self.plan_checkpoint()
         if self.host.life > 0:
@@ -201,6 +238,12 @@ class SimBookie:
                 raise  # its disk is as it left it
             if isinstance(error, DataMissing):
                 self._cluster.scheduler.mark("cookie_check_refused")
+            if isinstance(error, BookieRetired):
+                self._cluster.scheduler.mark("retired_name_refused")
+            if isinstance(error, DataOutdated):
+                self._cluster.scheduler.mark("older_disk_refused")
+            if isinstance(error, DataCopied):
+                self._cluster.scheduler.mark("copied_disk_refused")
             self.crash()
             self._refuses_to_start(type(error).__name__)
 
@@ -394,8 +437,20 @@ class SimBookie:
         assert all(ticket > durable for ticket, _ in self._until_durable)
         self.after_work()
 
+    def _tell(self) -> None:
+        """Let the store know of the last checkpoint, one at a time."""
+        if not self._telling:
+            self._telling = True
+            store = SimStore(self._cluster.metadata, self.host)
+            drive(told(store, self.claim, self.storage.census), self._told)
+
+    def _told(self, claim: Claim) -> None:
+        self.claim = claim
+        self._telling = False
+
     def _checkpoint(self) -> None:
         self.storage.checkpoint()
+        self._tell()
         self._cluster.scheduler.mark("checkpoint")
         self.plan_checkpoint()
 

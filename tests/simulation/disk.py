@@ -202,6 +202,8 @@ class SimDisk:
     def __init__(self, lot: random.Random | int = 0, *, capacity_bytes: int | None = None) -> None:
         self.lot = random.Random(lot) if isinstance(lot, int) else lot
         self.capacity_bytes = capacity_bytes
+        self.system = "simulated"
+        """What `where` says: it is another one on another machine."""
         self.lives = 0
         self.operations = 0
         """How many operations changed something, since the start."""
@@ -425,7 +427,7 @@ class SimDisk:
         return f"simulated disk:{path}"
 
     def where(self) -> str:
-        return "simulated"
+        return self.system
 
     def _crash_directory(self, path: str, loss: Loss) -> None:
         """Forget a directory whose own name was not synced, and all that is in it."""

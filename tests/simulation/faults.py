@@ -13,6 +13,8 @@ from ledger.ids import LedgerId
 from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import Cluster
+from tests.simulation.disk import SimDisk
+from tests.simulation.disks_elsewhere import cookie_of, known, retire_name, start_copy
 from tests.simulation.host import Host
 from tests.simulation.profile import Profile
 from tests.simulation.scheduler import Action
@@ -40,7 +42,7 @@ class Faults:
             self._watch(bookie)
         for _ in range(self._profile.disks_lost):
             at_s = self._random.uniform(0.0, self._profile.faults_s)
-            fault = self._random.choice((self._lose_disk, self._rot_disk))
+            fault = self._random.choice((self._lose_disk, self._rot_disk, self._back_up))
             self._scheduler.after(at_s, partial(self._strike, fault))
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:
@@ -57,6 +59,8 @@ class Faults:
             kinds += [self._reset_connections]
         if self._profile.forgeries:
             kinds += [self._forge]
+        if self._profile.moves:
+            kinds += [self._move, self._start_copy]
         if not kinds:
             return
         for _ in range(self._profile.faults):
@@ -116,7 +120,36 @@ class Faults:
         """Never more of them than Qa - 1 in a world: that is what Qa promises."""
         bookie = self._random.choice(self._bookies())
         bookie.lose_disk()
+        if self._scheduler.chance(0.5):
+            retire_name(self._cluster, bookie.name, partial(self._restart_soon, bookie))
+        else:
+            self._restart_soon(bookie)
+
+    def _back_up(self) -> None:
+        """A backup is made of a disk, and a little later brought back: a lost disk, too."""
+        bookie = self._random.choice(self._bookies())
+        backup = bookie.disk.copy()
+        self._later(3.0, partial(self._bring_back, bookie, backup))
+
+    def _bring_back(self, bookie: SimBookie, backup: SimDisk) -> None:
+        stored = known(self._cluster, bookie.name)
+        if bookie.gone or stored is None or stored.clean:
+            return  # nothing was promised since, as far as that can be told here
+        bookie.restore(backup)
         self._restart_soon(bookie)
+
+    def _move(self) -> None:
+        bookie = self._random.choice(self._bookies())
+        if bookie.serves and not bookie.host.paused:
+            bookie.host.after(0.0, partial(bookie.move, partial(self._restart_soon, bookie)))
+
+    def _start_copy(self) -> None:
+        """Somebody copies the files of a bookie and starts another process on them."""
+        bookie = self._random.choice(self._bookies())
+        copy = bookie.disk.copy(by_files=True)
+        here, stored = cookie_of(copy), known(self._cluster, bookie.name)
+        if here is not None and stored is not None and (bookie.serves or not here.clean):
+            self._later(1.0, partial(start_copy, bookie, self._cluster, copy))
 
     def _rot_disk(self) -> None:
         """One byte of one file changes; counted like a lost disk."""

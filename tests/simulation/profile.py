@@ -65,6 +65,8 @@ class Profile:
     """Whether connections break under living hosts."""
     forgeries: bool
     """Whether somebody sends other bytes under ids that are taken."""
+    moves: bool
+    """Whether bookies are moved to other disks, and copies of them started."""
     aimed_s: float
     """If positive: around each recovery, messages of those that take part are late by up to
     this much, every second one."""
@@ -191,6 +193,7 @@ def _any_world(random: Random) -> Profile:
         disks_lost=random.randrange(quorum.ack) if random.random() < 0.7 else 0,
         resets=random.random() < 0.3,
         forgeries=random.random() < 0.1,
+        moves=random.random() < 0.3,
         aimed_s=0.0,
         deletes=random.choice((0.0, 0.0, 0.0, 0.5)),
         pauses=random.random() < 0.5,

@@ -1,0 +1,91 @@
+"""Bugs of a bookie's identity: of its lives, of copies, of names that were given up."""
+
+from dataclasses import replace
+from typing import Any
+
+from bookie import identity
+from bookie.cookie import Cookie, write_cookie
+from bookie.directories import Directories
+from bookie.disk import Disk
+from ledger.metastore.port import MetadataStore
+from ledger.registry import COOKIES
+from tests.simulation import disks_elsewhere
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("rules 74, 76")
+def accepts_an_older_directory(patch: Patch) -> None:
+    """A backup of an earlier life: whose cookie it is is all that is asked."""
+    honest = identity._check_newest
+
+    def check_newest(
+        stamped: list[identity._Stamped], known: Cookie, directories: Directories
+    ) -> None:
+        here = stamped[0].cookie
+        assert here is not None
+        known = replace(_not_ahead(known, directories), token=here.token)
+        honest(stamped, known, directories)
+
+    patch.set(identity, "_check_newest", check_newest)
+
+
+@mutation("rules 74, 76")
+def compares_no_checkpoints(patch: Patch) -> None:
+    """A backup of this life is taken for the newest data."""
+    honest = identity._check_newest
+
+    def check_newest(
+        stamped: list[identity._Stamped], known: Cookie, directories: Directories
+    ) -> None:
+        honest(stamped, _not_ahead(known, directories), directories)
+
+    patch.set(identity, "_check_newest", check_newest)
+
+
+def _not_ahead(known: Cookie, directories: Directories) -> Cookie:
+    """Return the store's node as if it knew of no checkpoint that is not in the directories."""
+    return replace(known, checkpoint=min(known.checkpoint, identity._checkpoint(directories)))
+
+
+@mutation("rules 74, 76")
+def takes_a_copy_for_the_original(patch: Patch) -> None:
+    patch.set(identity._Stamped, "is_original", True)
+
+
+@mutation("own, rule 74")
+def a_start_leaves_the_clean_stop_standing(patch: Patch) -> None:
+    """What is copied from then on passes for the data of the clean stop."""
+    honest = identity._of_life
+
+    def of_life(life: Cookie, one: identity._Stamped) -> Cookie:
+        assert one.cookie is not None
+        return replace(honest(life, one), clean=one.cookie.clean)
+
+    def cookie_as_before(cookie: Cookie, /, **changes: Any) -> Cookie:
+        if "token" in changes and "life" in changes and "clean" in changes:
+            changes["clean"] = cookie.clean
+        return replace(cookie, **changes)
+
+    patch.set(identity, "_of_life", of_life)
+    patch.set(identity, "replace", cookie_as_before)
+
+
+@mutation("own, rule 74")
+def counts_a_start_before_the_directories_know(patch: Patch) -> None:
+    """A crash in between leaves data that nobody accepts any more."""
+
+    def write(disk: Disk, cookie: Cookie) -> None:
+        write_cookie(disk, replace(cookie, tries=()))
+
+    patch.set(identity, "write_cookie", write)
+
+
+@mutation("rules 74, 76")
+def a_retired_name_comes_back(patch: Patch) -> None:
+    """As it was before: the cluster forgets who was given up, and takes a new disk for the old."""
+
+    async def retire(store: MetadataStore, bookie: str, _known: Cookie | None) -> bool:
+        await store.delete(f"{COOKIES}/{bookie}")
+        return True
+
+    patch.set(disks_elsewhere, "retire", retire)
