@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 REFUSALS: Final = (BookieRunning, FileDamaged, WrongDirectory)
 
 
+class TwoOfOneIdentity(Exception):
+    """Two processes answer for the same data."""
+
+
 def known(cluster: "Cluster", name: str) -> Cookie | None:
     """Return what the store holds of a bookie, asked of nobody."""
     path = f"{COOKIES}/{name}"
@@ -112,7 +116,7 @@ def start_copy(bookie: "SimBookie", cluster: "Cluster", copy: SimDisk) -> None:
 
     def done(refusal: str) -> None:
         if not refusal:
-            raise AssertionError(f"a copy of {bookie.name} was started beside it")
+            raise TwoOfOneIdentity(bookie.name)
         cluster.scheduler.note(host.name, f"is not started: {refusal}")
         if refusal != "could not ask":
             cluster.scheduler.mark("copy_refused")
