@@ -12,7 +12,7 @@ from dlog.aio import Log
 from dlog.aio.janitor import Janitor
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.renames import count_of_renames, newest_name
-from dlog.consumers import consumer_info, list_consumers
+from dlog.consumers import consumer_info, delete_consumer, list_consumers
 from dlog.errors import InvalidName, LogExists, LostOwnership, NoSuchConsumer, NoSuchLog
 from dlog.namespace import (
     audit_namespace,
@@ -30,7 +30,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Op
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
-from tests.dlog.faulty_store import FaultyStore
+from tests.dlog.faulty_store import FaultyStore, OvertakenStore
 
 
 @asynchronous
@@ -126,6 +126,27 @@ async def test_consumers_move_with_their_log() -> None:
             assert (await anext(consumer)).value == b"y"
             await consumer.commit()
     await log.close()
+
+
+@asynchronous
+async def test_a_consumer_that_is_made_anew_while_its_log_is_renamed_is_the_one_that_moves() -> (
+    None
+):
+    """Both are at the same version, so that of the node alone does not tell."""
+    cluster = FakeCluster()
+    store = OvertakenStore(MemoryStore("memory://fake", "fake"))
+    client = cluster.client()
+    async with await Log.open("a", client=client) as log:
+        await log.append_many([b"x"] * 5)
+    await (await Log.consumer("view", "a", start=4, client=client)).close()
+
+    async def made_anew() -> None:
+        await delete_consumer("view", "a", client=client)
+        await (await Log.consumer("view", "a", start=2, client=client)).close()
+
+    store.sleeps_after("/logs/a/consumers/view", made_anew)
+    await rename_log("a", "b", client=cluster.client(store))
+    assert (await consumer_info("view", "b", client=client)).position == 2
 
 
 @asynchronous

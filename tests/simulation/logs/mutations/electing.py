@@ -35,7 +35,8 @@ def withdraws_without_a_barrier(patch: Patch) -> None:
     "::test_a_session_lost_between_look_and_create_leaves_no_node_behind",
 )
 def withdraws_until_the_session_of_its_beginning_is_lost(patch: Patch) -> None:
-    """The node may be in the one that came after it."""
+    """The node may be in the one that came after it. Not drawn: a simulated session is replaced
+    after its heartbeat only, not within a look."""
     began: dict[str, Session] = {}
     honest, candidacy = withdrawal._withdraw, _Campaign._candidacy
 

@@ -285,7 +285,7 @@ class _FencesOne:
     "::test_a_takeover_of_a_full_log_ends_before_anybody_is_fenced",
 )
 def adds_segments_until_nothing_fits(patch: Patch) -> None:
-    """Then there is no room for their seals either."""
+    """Then there is no room for their seals either. Not drawn: it takes 20,000 segments."""
 
     def check_room(_: Manifest, __: str) -> None:
         return
@@ -301,4 +301,5 @@ def adds_segments_until_nothing_fits(patch: Patch) -> None:
     "::test_a_full_log_is_appended_to_and_read_and_rolls_once_it_is_truncated",
 )
 def a_full_manifest_ends_the_writer(patch: Patch) -> None:
+    """Not drawn, as above."""
     patch.set(ManifestTooLarge, "retryable", False)

@@ -75,4 +75,5 @@ def _without_lac(**frame: object) -> bytes:
     test="tests/dlog/test_strangers.py::test_a_stranger_reads_forges_and_stops_nothing",
 )
 def gives_all_ledgers_the_key_of_the_empty_password(patch: Patch) -> None:
+    """Not drawn: nobody is a stranger there."""
     patch.set(client, "SECRET_BYTES", 0)

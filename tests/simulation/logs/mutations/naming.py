@@ -155,6 +155,7 @@ def deletes_whatever_has_the_name_by_then(patch: Patch) -> None:
     "::test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew",
 )
 def commits_to_a_consumer_that_was_made_anew(patch: Patch) -> None:
+    """Not drawn: nobody deletes a consumer of a log that stays."""
     honest = ConsumerNode._guard
 
     def guard(self: ConsumerNode, wanted: ConsumerState) -> tuple[Op, ...]:
@@ -171,6 +172,7 @@ def commits_to_a_consumer_that_was_made_anew(patch: Patch) -> None:
     "::test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind",
 )
 def forgets_a_lock_that_got_no_answer(patch: Patch) -> None:
+    """Not drawn: the end of a process ends its session, and its lock with it."""
     honest = ConsumerNode.lock
 
     async def lock(self: ConsumerNode, owner: str, *, wait_s: float) -> None:
