@@ -77,13 +77,17 @@ async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> En
     """Return the last entry of *reader*'s ledger if it is certain; let it be read up to there.
 
     *later* is the ledger of the segment after. The end is certain if the ledger is CLOSED or
-    if bookies hold any entry of *later*; `protocol.cursor` tells why. Disturbs nobody."""
+    if bookies hold any entry of *later*; `protocol.cursor` tells why. Disturbs nobody.
+
+    Looks at the metadata anew in any case: a reader that was not told that its ledger is CLOSED
+    would wait for ever behind a later segment that stays empty."""
     if reader.closed:
         return reader.last_entry
     try:
         async with opened(ledgers, later) as after:
             if await after.read_last_stored() == NO_ENTRY:
-                return None
+                await reader.read_last_stored()
+                return reader.last_entry
     except NoSuchLedger:  # deleted with its log: who reads on will see
         return None
     end = await reader.read_last_stored()

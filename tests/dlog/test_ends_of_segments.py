@@ -12,9 +12,9 @@ from dlog.aio.tails import tail_of
 from dlog.protocol.edits import add_segment
 from dlog.recordbatch import encode_batch
 from dlog.settings import LogSettings
-from ledger.ids import LedgerId
+from ledger.ids import EntryId, LedgerId
 from tests.dlog.asynchronous import asynchronous
-from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers, FakeWriter
+from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers, FakeReader, FakeWriter
 from tests.waiting import eventually
 
 NOW_MS = 1_000
@@ -71,6 +71,34 @@ async def test_an_end_is_asked_for_after_the_look_for_an_entry_behind_it(
     cluster.before("lac", at_question(question, goes_on))
     reader = await client.open_no_recovery(left.ledger_id)
     assert await learn_end(client, reader, later.ledger_id) == end
+
+
+class Untold(FakeReader):
+    """Learns that its ledger is CLOSED only when it asks."""
+
+    asked = False
+
+    @property
+    def closed(self) -> bool:
+        return self.asked and super().closed
+
+    async def read_last_stored(self) -> EntryId:
+        self.asked = True
+        return await super().read_last_stored()
+
+
+@asynchronous
+async def test_a_reader_that_nobody_tells_learns_the_end_before_a_segment_that_stays_empty() -> (
+    None
+):
+    cluster = FakeCluster()
+    client = cluster.client()
+    left, later = await client.create(), await client.create()
+    await left.add(b"a")
+    await left.close()
+    await later.close()
+    reader = Untold(cluster, cluster.ledger(left.ledger_id))
+    assert await learn_end(client, reader, later.ledger_id) == 0
 
 
 @pytest.mark.parametrize("question", [1, 2, 3, 4])

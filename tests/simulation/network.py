@@ -59,6 +59,8 @@ class Network:
         self._cut: dict[tuple[str, str], None] = {}
         self._slow_links: dict[tuple[str, str], bool] = {}
         self._aimed: dict[tuple[str, str], tuple[Aim, Iterator[int]]] = {}
+        self._far: dict[str, tuple[float, float]] = {}
+        """Hosts that are far away, and how long a message to or from them takes."""
         self._connections = 0
 
     def new_connection(self) -> int:
@@ -77,8 +79,13 @@ class Network:
         """Let the next messages on this way be as late as *aim* says."""
         self._aimed[source, target] = aim, count()
 
+    def put_far_away(self, host: str, delay_s: tuple[float, float]) -> None:
+        """Let each message to or from *host* take from *delay_s* to *delay_s*, always."""
+        self._far[host] = delay_s
+
     def heal(self) -> None:
-        """End all partitions and all bad weather."""
+        """End all partitions and all bad weather, and bring everybody near."""
+        self._far.clear()
         self._cut.clear()
         self._aimed.clear()
         self.weather = CALM
@@ -86,6 +93,10 @@ class Network:
     def delay_s(self, source: Host, target: Host) -> float:
         """Draw how long one message takes on this way."""
         weather, random = self.weather, self.scheduler.random
+        if self._far:
+            far = self._far.get(source.name) or self._far.get(target.name)
+            if far is not None:
+                return random.uniform(*far)
         if self._aimed:
             aim, numbers = self._aimed.get((source.name, target.name), (NO_AIM, count()))
             if aim.first <= next(numbers) <= aim.last:

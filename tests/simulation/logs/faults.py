@@ -21,6 +21,10 @@ class LogFaults(Faults):
         super().__init__(world, profile)
         self._world = world
 
+    def heal(self) -> None:
+        super().heal()
+        self._world.metadata.late_replies = 0.0
+
     def _reset_connection(self) -> None:
         streams = [s for process in self._world.processes for s in process.busy_streams()]
         if streams:

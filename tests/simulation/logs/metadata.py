@@ -58,11 +58,14 @@ class LogMetadata(SimMetadata):
         layout: Layout,
         logs: LogOracle,
         lags_s: tuple[float, ...],
+        late_replies: float,
     ) -> None:
-        """*lags_s*: how far the server of a client is behind at most, by lot."""
+        """*lags_s*: how far the server of a client is behind at most, by lot. *late_replies*: how
+        probably a leader is told late that a transaction of its own was done."""
         super().__init__(scheduler, network, oracle, layout)
         self.logs = logs
         self._lags_s = lags_s
+        self.late_replies = late_replies
         self._past = Past(self.tree)
         self._net = network
         self._time = scheduler
@@ -105,7 +108,13 @@ class LogMetadata(SimMetadata):
                 connection.seen = self._past.change
             elif isinstance(tree, PastTree) and tree.lagged:
                 self._time.mark("metadata_read_lagged")
-            reply((answer,))
+            late = what == "multi" and client.name.startswith("leader")
+            if late and self._time.chance(self.late_replies):
+                late_s = self._time.random.uniform(0.1, CALL_TIMEOUT_S)
+                self._time.mark("metadata_reply_late")
+                self._time.after(late_s, partial(reply, (answer,)))
+            else:
+                reply((answer,))
 
         def done(answer: Outcome[object] | None) -> None:
             if key != (client.name, client.life):

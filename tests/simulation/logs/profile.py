@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from dlog.aio.chunks import WAIT_S
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.quorum import Quorum
@@ -74,6 +75,12 @@ class LogProfile:
     """How many times somebody deletes a log."""
     sweeps: int
     """How many times somebody looks for orphans while faults last."""
+    readers_away_s: float
+    """How long a message to or from a reader takes at most; 0: as long as any other."""
+    reader_wait_s: float
+    """How long a reader waits for news of an entry before it looks for the segment's end."""
+    late_replies: float
+    """How probably a leader is told late of a change of a manifest that is done."""
     lags_s: tuple[float, ...]
     """How far the server of the metadata store that a client has is behind at most, by lot."""
     lifelines: str
@@ -85,7 +92,7 @@ class LogProfile:
 
 
 def draw(random: Random) -> LogProfile:
-    """Return the next world: of any kind, or one of four that are made to hurt."""
+    """Return the next world: of any kind, or one of five that are made to hurt."""
     profile = _any_world(random)
     kind = random.random()
     if kind < 0.2:
@@ -96,6 +103,8 @@ def draw(random: Random) -> LogProfile:
         return _troubled(profile, random)
     if kind < 0.65:
         return _wandering(profile, random)
+    if kind < 0.72:
+        return _listed_late(profile, random)
     return profile
 
 
@@ -194,6 +203,34 @@ def _wandering(profile: LogProfile, random: Random) -> LogProfile:
     )
 
 
+def _listed_late(profile: LogProfile, random: Random) -> LogProfile:
+    """Writers that append on while their next segment is listed, and do not know it yet; readers
+    far away, who look meanwhile whether the writer left the segment."""
+    floor = profile.floor
+    return replace(
+        profile,
+        floor=replace(
+            floor,
+            faults=random.randrange(4),
+            weather=replace(floor.weather, loss=0.0, slow=0.0, slow_link=0.0),
+        ),
+        logs=1,
+        candidates=1,
+        readers=random.choice((2, 4)),
+        settings=replace(profile.settings, roll_records=random.choice((1, 3, 10))),
+        bursts=(100,),
+        thinks_s=(0.1,),
+        pauses_s=random.choice(((0.0, 0.1, 0.3), (0.05, 0.2))),
+        reader_pauses_s=(0.0,),
+        readers_away_s=random.choice((0.03, 0.1, 0.2)),
+        reader_wait_s=0.05,
+        late_replies=random.choice((0.5, 0.9)),
+        restarts=0.0,
+        deletes=random.choice((0, 0, 2)),
+        fates=random.choice((("lives",), ("lives", "pauses", "crashes"))),
+    )
+
+
 def _any_world(random: Random) -> LogProfile:
     quorum = random.choice(QUORUMS)
     floor = draw_ledgers(random)
@@ -250,6 +287,9 @@ def _any_world(random: Random) -> LogProfile:
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),
         lifelines=random.choice((NO_LIFELINES, ONE_MACHINE, MANY_MACHINES, STRANGERS)),
+        readers_away_s=0.0,
+        reader_wait_s=WAIT_S,
+        late_replies=0.0,
         lags_s=random.choice(((0.0,), (0.0, 0.05, 1.0), (0.2, 5.0))),
         fates=random.choice(
             (("lives",), ("lives", "crashes"), ("lives", "sleeps"), ("pauses", "crashes", "sleeps"))

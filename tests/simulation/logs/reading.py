@@ -56,6 +56,7 @@ class Tailer:
                 self._failed(error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            reader._source._wait_s = self._profile.reader_wait_s
             self.process.note(f"reads {self.name} from {start!r}: offset {reader.position}")
             self._from_txid = start.value if isinstance(start, Txid) else None
             try:

@@ -71,6 +71,7 @@ class LogSimulation:
             choices=floor.choices,
             lags_s=self.profile.lags_s,
             lifelines=self.profile.lifelines,
+            late_replies=self.profile.late_replies,
         )
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
@@ -177,6 +178,9 @@ class LogSimulation:
 
     def _tail(self, name: str) -> Tailer:
         process = self.world.process(f"reader-{name}")
+        if self.profile.readers_away_s and not self._healed:
+            away_s = self.profile.readers_away_s
+            self.world.network.put_far_away(process.host.name, (away_s / 2, away_s))
         tailer = Tailer(process, name, self.profile)
         self._tailers.append(tailer)
         process.run(tailer.run())

@@ -44,6 +44,7 @@ class World(Cluster):
         choices: Choices,
         lags_s: tuple[float, ...],
         lifelines: str,
+        late_replies: float,
     ) -> None:
         """*lags_s*: see `LogMetadata`; *lifelines*: see `LogProfile`."""
         super().__init__(
@@ -60,7 +61,7 @@ class World(Cluster):
             self.oracle, lambda: self.scheduler.steps, lambda: wall_clock_ms(self.scheduler)
         )
         self.metadata = LogMetadata(
-            scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s
+            scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s, late_replies
         )
         self.processes: list[Process] = []
         self.machines: dict[str, Machine] = {}
