@@ -10,8 +10,6 @@ Whoever finds a marked manifest may go on with 2. Each step means the log that w
 incarnation: another one may have been made under its name as soon as somebody did 3.
 """
 
-from contextlib import suppress
-
 from dlog.aio.consumer_nodes import delete_consumers
 from dlog.aio.manifests import ManifestNode, delete_listed
 from dlog.aio.port import Ledgers
@@ -19,7 +17,7 @@ from dlog.aio.renames import forget_rename
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol.edits import drop_log
-from ledger.errors import BadVersion, NoSuchLedger, RemoteError
+from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger, RemoteError
 from ledger.metastore.ops import CheckOp
 
 
@@ -48,9 +46,12 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
     if not manifest.dropped:
         return
     for ledger_id in manifest.deleting[-2:]:
-        # Its bookies may be gone, which must not keep anybody from deleting it.
-        with suppress(NoSuchLedger, RemoteError):
+        try:
             await ledgers.recover(ledger_id)
+        except MetadataUnavailable:
+            raise  # maybe no bookie was asked
+        except (NoSuchLedger, RemoteError):
+            continue  # its bookies may be gone, which must not keep anybody from deleting it
     try:
         await delete_listed(ledgers, node, manifest)
         found, version = await node.read()

@@ -176,6 +176,8 @@ class LogHistory:
     strangers: list[str] = field(default_factory=list)
     """Changes of the manifest that no edit of this incarnation may make."""
     deleted_ledgers: list[LedgerId] = field(default_factory=list)
+    unfenced: list[LedgerId] = field(default_factory=list)
+    """Those of them that were segments, and OPEN: nobody had begun to fence them."""
     consumers: dict[str, ConsumerHistory] = field(default_factory=dict)
     """By the consumer's incarnation."""
     healed: dict[int, int] = field(default_factory=dict)
@@ -324,6 +326,9 @@ class LogOracle:
         history = self.histories.get(stamp.incarnation)
         if history is not None:
             history.deleted_ledgers.append(ledger_id)
+            is_open = self.ledgers.ledgers[ledger_id].recorded.state is LedgerState.OPEN
+            if is_open and ledger_id in history.segments.values():
+                history.unfenced.append(ledger_id)
             self.changed[stamp.incarnation] = None
 
     def opened(

@@ -18,6 +18,7 @@
 | retention_takes_what_it_may | whole segments, too old or too much; at the end all of them |
 | ledgers_are_not_deleted_early | only what no manifest lists, or ever will |
 | deletions_are_asked_for | who was asked to delete a log deletes one, and nobody else does |
+| dropped_logs_are_fenced | each segment that was open, before it is deleted |
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
 | standbys_are_up_to_date | who is promoted has applied all that is in the log |

@@ -249,7 +249,6 @@ def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    drawn=False,
     test=f"{_GIVEN_UP}::test_a_deletion_in_the_middle_of_a_roll_fences_both_ledgers_of_the_writer",
 )
 def drops_a_log_of_which_one_ledger_of_two_is_fenced(patch: Patch) -> None:
