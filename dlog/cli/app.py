@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli import bookie, completing, consumer, janitor, leader, ledger, log
+from dlog.cli import bookie, completing, consumer, janitor, leader, ledger, log, metadata
 from dlog.cli.options import examples
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up
@@ -41,6 +41,7 @@ app.add_typer(leader.app, name="leader")
 app.add_typer(janitor.app, name="janitor")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(metadata.app, name="metadata")
 
 
 def _print_version(asked: bool) -> None:

@@ -33,7 +33,7 @@ from ledger.metastore.sqlite_format import (
     upgrade,
     verify,
 )
-from ledger.metastore.sqlite_tree import RESTORE, SqlTree, read_state
+from ledger.metastore.sqlite_tree import GIVE_UP, RESTORE, SqlTree, read_state
 from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
 
 DATABASE: Final = "metadata.sqlite"
@@ -79,7 +79,7 @@ class Database:
         with closing(Witness(self._witness_path)) as witness, telling_damage(str(self.path)):
             with witness.locked(timeout_s):
                 self._prepare(witness, timeout_s)
-            with closing(self._connect("ro", timeout_s)) as connection:
+            with closing(self.connection("ro", timeout_s)) as connection:
                 verify(connection, witness, str(self.path))
                 known = {row[0] for row in connection.execute("SELECT id FROM session")}
         self._identity = (_identity(self.path), _identity(self._witness_path))
@@ -95,7 +95,7 @@ class Database:
             witness = Witness(self._witness_path)
             undo.callback(witness.close)
             mark = mark_of(witness)
-            connection = self._connect("rw", timeout_s)
+            connection = self.connection("rw", timeout_s)
             undo.callback(connection.close)
             check_place(read_state(connection, where), mark, witness, where)
             undo.pop_all()
@@ -124,43 +124,45 @@ class Database:
             self._make(mark, where, timeout_s)
         elif file_is_empty(self.path):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
-        with closing(self._connect("ro", timeout_s)) as connection:
+        with closing(self.connection("ro", timeout_s)) as connection:
             check_format(connection, where)
             SqlTree(connection, witness, where=where, timeout_s=timeout_s).check_witness()
 
     def _begin(self, witness: Witness, where: str, timeout_s: float) -> None:
         """Write the first mark, unless something is there that had one before."""
         if not file_is_empty(self.path):
-            with closing(self._connect("ro", timeout_s)) as connection:
+            with closing(self.connection("ro", timeout_s)) as connection:
                 if format_of(connection, where) == FORMAT_VERSION:
-                    reason = f"it is empty, or was missing; {RESTORE}"
+                    reason = f"it is empty, or was missing; {RESTORE}; {GIVE_UP}"
                     raise DamagedMetadata(str(self._witness_path), reason)
         elif any((self.directory / name).exists() for name in _NEVER_FIRST):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
-        witness.begin(os.urandom(DIGEST_BYTES))
+        witness.begin(Mark(0, os.urandom(DIGEST_BYTES)))
         _sync_directory(self.directory)
         _sync_directory(self.directory.parent)
 
     def _make(self, mark: Mark, where: str, timeout_s: float) -> None:
         # "rwc" is used here only: a database that is gone later must not come back empty.
-        with closing(self._connect("rwc", timeout_s)) as connection:
+        with closing(self.connection("rwc", timeout_s)) as connection:
             match format_of(connection, where):
                 case 0:
                     make(connection, mark)
                 case version if version == FORMAT_WITHOUT_CHECKSUMS:
                     with _locked(self.directory / _LOCK_BEFORE, timeout_s):
-                        self._check_unused()
+                        # It would go on writing without checksums.
+                        self.check_unused("by an earlier version")
                         upgrade(connection, where, mark)
         _sync_directory(self.directory)
 
-    def _check_unused(self) -> None:
-        """Programs of before would go on writing without checksums."""
-        for path in (self.directory / _SESSIONS).iterdir():
+    def check_unused(self, by_whom: str) -> None:
+        """Raises `OSError` if a process has the store open."""
+        for path in (self.directory / _SESSIONS).glob("*"):
             with OtherSession(path) as other:
                 if not other.is_unlocked():
-                    raise OSError(f"{self.path} is in use by an earlier version: end that first")
+                    raise OSError(f"{self.path} is in use {by_whom}: end that first")
 
-    def _connect(self, mode: str, timeout_s: float) -> sqlite3.Connection:
+    def connection(self, mode: str, timeout_s: float) -> sqlite3.Connection:
+        """Return a connection as `connect` uses it, without any check."""
         uri = f"{self.path.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
         connection.execute("PRAGMA synchronous = EXTRA")

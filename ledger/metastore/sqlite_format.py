@@ -19,7 +19,7 @@ from ledger.metastore.sqlite_checksums import (
     node_digest,
     row_digest,
 )
-from ledger.metastore.sqlite_tree import RESTORE, Node, State, older, read_state
+from ledger.metastore.sqlite_tree import GIVE_UP, RESTORE, Node, State, older, read_state
 from ledger.metastore.sqlite_witness import Mark, Witness
 
 FORMAT_VERSION: Final = 2
@@ -154,15 +154,22 @@ def verify(connection: sqlite3.Connection, witness: Witness, where: str) -> None
 
     Raises `DamagedMetadata`, `NamespaceMismatch`."""
     mark = mark_of(witness)
+    check_place(whole_state(connection, where), mark, witness, where)
+
+
+def whole_state(connection: sqlite3.Connection, where: str) -> State:
+    """Return the state, with which all there is agrees, whether it is the newest or not.
+
+    Raises `DamagedMetadata`, `NamespaceMismatch`."""
     connection.execute("BEGIN")
     try:
         state = _checked(connection, where)
         total = _total(connection, where)
     finally:
         connection.execute("ROLLBACK")
-    check_place(state, mark, witness, where)
     if total != state.total:
         raise DamagedMetadata(where, f"its rows do not add up to its checksum; {RESTORE}")
+    return state
 
 
 def check_place(state: State, before: Mark, witness: Witness, where: str) -> None:
@@ -184,7 +191,7 @@ def mark_of(witness: Witness) -> Mark:
     """Return the newest mark. Raises `DamagedMetadata`."""
     mark = witness.read()
     if mark is None:
-        raise DamagedMetadata(str(witness.path), f"it holds no mark; {RESTORE}")
+        raise DamagedMetadata(str(witness.path), f"it holds no mark; {RESTORE}; {GIVE_UP}")
     return mark
 
 

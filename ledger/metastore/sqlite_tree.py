@@ -52,6 +52,8 @@ RESTORE: Final = (
     "directory; nothing in it was changed"
 )
 
+GIVE_UP: Final = "if there is none, 'dlog metadata accept-loss' gives up what is missing"
+
 
 class Node(NamedTuple):
     """A row of the table `node`, but for its value and its digest, which come last."""
@@ -107,9 +109,8 @@ def older(where: str, state: State, mark: Mark) -> DamagedMetadata:
         what = f"the witness knows only commits up to {mark.generation}: it is damaged"
     else:
         what = "another history is in its witness: one of them is damaged"
-    return DamagedMetadata(
-        where, f"at commit {state.generation}, {what} or an older copy; {RESTORE}"
-    )
+    found = f"at commit {state.generation}, {what} or an older copy"
+    return DamagedMetadata(where, f"{found}; {RESTORE}; {GIVE_UP}")
 
 
 class SessionEnded(Exception):
@@ -339,7 +340,9 @@ class SqlTree:
         Requires the lock. Raises `DamagedMetadata` if the database is not where it must be."""
         state, mark = read_state(self._connection, self._where), self._witness.read()
         if mark is None:
-            raise DamagedMetadata(str(self._witness.path), f"it holds no mark; {RESTORE}")
+            raise DamagedMetadata(
+                str(self._witness.path), f"it holds no mark; {RESTORE}; {GIVE_UP}"
+            )
         if not state.follows(mark):
             raise older(self._where, state, mark)
         if state.generation > mark.generation:

@@ -84,10 +84,10 @@ class Witness:
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def begin(self, chain: bytes) -> None:
-        """Write the first mark of a store, durably."""
-        mark = _encode(Mark(0, chain)).ljust(SLOT_BYTES, b"\0")
-        os.pwrite(self._fd, 2 * mark, 0)
+    def begin(self, mark: Mark) -> None:
+        """Write the whole file anew, durably. Requires the lock."""
+        os.pwrite(self._fd, 2 * _encode(mark).ljust(SLOT_BYTES, b"\0"), 0)
+        os.ftruncate(self._fd, WITNESS_BYTES)
         os.fsync(self._fd)
 
     def read(self) -> Mark | None:
