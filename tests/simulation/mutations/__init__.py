@@ -18,6 +18,7 @@ from tests.simulation.mutations import (
     identities,
     journals,
     recovering,
+    stores,
     writing,
 )
 from tests.simulation.mutations.mutation import MUTATIONS, Mutation, put_back
@@ -34,5 +35,6 @@ __all__ = [
     "logs",
     "put_back",
     "recovering",
+    "stores",
     "writing",
 ]
