@@ -53,6 +53,9 @@ class AppendingStorage:
         self._queue: list[bytes | memoryview] = []
         self._ticket = 0
 
+    def is_new(self, ledger_id: int) -> bool:  # noqa: ARG002 - nothing is kept
+        return True
+
     def needs_load(self, ledger_id: int) -> bool:  # noqa: ARG002 - nothing is kept
         return False
 

@@ -120,6 +120,7 @@ def _config(options: argparse.Namespace) -> BookieConfig:
         advertise=options.advertise,
         bookie=options.id,
         rack=options.rack,
+        unmade_ledgers_max=options.unmade_ledgers,
         disk_limits=DiskLimits(
             warn_share=options.disk_warn,
             high_share=options.disk_high,
@@ -170,6 +171,13 @@ def add_network(made: argparse.ArgumentParser) -> None:
         help="name for the life of the data (default: host and a random part)",
     )
     add("--rack", default="", help="where this bookie stands, for placement")
+    add(
+        "--unmade-ledgers",
+        default=0,
+        type=_count,
+        metavar="N",
+        help="take so many ledgers that the metadata store does not know; for tests (%(default)s)",
+    )
 
 
 def add_directories(made: argparse.ArgumentParser) -> None:

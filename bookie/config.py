@@ -38,6 +38,8 @@ class BookieConfig:
     session_timeout_s: float = 10.0
     """After a crash, clients may be sent here for so long."""
     metadata_timeout_s: float = 10.0
+    unmade_ledgers_max: int = 0
+    """So many ledgers are taken although the metadata store does not know them; for tests."""
     disk_limits: DiskLimits = field(default_factory=DiskLimits)
     disk_interval_s: float = 0.5
     """So often the disks are asked how full they are."""

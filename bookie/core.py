@@ -40,6 +40,7 @@ from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, 
 class Storage(Protocol):
     """What the core and its driver need of `bookie.storage.BookieStorage`."""
 
+    def is_new(self, ledger_id: int) -> bool: ...
     def needs_load(self, ledger_id: int) -> bool: ...
     def load(self, ledger_id: int) -> None: ...
     def needs_disk(self, run: AddRun) -> bool: ...
@@ -158,6 +159,8 @@ class BookieCore:
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Hand one run to the storage; return its status and the ticket that must be durable
         before the answer. For `AddSession`, and drivers that have no batches."""
+        if prepared is Status.NO_SUCH_LEDGER:  # nobody made it
+            return prepared, 0
         if run.explicit_lac:
             status, ticket = self.storage.set_lac(run), 0
         else:

@@ -20,4 +20,5 @@ class Vetted:
 
 
 Prepared: TypeAlias = Vetted | Status | None
-"""A status is the answer that the add will get, if nothing else refuses it."""
+"""A status is the answer that the add will get, if nothing else refuses it; `NO_SUCH_LEDGER` in any
+case, as nobody made the ledger."""

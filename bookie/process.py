@@ -29,6 +29,7 @@ from bookie.errors import (
 )
 from bookie.identity import Identity, identify, mark_clean
 from bookie.lives import LifeKeeper
+from bookie.made_ledgers import MadeLedgers
 from bookie.operator_service import OperatorService
 from bookie.read_only import ReadOnlyKeeper
 from bookie.registering import Registrar
@@ -110,12 +111,19 @@ async def _run(
             storage.close()
             raise
         info = InfoAnswer(name, identity.incarnation, namespace.instance, read_only=False)
-        service = BookieService(storage, info, config.service)
+        ledgers = LedgerStore(store, namespace.layout)
+        service = BookieService(
+            storage,
+            info,
+            config.service,
+            made=MadeLedgers(ledgers, unmade_max=config.unmade_ledgers_max),
+        )
     except BaseException:
         await server.kill()
         raise
-    registration = BookieRegistration(name, address, identity.incarnation, config.rack)
-    registrar = Registrar(store, registration)
+    registrar = Registrar(
+        store, BookieRegistration(name, address, identity.incarnation, config.rack)
+    )
     keeper = ReadOnlyKeeper(
         storage,
         directories,
@@ -126,7 +134,7 @@ async def _run(
     )
     collector = Collector(
         storage.ledger_directories,
-        LedgerStore(store, namespace.layout),
+        ledgers,
         config.collector,
         main=directories.main,
         instance=namespace.instance,

@@ -30,6 +30,7 @@ from bookie.core import (
     UntilChanged,
     UntilDurable,
 )
+from bookie.made_ledgers import MadeLedgers
 from bookie.prepared import Prepared
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
@@ -58,7 +59,15 @@ class ServiceConfig:
 class BookieService:
     """See the module's docstring. Takes over *storage* and closes it."""
 
-    def __init__(self, storage: Storage, info: InfoAnswer, config: ServiceConfig) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        info: InfoAnswer,
+        config: ServiceConfig,
+        *,
+        made: MadeLedgers | None = None,
+    ) -> None:
+        """*made* is asked about ledgers that were never here; None: all are taken."""
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[BaseException] = loop.create_future()
         """Set once, to why the storage cannot go on."""
@@ -67,6 +76,7 @@ class BookieService:
         self._info = info
         self._config = config
         self._storage = storage
+        self._made = made
         self._core = BookieCore(storage, config.limits)
         self._streams: dict[AddStream, None] = {}
         self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
@@ -99,6 +109,8 @@ class BookieService:
         return stream
 
     async def read(self, query: ReadQuery) -> ReadAnswer:
+        if query.fence and not await self._admits(query.ledger_id, query.key):
+            return ReadAnswer(Status.TOO_MANY_REQUESTS)
         try:
             return await self._drive(self._core.read(query), query.wait_ms)
         except (StorageError, OSError) as error:
@@ -106,6 +118,8 @@ class BookieService:
             return ReadAnswer(Status.IO_ERROR)
 
     async def read_lac(self, query: LacQuery) -> LacAnswer:
+        if query.fence and not await self._admits(query.ledger_id, query.key):
+            return LacAnswer(Status.TOO_MANY_REQUESTS)
         try:
             return await self._drive(self._core.read_lac(query), 0)
         except (StorageError, OSError) as error:
@@ -193,10 +207,24 @@ class BookieService:
             steps.close()
 
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
-        """Look up on disk what adds of *runs* will need; nothing in the common case."""
-        if not any(map(self._storage.needs_disk, runs)):
+        """Look up what adds of *runs* will need; nothing in the common case."""
+        new = [] if self._made is None else [r for r in runs if self._storage.is_new(r.ledger_id)]
+        refused = [run.ledger_id for run in new if not await self._admits(run.ledger_id, run.key)]
+        if not refused and not any(map(self._storage.needs_disk, runs)):
             return ()
-        return [await self.on_reader(self._storage.prepare, run) for run in runs]
+        return [
+            Status.NO_SUCH_LEDGER
+            if run.ledger_id in refused
+            else await self.on_reader(self._storage.prepare, run)
+            for run in runs
+        ]
+
+    async def _admits(self, ledger_id: int, key: bytes) -> bool:
+        """Whether promises may be made about the ledger; asked if it was never here."""
+        made = self._made
+        if made is None or not self._storage.is_new(ledger_id):
+            return True
+        return await made.admits(ledger_id, key)
 
     async def on_reader(self, call: Callable[[_Asked], _Value], asked: _Asked) -> _Value:
         """Call where blocking is allowed."""

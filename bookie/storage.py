@@ -139,6 +139,10 @@ class BookieStorage:
 
     # Adding and fencing.
 
+    def is_new(self, ledger_id: int) -> bool:
+        """Whether nothing is known of the ledger here, not even that it was deleted."""
+        return not (self._ledgers.is_known(ledger_id) or self._holdings.is_deleted(ledger_id))
+
     def needs_load(self, ledger_id: int) -> bool:
         """Whether the ledger's header is not in memory; a ledger that is not here needs none."""
         with self._lock:

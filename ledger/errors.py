@@ -21,6 +21,7 @@
     |  |- BookieRefused            the bookie answered with an error
     |  |- NoSuchLedger
     |  |- WriterFailed             the writer met what must not happen; recover the ledger
+    |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
     |  |- LedgerFenced             another process recovers or has closed the ledger
     |  |- RecoveryFailed           recovery could not decide; the ledger stays IN_RECOVERY
     |  |- EntryUnavailable         no replica gave an entry, and some did not answer
@@ -245,6 +246,16 @@ class WriterFailed(RemoteError):
             "Recover the ledger and go on in a new one"
         )
         self.ledger_id, self.reason = ledger_id, reason
+
+
+class KeyDiffers(RemoteError):
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(
+            f"ledger {ledger_id} is damaged: a bookie holds it under another key than its metadata "
+            "says; a stranger made it there first, or one of the two was changed. The password is "
+            "right. Go on in a new ledger, and look at this one with 'dlog audit'"
+        )
+        self.ledger_id = ledger_id
 
 
 class LedgerFenced(RemoteError):

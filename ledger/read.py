@@ -7,7 +7,7 @@ from typing import assert_never
 
 from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
-from ledger.errors import EntryLost, EntryUnavailable, LogError, NoSuchLedger, WrongPassword
+from ledger.errors import EntryLost, EntryUnavailable, KeyDiffers, LogError, NoSuchLedger
 from ledger.ids import EntryId
 from ledger.known import Known
 from ledger.machine_loop import MachineLoop, read_metadata
@@ -157,7 +157,7 @@ class Read:
             case protocol.Failure.DELETED:
                 return NoSuchLedger(ledger_id)
             case protocol.Failure.WRONG_KEY:
-                return WrongPassword(ledger_id)
+                return KeyDiffers(ledger_id)
             case protocol.Failure.LOST:
                 return EntryLost(ledger_id, self._first, reason)
             case protocol.Failure.UNAVAILABLE:

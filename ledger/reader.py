@@ -9,9 +9,9 @@ from ledger.errors import (
     BookieUnavailable,
     EntryLost,
     HandleClosed,
+    KeyDiffers,
     LogError,
     NoSuchLedger,
-    WrongPassword,
 )
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.known import Known
@@ -80,7 +80,7 @@ class LedgerReader:
 
         Raises `EntryLost` if one is beyond the last add confirmed or no replica can give it,
         `EntryUnavailable` if not all replicas could be asked, and `NoSuchLedger`,
-        `WrongPassword`, `MetadataUnavailable`."""
+        `KeyDiffers`, `MetadataUnavailable`."""
         entries: list[Entry] = []
         while first <= last:
             some = await self.read_some(first, last=last)
@@ -153,7 +153,7 @@ class LedgerReader:
         """Ask the bookies for the last add confirmed; return the highest that is proven.
 
         Waits until every write set is covered, so a bookie that lags behind the others does
-        not matter. Raises `BookieUnavailable` if too few answer, `WrongPassword`."""
+        not matter. Raises `BookieUnavailable` if too few answer, `KeyDiffers`."""
         if self.last_entry is not None:
             return self.last_entry
         await self._ask_all()
@@ -171,7 +171,7 @@ class LedgerReader:
         acknowledged before it (rule 19). (B) Bookies that cover every write set of it answer,
         so one of them is in each ack quorum.
 
-        Raises `BookieUnavailable` if too few answer, `WrongPassword`, `NoSuchLedger`,
+        Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `NoSuchLedger`,
         `MetadataUnavailable`."""
         if self.last_entry is None:
             metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
@@ -204,7 +204,7 @@ class LedgerReader:
                 for task in done:
                     answer = task.result()
                     if answer.status is Status.WRONG_KEY:
-                        raise WrongPassword(self.ledger_id)
+                        raise KeyDiffers(self.ledger_id)
                     if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
                         heard[asking[task]] = None
                         stored = max(stored, answer.last_entry)

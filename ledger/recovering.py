@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from ledger.entry import Header
 from ledger.environment import Credentials, Environment
-from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed, WrongPassword
+from ledger.errors import KeyDiffers, LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery_events as protocol
@@ -31,7 +31,7 @@ async def recover(
 ) -> LedgerMetadata:
     """Fence and close the ledger, or adopt what another recoverer closed it with.
 
-    Raises `RecoveryFailed` (nothing was decided), `NoSuchLedger`, `WrongPassword`,
+    Raises `RecoveryFailed` (nothing was decided), `NoSuchLedger`, `KeyDiffers`,
     `MetadataUnavailable`."""
     recovering = _Recovering(environment, credentials, metadata, version)
     try:
@@ -156,7 +156,7 @@ class _Recovering:
             case protocol.Failure.DELETED:
                 return NoSuchLedger(self._ledger_id)
             case protocol.Failure.WRONG_KEY:
-                return WrongPassword(self._ledger_id)
+                return KeyDiffers(self._ledger_id)
             case protocol.Failure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
                     self._environment.uri, f"recovery of ledger {self._ledger_id}", 0.0

@@ -11,6 +11,7 @@ from ledger.environment import Credentials, Environment
 from ledger.errors import (
     EntryTooLarge,
     HandleClosed,
+    KeyDiffers,
     LedgerFenced,
     LogError,
     MetadataUnavailable,
@@ -18,7 +19,6 @@ from ledger.errors import (
     NotEnoughBookies,
     TooManyPending,
     WriterFailed,
-    WrongPassword,
     with_unknown_outcome,
 )
 from ledger.ids import EntryId, LedgerId
@@ -290,7 +290,7 @@ class LedgerWriter:
             case protocol.Failure.DELETED:
                 return NoSuchLedger(self.ledger_id)
             case protocol.Failure.WRONG_KEY:
-                return WrongPassword(self.ledger_id)
+                return KeyDiffers(self.ledger_id)
             case protocol.Failure.NOT_ENOUGH_BOOKIES:
                 available = [r.bookie for r in self._environment.bookies.available()]
                 return NotEnoughBookies(self.metadata.quorum.ack, available)

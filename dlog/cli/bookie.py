@@ -61,6 +61,14 @@ def start(
         ),
     ] = None,
     rack: Annotated[str, typer.Option(help="Where this bookie stands, for placement.")] = "",
+    unmade_ledgers: Annotated[
+        int | None,
+        typer.Option(
+            help="Take so many ledgers that the metadata store does not know; for tests.",
+            show_default=False,
+            hidden=True,
+        ),
+    ] = None,
     journal_dir: JournalDirs = None,
     ledger_dir: LedgerDirs = None,
     disk_warn: Annotated[
@@ -171,6 +179,7 @@ def start(
     arguments += [f"--ledger-dir={path}" for path in ledger_dir or ()]
     given = {
         "id": identity,
+        "unmade-ledgers": unmade_ledgers,
         "disk-warn": disk_warn,
         "disk-high": disk_high,
         "disk-low": disk_low,

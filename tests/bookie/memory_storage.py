@@ -44,6 +44,9 @@ class MemoryStorage:
         (gate,) = self.gates
         return gate
 
+    def is_new(self, ledger_id: int) -> bool:
+        return ledger_id not in self.ledgers
+
     def needs_load(self, ledger_id: int) -> bool:
         return ledger_id in self.cold
 

@@ -21,6 +21,8 @@ class BookieProcess:
         """*descriptors*: how many the system lets it have."""
         self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "bookie", "--uri", uri, "--dir", str(directory)]
+        if not any(option.startswith("--unmade-ledgers") for option in options):
+            command.append("--unmade-ledgers=1000")  # tests add to any
         if descriptors is not None:
             limited = f'ulimit -n {descriptors}; exec "$@"'
             command = ["sh", "-c", limited, "sh", *command]

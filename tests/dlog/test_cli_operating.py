@@ -213,7 +213,7 @@ def test_start_hands_every_option_on_to_the_bookie(monkeypatch: pytest.MonkeyPat
         "--disk-warn": "0.5", "--disk-high": "0.6", "--disk-low": "0.4", "--disk-reserve": "7",
         "--gc-interval": "1.0", "--minor-interval": "2.0", "--major-interval": "3.0",
         "--minor-threshold": "0.1", "--major-threshold": "0.2", "--compaction-rate": "4.0",
-        "--untraced-share": "0.3",
+        "--untraced-share": "0.3", "--unmade-ledgers": "5",
     }  # fmt: skip
     others = {
         "--uri": "memory://x", "--dir": "d", "--journal-dir": "j", "--ledger-dir": "l",

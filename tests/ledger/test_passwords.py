@@ -12,7 +12,7 @@ import pytest
 from ledger import Digest, LedgerClient, LedgerWriter
 from ledger.entry import access_key, encode_frame, encode_lac, mac_key
 from ledger.environment import Credentials, Environment
-from ledger.errors import EntryLost, WrongPassword
+from ledger.errors import EntryLost, KeyDiffers
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerState
 from ledger.protocol.answers import Fault
@@ -90,9 +90,9 @@ def test_a_writer_and_a_recoverer_with_a_wrong_key_fail_at_the_bookies(tmp_path:
             wrong = Credentials(ledger_id, access_key(GUESS), None)
             metadata, version = await client.ledgers.read(ledger_id)
             intruder = LedgerWriter(environment(client), wrong, metadata, version)
-            with pytest.raises(WrongPassword):
+            with pytest.raises(KeyDiffers):
                 await intruder.add(b"evil")
-            with pytest.raises(WrongPassword):
+            with pytest.raises(KeyDiffers):
                 await recover(environment(client), wrong, metadata, version)
             assert (await client.ledgers.read(ledger_id))[0].state is not LedgerState.CLOSED
             await writer.add(b"two")
