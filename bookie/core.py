@@ -246,10 +246,11 @@ class BookieCore:
                 yield from self._load(ledger_id)
                 answer = self.storage.lac(ledger_id, query.key)
                 lac = _last_add_confirmed(answer)
-                if answer.status is Status.OK:
+                if answer.status in {Status.OK, Status.UNKNOWN}:
                     if lac >= query.first:
                         return lac
-                    over = answer.fenced
+                    # In limbo it is told nothing more of the ledger: others are.
+                    over = answer.fenced or answer.status is Status.UNKNOWN
                     seen = True
                 else:
                     over = seen or answer.status is not Status.NO_SUCH_LEDGER

@@ -1,18 +1,17 @@
 """Moves what is in memory to the disk, and forgets what was deleted.
 
 Invariants:
-    the marks move forward only, and only after all before them was synced (65, 66)
-    the census of a checkpoint is durable before its marks are
+    the marks move forward only, and only after all before them was synced (65, 66), and counted
     what a checkpoint has begun is finished before the next one begins, however often it is tried
     nothing that was deleted is written again (#1757)
 Calls wait for each other; `troubles` may be read at any time.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookie.census import Census, write_census
+from bookie.accounts import Accounts
 from bookie.disk import DiskFull
 from bookie.errors import FileDamaged, StorageFailed
 from bookie.flush import Flush, header_of
@@ -32,12 +31,9 @@ class _Checkpoint:
 class Keeper:
     """See the module's docstring."""
 
-    def __init__(self, holdings: Holdings, journals: Journals, census: Census) -> None:
-        self.census = census
-        """The newest one that is durable."""
-        self.on_census: Callable[[Census], None] | None = None
-        """Told of each census, on the thread of the checkpoint."""
+    def __init__(self, holdings: Holdings, journals: Journals, accounts: Accounts) -> None:
         self._holdings = holdings
+        self._accounts = accounts
         self._journals = journals
         self._one = threading.Lock()
         self._begun: _Checkpoint | None = None
@@ -99,19 +95,16 @@ class Keeper:
         if begun is None:
             return
         begun.flush.run()
-        census = self.census.next()
-        write_census(self._holdings.directories.main, census)
+        rolls = [directory.roll.place for directory in self._holdings.ledger_directories]
+        self._accounts.count(rolls, self._journals.positions(), self._journals.sizes())
         with self._holdings.lock:
             self._holdings.ledgers.end_flush(begun.flush.stored)
             self._holdings.memory.end_flush()
             self._holdings.generation += 1
             self._begun = None
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
-        self.census = census
         self._journals.advance(begun.marks)
         self._marks = begun.marks
-        if self.on_census is not None:
-            self.on_census(census)
 
     def _begin(self) -> _Checkpoint | None:
         """Take what is in memory; None if there is nothing to do."""

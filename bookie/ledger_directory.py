@@ -9,10 +9,11 @@ Invariants:
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from bookie.census import Roll, RollPlace
 from bookie.directories import Directories
 from bookie.disk import Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
@@ -34,6 +35,18 @@ class LedgerDirectoryConfig:
     entry_log_bytes_max: int
     index_cache_bytes: int
     files_open_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a start found in one ledger directory."""
+
+    here: list[int]
+    """Ledgers with an index file."""
+    missing: list[int]
+    """Ledgers that had one."""
+    problem: str
+    """Why *missing* may not be all; "" for no reason."""
 
 
 class LedgerDirectory:
@@ -61,16 +74,34 @@ class LedgerDirectory:
             disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
         )
         self.tombstones = Tombstones.load(disk)
+        self.roll = Roll(disk)
         self.logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
         self.reader = EntryLogReader(disk, self.index, files_max=config.files_open_max)
 
-    def recover(self) -> list[int]:
-        """Finish what a crash may have interrupted; return the ledgers that are here."""
+    def recover(self, counted: RollPlace | None) -> Recovered:
+        """Finish what a crash may have interrupted; return the ledgers that are here, and what
+        should be here. *counted*: how far the roll had come at the last census, if there was
+        one. The roll stays as it was, until `begin`."""
         found = self.index.recover()
         deleted = [ledger_id for ledger_id in found if ledger_id in self.tombstones]
         if deleted:
             self.index.remove(deleted)
-        return [ledger_id for ledger_id in found if ledger_id not in self.tombstones]
+        here = [ledger_id for ledger_id in found if ledger_id not in self.tombstones]
+        counts, problem = self.roll.load(counted)
+        missing = [
+            ledger_id
+            for ledger_id in counts.keys() - dict.fromkeys(here).keys()
+            if ledger_id not in self.tombstones
+        ]
+        return Recovered(here, sorted(missing), problem)
+
+    def begin(self, recovered: Recovered) -> None:
+        """Let the roll say what is here, before anything is added to it.
+
+        Written anew in any case: what was read of it may be in the system's memory only."""
+        self.index.made.clear()
+        if recovered.here or self.roll.place.batch:
+            self.roll.write(recovered.here)
 
     def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
         """Write all *headers* and what *memtable* has of their ledgers; all is durable then.
@@ -90,6 +121,8 @@ class LedgerDirectory:
         """Remember, durably, that these ledgers were deleted. Raises as `flush` does."""
         with self.lock, self._writing():
             self.tombstones.add(ledger_ids)
+            with suppress(DiskFull):  # the next start finds them among the tombstones
+                self.roll.append(ledger_ids, removed=True)
 
     def remove(self, ledger_ids: Sequence[int]) -> None:
         """Remove the index of ledgers that are buried; the entries stay in the entry logs until
@@ -123,6 +156,9 @@ class LedgerDirectory:
         self.logs.sync()
         stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
         self.index.flush()
+        if self.index.made:
+            self.roll.append(self.index.made)
+            self.index.made.clear()
         return stored
 
 

@@ -97,7 +97,7 @@ class OperatorService:
             uptime_s=time.monotonic() - self._started_at,
             read_only=info.read_only,
             reasons=keeper.reasons,
-            warnings=keeper.warnings,
+            warnings=(*keeper.warnings, *([self._storage.doubts] if self._storage.doubts else ())),
             directories=map(directory_message, keeper.measured),
             journals=map(journal_message, storage.journals),
             memtable=memtable_message(storage),

@@ -9,7 +9,7 @@ serving: no safety rests on it. A process whose identity another one took over e
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -19,15 +19,8 @@ from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
 from bookie.descriptors import descriptor_limit, share_out
 from bookie.directories import Directories
-from bookie.errors import (
-    BookieFailed,
-    BookieRunning,
-    BookieSuperseded,
-    DataOutdated,
-    DirectoryInUse,
-    PortInUse,
-)
-from bookie.identity import Identity, identify, mark_clean
+from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
+from bookie.identity import Identity, identify, mark_clean, settle_doubt
 from bookie.lives import LifeKeeper
 from bookie.made_ledgers import MadeLedgers
 from bookie.operator_service import OperatorService
@@ -35,7 +28,9 @@ from bookie.read_only import ReadOnlyKeeper
 from bookie.registering import Registrar
 from bookie.server import BookieServer, is_free
 from bookie.service import BookieService
+from bookie.settling import Settler
 from bookie.storage import BookieStorage
+from bookie.storage_config import StorageConfig
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
 from ledger.log_events import get_logger
@@ -132,6 +127,7 @@ async def _run(
         on_space=service.checkpoint_soon,
         on_change=lambda read_only: registrar.set_read_only(read_only=read_only),
     )
+    ledgers = LedgerStore(store, namespace.layout)
     collector = Collector(
         storage.ledger_directories,
         ledgers,
@@ -141,10 +137,10 @@ async def _run(
         ledger_ids=storage.ledger_ids,
         delete=service.delete,
     )
+    collector.in_doubt = lambda: storage.doubts
     operator = OperatorService(service, storage, keeper, collector, address=address)
-    living = LifeKeeper(store, identity.claim)
-    storage.on_census(living.checkpointed)
-    living.checkpointed(storage.census)
+    living = _life(store, identity, storage)
+    settler = Settler(storage, ledgers, name, on_change=living.set_limbo)
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(living.run(), name="life")]
     try:
         keeper.look()
@@ -152,14 +148,17 @@ async def _run(
         await server.start(service, operator)
         await registrar.start()
         tasks.append(asyncio.create_task(keeper.run(), name="read-only keeper"))
-        collecting = asyncio.create_task(collector.run(), name="collector")
-        collecting.add_done_callback(_tell_collector_ended)
+        beside = [
+            _beside(collector.run(), "collector"),
+            _beside(settler.run(), "settler"),
+        ]
         _log.info(f"bookie {name} is ready on {address}", incarnation=identity.incarnation)
         on_ready(name, address)
         try:
             await _until_failed(name, service, tasks)
         finally:
-            collecting.cancel()
+            for task in beside:
+                task.cancel()
     finally:
         for task in tasks:
             task.cancel()
@@ -216,11 +215,8 @@ async def _open_storage(
 ) -> BookieStorage:
     """Replay wholly. A replay cannot be stopped: whoever does not wait for it any more gets the
     directories back only at its end, as they are written until then."""
-    if identity.doubt is not None:  # nothing here can deny less than it has, yet
-        bookie = identity.cookie.bookie
-        raise DataOutdated(directories.main.describe(""), bookie, identity.doubt)
     opening = asyncio.ensure_future(
-        asyncio.to_thread(BookieStorage.open, directories, config.storage)
+        asyncio.to_thread(_opened_storage, directories, config.storage, identity.doubt)
     )
     try:
         return await asyncio.shield(opening)
@@ -229,6 +225,19 @@ async def _open_storage(
         if opening.exception() is None:
             opening.result().close()
         raise
+
+
+def _opened_storage(
+    directories: Directories, config: StorageConfig, doubt: str | None
+) -> BookieStorage:
+    storage = BookieStorage.open(directories, config, doubt=doubt or "")
+    if doubt is not None:  # the storage remembers it from now on
+        try:
+            settle_doubt(directories)
+        except BaseException:
+            storage.close()
+            raise
+    return storage
 
 
 async def _stop(
@@ -278,8 +287,22 @@ async def _until_alone(store: MetadataStore, bookie: str, timeout_s: float) -> N
         await asyncio.sleep(_ALONE_POLL_S)
 
 
-def _tell_collector_ended(collecting: "asyncio.Task[None]") -> None:
-    """Without it space is not given back, but everything is served: no reason to end."""
-    error = None if collecting.cancelled() else collecting.exception()
+def _life(store: MetadataStore, identity: Identity, storage: BookieStorage) -> LifeKeeper:
+    living = LifeKeeper(store, identity.claim)
+    storage.on_census(living.checkpointed)
+    living.checkpointed(storage.census)
+    return living
+
+
+def _beside(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_tell_ended)
+    return task
+
+
+def _tell_ended(beside: "asyncio.Task[None]") -> None:
+    """Without the collector space is not given back, without the settler a limbo does not end, but
+    everything is served: no reason to end."""
+    error = None if beside.cancelled() else beside.exception()
     if error is not None:
-        _log.error("collector_ended", reason=repr(error))
+        _log.error(f"{beside.get_name()}_ended", reason=repr(error))

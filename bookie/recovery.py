@@ -1,9 +1,10 @@
 """What happens before a bookie serves: everything in the journals is done again, and flushed.
 
-Order: finish interrupted index flushes; read each journal from its mark on into a memtable,
-flushing whenever it is full; begin a new file in each journal; move the marks there; remove the
-old files; take space for the new ones, which may be that of the old ones. A crash anywhere in it
-leaves a state from which the same works again (rule 64).
+Order: finish interrupted index flushes; compare with the census; read each journal from its mark
+on into a memtable, flushing whenever it is full; take a census; begin a new file in each journal;
+move the marks there; remove the old files; take space for the new ones, which may be that of the
+old ones. A crash anywhere in it leaves a state from which the same works again (rule 64). What is
+found to be lost is remembered before anything hides it.
 
 Nothing that is read here is durable because it can be read: a killed process leaves behind what
 it wrote and did not sync, a failed sync what the system takes for written. What is acted upon is
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from os import urandom
 from typing import Final
 
+from bookie.accounts import Accounts
 from bookie.directories import Directories
 from bookie.disk import Disk
 from bookie.entrylog import format as entrylog_format
@@ -25,13 +27,15 @@ from bookie.frames import trust_frames
 from bookie.index import format as index_format
 from bookie.journal import format as journal_format
 from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, Kind, Mark, Record
-from bookie.journal.recovery import is_new, plan, replay
+from bookie.journal.recovery import Segment, is_new, plan, replay
 from bookie.journal.writer import TEMPORARY_SUFFIX, begin, write_mark
-from bookie.ledger_directory import LedgerDirectory
+from bookie.ledger_directory import LedgerDirectory, Recovered
 from bookie.ledgers import LedgerRecord, LedgerTable
 from bookie.memtable import Memtable
 
 _FIRST: Final = 1
+_TOLD_MAX: Final = 5
+"""Lost ledgers that are told by their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class Recovery:
 
     directories: Directories
     ledger_directories: Sequence[LedgerDirectory]
+    accounts: Accounts
     memtable_bytes_max: int
     ledgers_in_memory_max: int
     entropy: Callable[[int], bytes]
@@ -49,13 +54,25 @@ class Recovery:
 
         The caller moves the marks there. Raises a `FileDamaged` where a disk is not as this
         program left it."""
-        here = [
-            ledger_id for directory in self.ledger_directories for ledger_id in directory.recover()
+        census = self.accounts.census
+        recovered = [
+            directory.recover(None if census is None else census.rolls[at])
+            for at, directory in enumerate(self.ledger_directories)
         ]
+        here = [ledger_id for each in recovered for ledger_id in each.here]
         ledgers = LedgerTable(here, clean_max=self.ledgers_in_memory_max)
         self._check_journals()
         initialise(self.directories, entropy=self.entropy)
-        ends = self._replay(ledgers)
+        plans = [plan(disk) for disk in self.directories.journals]
+        is_counted = any(segment.header.is_counted for each in plans for segment in each)
+        self.accounts.lost(self._losses(recovered, is_counted=is_counted))
+        for directory, each in zip(self.ledger_directories, recovered, strict=True):
+            directory.begin(each)
+        losses: list[str] = []
+        ends = self._replay(plans, ledgers, losses)
+        self.accounts.lost(losses)
+        rolls = [directory.roll.place for directory in self.ledger_directories]
+        self.accounts.count(rolls, ends, [0] * len(ends))
         return ledgers, [
             begin(
                 disk,
@@ -67,6 +84,25 @@ class Recovery:
             for disk, end in zip(self.directories.journals, ends, strict=True)
         ]
 
+    def _losses(self, recovered: Sequence[Recovered], *, is_counted: bool) -> list[str]:
+        """Return what the census says was here and is not, as sentences.
+
+        *is_counted*: whether there was a census at the last start."""
+        losses = list(self.accounts.losses)
+        if is_counted and self.accounts.census is None and not losses:
+            losses.append("the census is gone, so nobody knows what was here")
+        for directory, each in zip(self.ledger_directories, recovered, strict=True):
+            if each.problem:
+                losses.append(each.problem)
+            if each.missing:
+                told = ", ".join(map(str, each.missing[:_TOLD_MAX]))
+                more = ", ..." if len(each.missing) > _TOLD_MAX else ""
+                losses.append(
+                    f"{directory.disk.describe('')} had an index of {len(each.missing)} ledgers "
+                    f"that is gone: {told}{more}"
+                )
+        return losses
+
     def _check_journals(self) -> None:
         """An empty journal beside data is a lost journal, not a new bookie (BK #544)."""
         for disk in self.directories.journals:
@@ -76,14 +112,19 @@ class Recovery:
                     "there are entries here, but there is no journal",
                 )
 
-    def _replay(self, ledgers: LedgerTable) -> list[Mark]:
-        """Do again what the journals say; return where each ends."""
+    def _replay(
+        self, plans: Sequence[Sequence[Segment]], ledgers: LedgerTable, losses: list[str]
+    ) -> list[Mark]:
+        """Do again what the journals say; return where each ends, add to *losses* what shows
+        that it went on from there."""
         memtable = Memtable()
         ends = []
-        for disk in self.directories.journals:
+        for at, (disk, segments) in enumerate(zip(self.directories.journals, plans, strict=True)):
             end = None
-            for segment in plan(disk):
-                records = replay(disk, segment)
+            for segment in segments:
+                records = replay(
+                    disk, segment, least_bytes=self._least_bytes(at, segment), losses=losses
+                )
                 path = disk.describe(journal_format.path_of(segment.header.journal_id))
                 while True:
                     try:
@@ -96,9 +137,23 @@ class Recovery:
                         self._flush(memtable, ledgers)
                         memtable = Memtable()
             assert end is not None, "a journal that is not new has a file"
+            counted = None if self.accounts.census is None else self.accounts.census.journals[at]
+            if counted is not None and end < counted:
+                losses.append(
+                    f"{disk.describe(journal_format.DIRECTORY)} went on to byte {counted.offset} "
+                    f"of file {counted.journal_id:x}, and ends at byte {end.offset} of file "
+                    f"{end.journal_id:x}"
+                )
             ends.append(end)
         self._flush(memtable, ledgers)
         return ends
+
+    def _least_bytes(self, journal: int, segment: Segment) -> int:
+        """Return how long a file was at the last census, if it was the newest then."""
+        census = self.accounts.census
+        if census is None or census.journals[journal].journal_id != segment.header.journal_id:
+            return 0
+        return census.sizes[journal]
 
     def _apply(self, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str) -> None:
         directory = self._directory_of(record.ledger_id)
@@ -154,7 +209,14 @@ def initialise(directories: Directories, *, entropy: Callable[[int], bytes] = ur
     for disk in directories.journals:
         make_journal_directory(disk)
         if is_new(disk):
-            begin(disk, _FIRST, previous=None, preallocate_bytes=0, entropy=entropy)
+            begin(
+                disk,
+                _FIRST,
+                previous=None,
+                preallocate_bytes=0,
+                entropy=entropy,
+                is_counted=False,
+            )
             write_mark(disk, Mark(_FIRST, FILE_HEADER_BYTES))
 
 

@@ -31,7 +31,8 @@ from os import urandom
 from typing import Final, Self
 
 from bookie import reads
-from bookie.census import Census, read_census, write_census
+from bookie.accounts import Accounts
+from bookie.census import Census
 from bookie.directories import Directories
 from bookie.disk import Disk
 from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
@@ -43,6 +44,7 @@ from bookie.journal.journals import Journals
 from bookie.keeping import Keeper
 from bookie.ledger_directory import LedgerDirectory, open_ledger_directories
 from bookie.ledgers import LedgerRecord
+from bookie.limbo import Limbo, Phase
 from bookie.memory import Memory
 from bookie.prepared import Prepared, Vetted
 from bookie.read_cache import ReadCache
@@ -74,15 +76,16 @@ class BookieStorage:
         config: StorageConfig,
         holdings: Holdings,
         journals: Journals,
-        census: Census,
+        accounts: Accounts,
     ) -> None:
         self._config = config
+        self._accounts = accounts
         self._holdings = holdings
         self._ledgers = holdings.ledgers
         self._memory = holdings.memory
         self._lock = holdings.lock
         self._journals = journals
-        self._keeper = Keeper(holdings, journals, census)
+        self._keeper = Keeper(holdings, journals, accounts)
         self._told_read_only = self._told_no_recovery = False
 
     @classmethod
@@ -91,25 +94,31 @@ class BookieStorage:
         directories: Directories | Disk,
         config: StorageConfig,
         *,
+        doubt: str = "",
         entropy: Callable[[int], bytes] = urandom,
     ) -> Self:
         """Replay wholly, flush, and return a storage that may serve (rule 64).
 
-        A lone disk is all directories. Raises `DirectoryInUse`, or a `FileDamaged` where
-        something that was promised may be missing; then nothing was changed that matters."""
+        A lone disk is all directories. Whoever knows that something may be missing gives the
+        reason as *doubt*; what is missing by the census is found here. Either begins a limbo, which
+        is durable before anything is served (`bookie.limbo`). Raises `DirectoryInUse`, or a
+        `FileDamaged` where a file is not as it was written; then nothing that matters has changed.
+        """
         if not isinstance(directories, Directories):
             directories = Directories.single(directories)
         directories.lock()
         try:
             ledger_directories = open_ledger_directories(directories, config)
+            accounts = Accounts(directories.main)
+            accounts.lost([doubt] if doubt else [])
             recovery = Recovery(
                 directories=directories,
                 ledger_directories=ledger_directories,
+                accounts=accounts,
                 memtable_bytes_max=config.memtable_bytes_max,
                 ledgers_in_memory_max=config.ledgers_in_memory_max,
                 entropy=entropy,
             )
-            before = read_census(directories.main)
             ledgers, headers = recovery.run()
             journals = Journals(
                 directories,
@@ -118,10 +127,10 @@ class BookieStorage:
                 preallocate_bytes=config.journal_preallocate_bytes,
                 entropy=entropy,
             )
-            census = Census(0 if before is None else before.number).next()
-            write_census(directories.main, census)
             journals.advance(journals.positions())
             journals.take_space()
+            rolls = [directory.roll.place for directory in ledger_directories]
+            accounts.count(rolls, journals.positions(), journals.sizes())
         except OSError as error:
             directories.unlock()
             raise StorageFailed("the start of the storage", str(error)) from error
@@ -135,7 +144,7 @@ class BookieStorage:
             Memory(recent_bytes_max=config.recent_bytes_max),
             ReadCache(bytes_max=config.read_cache_bytes, ahead_bytes=config.read_ahead_bytes),
         )
-        return cls(config, holdings, journals, census)
+        return cls(config, holdings, journals, accounts)
 
     # Adding and fencing.
 
@@ -251,12 +260,22 @@ class BookieStorage:
         full = [
             f"{journals[at].describe('')} has no room for its journal" for at in self._journals.full
         ]
-        return (*full, *self._keeper.troubles)
+        doubts = (self.doubts,) if self._in_new_limbo else ()
+        return (*doubts, *full, *self._keeper.troubles)
 
     @property
     def read_only(self) -> bool:
         """Whether normal adds are refused; fences and reads never are."""
-        return bool(self._told_read_only or self._journals.full or self._keeper.troubles)
+        return bool(
+            self._told_read_only
+            or self._journals.full
+            or self._keeper.troubles
+            or self._in_new_limbo
+        )
+
+    @property
+    def _in_new_limbo(self) -> bool:
+        return self.limbo is not None and self.limbo.phase is Phase.BEGUN
 
     def set_read_only(self, *, read_only: bool, recovery_too: bool = False) -> None:
         """Refuse normal adds from now on, or do so only for reasons of its own; *recovery_too*
@@ -268,15 +287,21 @@ class BookieStorage:
 
     def read(self, query: ReadQuery) -> ReadAnswer:
         """Answer from memory and disk. Ignores `fence` and `wait_ms`."""
-        return reads.read(self._holdings, query)
+        answer = reads.read(self._holdings, query)
+        limbo = self.limbo
+        return answer if limbo is None else limbo.read(query, answer)
 
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
         """Answer from memory alone; None if that is not the whole truth."""
-        return reads.read_recent(self._holdings, query)
+        answer = reads.read_recent(self._holdings, query)
+        limbo = self.limbo
+        return answer if limbo is None or answer is None else limbo.read(query, answer)
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
         """Say what is known of the ledger's LAC, its fence and its last entry."""
-        return reads.lac(self._holdings, ledger_id, key)
+        answer = reads.lac(self._holdings, ledger_id, key)
+        limbo = self.limbo
+        return answer if limbo is None else limbo.lac(ledger_id, answer)
 
     def ledger_ids(self) -> list[int]:
         """Return all ledgers that are here, ascending."""
@@ -288,20 +313,42 @@ class BookieStorage:
         self._holdings.check()
         return status_of(self._holdings, self._journals, self._keeper.marks, self._config)
 
+    # What may be lost.
+
+    @property
+    def limbo(self) -> Limbo | None:
+        """What it may say although it may have lost something; None: it is whole."""
+        return self._accounts.limbo
+
+    @property
+    def doubts(self) -> str:
+        """What may be lost and is not settled yet, for operators; "" for nothing."""
+        return "" if self.limbo is None else self.limbo.warning
+
+    def judged(self, change: Callable[[Limbo], Limbo]) -> None:
+        """Let `limbo` become what *change* makes of it, durably; blocks. Raises `StorageFailed`,
+        and then it is as it was."""
+        try:
+            self._accounts.judged(change)
+        except OSError as error:
+            raise StorageFailed("keeping what may be lost", str(error)) from error
+
+    @property
+    def census(self) -> Census:
+        """Of the last checkpoint; the start makes one."""
+        census = self._accounts.census
+        assert census is not None, "a start counts before it serves"
+        return census
+
+    def on_census(self, told: Callable[[Census], None]) -> None:
+        """Let *told* know of each later census, on the thread that makes it."""
+        self._accounts.on_census = told
+
     # Keeping.
 
     def checkpoint(self) -> None:
         """See `Keeper.checkpoint`."""
         self._keeper.checkpoint()
-
-    @property
-    def census(self) -> Census:
-        """Of the last checkpoint; the start makes one."""
-        return self._keeper.census
-
-    def on_census(self, told: Callable[[Census], None]) -> None:
-        """Let *told* know of each later census, on the thread of its checkpoint."""
-        self._keeper.on_census = told
 
     @property
     def ledger_directories(self) -> Sequence[LedgerDirectory]:
@@ -341,6 +388,9 @@ class BookieStorage:
         if run.recovery:
             bytes_max += self._config.recovery_reserve_bytes
         if self._told_no_recovery if run.recovery else self.read_only:
+            return Status.READ_ONLY, 0
+        limbo = self.limbo
+        if limbo is not None and not run.recovery and not limbo.takes_adds_to(run.ledger_id):
             return Status.READ_ONLY, 0
         if not self._journals.has_room(run.ledger_id, len(checked.data)):
             return Status.TOO_MANY_REQUESTS, 0

@@ -23,6 +23,7 @@ class Status(IntEnum):
     BAD_REQUEST = 8
     DAMAGED = 9
     CONFLICT = 10
+    UNKNOWN = 11
     UNREACHABLE = 100
     """Never sent: the transport's word for "no answer": refused, broken or timed out."""
 

@@ -122,6 +122,9 @@ class Collector:
         self._config = config
         self._ledger_ids = ledger_ids
         self._delete = delete
+        self.in_doubt: Callable[[], str] = lambda: ""
+        """Says why the index may not name all that is of use in entry logs; then all of those stay.
+        "": it does."""
         self._clock = clock
         self._timetable = Timetable(config, now=clock())
         self._collections = [
@@ -201,8 +204,10 @@ class Collector:
             try:
                 if kind is Kind.GC:
                     run = await self._delete_garbage(run, allowed)
+                in_doubt = self.in_doubt()
+                run = replace(run, suspended=in_doubt)
                 for directory, collection in self._collections:
-                    if directory.failure is None:
+                    if directory.failure is None and not in_doubt:
                         run = await self._collect(run, directory, collection)
             except (LogError, OSError) as error:
                 run = replace(run, failure=str(error))

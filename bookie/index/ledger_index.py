@@ -72,6 +72,8 @@ class LedgerIndex:
         """Directories with files that are not there for sure."""
         self._in_place = True
         """Whether all that the redo file says is where it belongs."""
+        self.made: list[int] = []
+        """Ledgers whose files were made since somebody emptied it."""
 
     def recover(self) -> list[int]:
         """Finish the flush that a crash may have interrupted; return all ledgers.
@@ -335,6 +337,7 @@ class LedgerIndex:
             self._make_directory(directory)
             self._new_names[directory] = None
             self._disk.create(path).close()
+            self.made.append(ledger_id)
             return in_use.enter_context(self._files.use(path))
 
     def _make_directory(self, directory: str) -> None:

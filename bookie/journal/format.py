@@ -27,9 +27,10 @@ RECORD_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _FILE_MAGIC: Final = b"DLOGJRNL"
 _MARK_MAGIC: Final = b"DLOGMARK"
-_FILE_HEADER: Final = Struct("<8sIIqQqq12x")  # and u32 CRC32C of what is before
+_FILE_HEADER: Final = Struct("<8sIIqQqqIQ")  # and u32 CRC32C of what is before
 _MARK: Final = Struct("<8sIIqq")  # and u32 CRC32C
 _CRC: Final = Struct("<I")
+_COUNTED: Final = 1
 _RECORD: Final = Struct("<IIQqBBHIq")
 RECORD_HEADER_BYTES: Final = _RECORD.size
 EPOCH_AT: Final = 8
@@ -42,6 +43,8 @@ class Kind(IntEnum):
 
     ADD = 1
     FENCE = 2
+    NEXT = 3
+    """The last of a file: the one after it is there, and may have promises in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ class FileHeader:
     previous_end: int
     """Where the records of that one end, known when this file was made: what is behind
     was never promised."""
+    allocated_bytes: int = 0
+    """How much was taken ahead when it was made, durably; 0 in files of older versions."""
+    is_counted: bool = False
+    """Whether there was a census (`bookie.census`) when it was made."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,6 +89,8 @@ class RecordHeader:
     epoch: int
     synced_to: int
     kind: int
+    room_bytes: int
+    """By so much at least the file was longer than `synced_to`, durably; 0: not known."""
     key_bytes: int
     count: int
     ledger_id: int
@@ -104,6 +113,7 @@ def encode_file_header(header: FileHeader) -> bytes:
     body = _FILE_HEADER.pack(
         _FILE_MAGIC, VERSION, FILE_HEADER_BYTES,
         header.journal_id, header.epoch, header.previous_id, header.previous_end,
+        _COUNTED if header.is_counted else 0, header.allocated_bytes,
     )  # fmt: skip
     return body + _CRC.pack(crc32c(body))
 
@@ -113,22 +123,28 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
     if len(data) < FILE_HEADER_BYTES:
         raise JournalDamaged(path, len(data), "the file ends within its header")
     body = data[: _FILE_HEADER.size]
-    magic, version, _, journal_id, epoch, previous_id, previous_end = _FILE_HEADER.unpack(body)
+    (
+        magic, version, _, journal_id, epoch, previous_id, previous_end, flags, allocated_bytes,
+    ) = _FILE_HEADER.unpack(body)  # fmt: skip
     if _CRC.unpack_from(data, _FILE_HEADER.size)[0] != crc32c(body):
         raise JournalDamaged(path, 0, "the checksum of the header differs")
     if magic != _FILE_MAGIC or version != VERSION:
         raise JournalDamaged(path, 0, f"not a journal file of version {VERSION}")
-    return FileHeader(journal_id, epoch, previous_id, previous_end)
+    return FileHeader(
+        journal_id, epoch, previous_id, previous_end, allocated_bytes, bool(flags & _COUNTED)
+    )
 
 
-def encode_record(record: Record, epoch: int, synced_to: int) -> list[bytes]:
+def encode_record(
+    record: Record, epoch: int, synced_to: int, *, room_bytes: int = 0
+) -> list[bytes]:
     """Return the record in pieces to be written one after the other; frames uncopied."""
     count = len(record.entries)
     columns = b"".join((record.key, _to_bytes(record.entries), _to_bytes(record.lengths)))
     length = RECORD_HEADER_BYTES + len(columns) + len(record.frames)
     header = _RECORD.pack(
         length, 0, epoch, synced_to,
-        record.kind, 0, len(record.key), count, record.ledger_id,
+        record.kind, room_bytes.bit_length(), len(record.key), count, record.ledger_id,
     )  # fmt: skip
     crc = extend(crc32c(header[_CRC_FROM:] + columns), record.frames)
     return [header[:4] + _CRC.pack(crc) + header[_CRC_FROM:] + columns, record.frames]
@@ -144,8 +160,13 @@ def decode_record_header(data: bytes) -> RecordHeader | None:
     """Return what *data* says, right or not; None if it is too short."""
     if len(data) < RECORD_HEADER_BYTES:
         return None
-    length, crc, epoch, synced_to, kind, _, key_bytes, count, ledger_id = _RECORD.unpack_from(data)
-    return RecordHeader(length, crc, epoch, synced_to, kind, key_bytes, count, ledger_id)
+    (
+        length, crc, epoch, synced_to, kind, room_bits, key_bytes, count, ledger_id,
+    ) = _RECORD.unpack_from(data)  # fmt: skip
+    room_bytes = 1 << (room_bits - 1) if room_bits else 0
+    return RecordHeader(
+        length, crc, epoch, synced_to, kind, room_bytes, key_bytes, count, ledger_id
+    )
 
 
 def decode_record(data: bytes) -> Record | str:

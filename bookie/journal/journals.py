@@ -90,6 +90,10 @@ class Journals:
         """Return, for each journal, the place before which every record is durable."""
         return tuple(writer.position for writer in self._writers)
 
+    def sizes(self) -> tuple[int, ...]:
+        """Return how long the newest file of each journal is at least, durably."""
+        return tuple(writer.size_synced for writer in self._writers)
+
     def advance(self, marks: Sequence[Mark]) -> None:
         """Let replay begin at *marks* from now on, and remove the files before them."""
         for disk, writer, mark in zip(

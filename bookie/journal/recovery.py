@@ -22,6 +22,7 @@ from bookie.journal.format import (
     RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     FileHeader,
+    Kind,
     Mark,
     Record,
     decode_file_header,
@@ -54,6 +55,7 @@ class _Found:
     data: bytes
     end: int
     synced_to: int
+    room_bytes: int
 
 
 def is_new(disk: Disk) -> bool:
@@ -86,9 +88,17 @@ def plan(disk: Disk) -> list[Segment]:
 
 
 def replay(
-    disk: Disk, segment: Segment, *, looks_only: bool = False
+    disk: Disk,
+    segment: Segment,
+    *,
+    least_bytes: int = 0,
+    losses: list[str] | None = None,
+    looks_only: bool = False,
 ) -> Generator[Record, None, int]:
     """Yield the records of *segment*; return where they end. Raises `JournalDamaged`.
+
+    What shows that promises behind that end are gone is added to *losses*: there was a file after
+    this one, or it was longer; *least_bytes* of it are known to have been there.
 
     Afterwards all that was read is durable, unless one *looks_only*: a killed process leaves
     behind what it had written and not synced, a failed sync what it will never write again, and
@@ -101,13 +111,24 @@ def replay(
         offset = synced_to = segment.start
         if size_bytes < max(offset, segment.end or 0):
             raise JournalDamaged(disk.describe(path), size_bytes, "the file was cut short")
+        found = [] if losses is None else losses
+        least_bytes = max(least_bytes, FILE_HEADER_BYTES + segment.header.allocated_bytes)
         while offset != segment.end:
             record = _read_record(file, offset, size_bytes, segment.header.epoch)
             if isinstance(record, str):
                 _check_torn(disk, file, segment, offset, record)
                 break
-            yield record.record
             offset, synced_to = record.end, record.synced_to
+            least_bytes = max(least_bytes, record.synced_to + record.room_bytes)
+            if record.record.kind is Kind.NEXT:
+                found.append(f"the journal file after {disk.describe(path)} is gone")
+                break
+            yield record.record
+        if segment.end is None and size_bytes < least_bytes:
+            found.append(
+                f"{disk.describe(path)} was shortened to {size_bytes} bytes; {least_bytes} of it "
+                "were durable"
+            )
         if not looks_only:
             if segment.end is None:
                 _write_again(disk, file, segment, max(segment.start, synced_to), offset)
@@ -184,7 +205,8 @@ def _read_record(file: DiskFile, offset: int, size_bytes: int, epoch: int) -> _F
     record = decode_record(data)
     if isinstance(record, str):
         return record
-    return _Found(record, data, offset + header.length, header.synced_to)
+    end = offset + header.length
+    return _Found(record, data, end, header.synced_to, header.room_bytes)
 
 
 def _check_torn(disk: Disk, file: DiskFile, segment: Segment, offset: int, reason: str) -> None:

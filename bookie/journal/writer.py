@@ -26,6 +26,7 @@ from bookie.journal.format import (
     FILE_HEADER_BYTES,
     MARK_PATH,
     FileHeader,
+    Kind,
     Mark,
     Record,
     encode_file_header,
@@ -63,6 +64,8 @@ class JournalWriter:
         self._header = header
         self._file: DiskFile = disk.open(path_of(header.journal_id))
         self._allocated = self._file.size()
+        self.size_synced = self._allocated
+        """So long the file is at least, durably."""
         self._end = self._kept_from = FILE_HEADER_BYTES
         self._failure: JournalFailed | None = None
         self._lock = threading.Lock()
@@ -83,6 +86,8 @@ class JournalWriter:
                 size_bytes = self._end + int((1 - HEADROOM) * self._preallocate_bytes)
                 self._file.preallocate(size_bytes)
                 self._allocated = max(self._allocated, size_bytes)
+        self._file.sync()
+        self.size_synced = self._allocated
 
     def queue(self, record: Record, ticket: int) -> None:
         """Queue *record* under *ticket*, which is higher than all before."""
@@ -144,22 +149,22 @@ class JournalWriter:
         """Raises `DiskFull`; then it can be done again."""
         if self._end >= self._file_bytes_max:
             self._roll()
-        pieces = [
-            piece
-            for record in queue
-            for piece in encode_record(record, self._header.epoch, self._end)
-        ]
+        pieces = [piece for record in queue for piece in self._encode(record)]
         end = self._end + sum(map(len, pieces))
         if self._allocated - end < HEADROOM * self._preallocate_bytes or self.is_full:
             self._extend(end)
         if pieces:
             self._file.write(pieces, self._end)
             self._file.sync()
-            self._end = end
+            self._end, self.size_synced = end, self._allocated
             if end - self._kept_from >= _KEPT_BYTES_MAX:
                 self._file.forget(self._kept_from, end)
                 self._kept_from = end
             self.position = Mark(self._header.journal_id, end)
+
+    def _encode(self, record: Record) -> list[bytes]:
+        room_bytes = max(0, self.size_synced - self._end)
+        return encode_record(record, self._header.epoch, self._end, room_bytes=room_bytes)
 
     def _extend(self, end: int) -> None:
         """Take space ahead of what is to be written up to *end*. Raises `DiskFull` if there is
@@ -189,10 +194,18 @@ class JournalWriter:
         except DiskFull:
             self.is_full = True
             return
+        with suppress(DiskFull):  # then the loss of the new one could pass unseen for a while
+            self._tell_next(old)
         self._file.close()
         self._file = self._disk.open(path_of(self._header.journal_id))
-        self._allocated = self._file.size()
+        self._allocated = self.size_synced = self._file.size()
         self._end = self._kept_from = FILE_HEADER_BYTES
+
+    def _tell_next(self, old: FileHeader) -> None:
+        """Let the old file say that it is not the newest, before anything is in the new one."""
+        record = Record(Kind.NEXT, 0, b"")
+        self._file.write(encode_record(record, old.epoch, self._end), self._end)
+        self._file.sync()
 
 
 def begin(
@@ -202,13 +215,18 @@ def begin(
     previous: Mark | None,
     preallocate_bytes: int,
     entropy: Callable[[int], bytes],
+    is_counted: bool = True,
 ) -> FileHeader:
-    """Make the file *journal_id*, durable and whole or not at all."""
+    """Make the file *journal_id*, durable and whole or not at all.
+
+    *is_counted*: whether there is a census, durably."""
     header = FileHeader(
         journal_id,
         int.from_bytes(entropy(8), "little"),
         previous.journal_id if previous else 0,
         previous.offset if previous else 0,
+        preallocate_bytes,
+        is_counted,
     )
     temporary = path_of(journal_id) + TEMPORARY_SUFFIX
     file = disk.create(temporary)

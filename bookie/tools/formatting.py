@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bookie import census, cookie, read_only
+from bookie import accounts, census, cookie, read_only
 from bookie.collector import remembering
 from bookie.cookie import Cookie, read_cookie
 from bookie.directories import Directories
@@ -29,6 +29,8 @@ _FILES: Final = (
     f"{cookie.PATH}.tmp",
     census.PATH,
     f"{census.PATH}.tmp",
+    accounts.LIMBO_PATH,
+    f"{accounts.LIMBO_PATH}.tmp",
     read_only.PATH,
     remembering.PATH,
     remembering.NEW_PATH,

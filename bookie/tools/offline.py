@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bookie import census, cookie
+from bookie import accounts, census, cookie
 from bookie.config import BookieConfig
 from bookie.cookie import Cookie, read_cookie
 from bookie.directories import Directories
@@ -22,6 +22,7 @@ from bookie.tools.errors import NotABookie
 OWN_NAMES: Final = (
     cookie.PATH,
     census.PATH,
+    accounts.LIMBO_PATH,
     journal_format.DIRECTORY,
     entrylog_format.DIRECTORY,
     index_format.DIRECTORY,

@@ -14,7 +14,8 @@ up: what was deleted may come back, until the next collection.
 
 It is refused where an entry log is damaged: what is lost there would become a "no such entry",
 while the old index, whatever is left of it, tells it as damage. The journals stay as they are: the
-next start replays them onto the new index.
+next start replays them onto the new index. It begins a limbo (`bookie.limbo`) if the store was not
+asked and a ledger is missing that the roll of the old index names, or if that is gone.
 
 Crash-safe: new files are written beside the old ones and synced; then the redo file is applied
 and emptied; then each new file takes the place of the old one. An end at any place leaves
@@ -25,10 +26,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from bookie.census import Roll, read_census
 from bookie.directories import Directories
 from bookie.disk import Disk, DiskFile
 from bookie.entrylog.graves import owner_of
 from bookie.entrylog.scan import Batch
+from bookie.errors import CensusDamaged
 from bookie.index import redo, tombstones
 from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
 from bookie.index.ledger_index import LedgerIndex
@@ -84,6 +87,8 @@ def rebuild(
     for at, disk in enumerate(directories.ledgers):
         damaged = disk.describe(tombstones.PATH) in plan.damaged_tombstones
         _put_in_place(disk, list(plan.headers[at]), drop_tombstones=damaged, progress=progress)
+    if stored is not None:
+        _count(directories, plan)
     return Rebuilt(
         sum(map(len, plan.headers)),
         entries,
@@ -92,6 +97,23 @@ def rebuild(
         tuple(sorted(plan.left_out)),
         stored is not None,
     )
+
+
+def _count(directories: Directories, plan: RebuildPlan) -> None:
+    """Let the rolls say what is here now: nothing that was promised is missing any more.
+
+    Without the store's word it stays with what the rolls said before, if they are still there:
+    the next start finds what is missing, or that nobody knows it."""
+    try:
+        census = read_census(directories.main)
+    except CensusDamaged:
+        return  # the next start tells
+    if census is None:
+        return
+    for disk, headers, place in zip(directories.ledgers, plan.headers, census.rolls, strict=True):
+        roll = Roll(disk)
+        roll.load(place)
+        roll.write(headers)
 
 
 class _Build:

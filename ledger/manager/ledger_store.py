@@ -153,6 +153,23 @@ class LedgerStore:
         self._check_same(session, "the reads of ledgers")
         return tuple(gone)
 
+    async def read_all(
+        self, ledger_ids: Iterable[LedgerId]
+    ) -> dict[LedgerId, LedgerMetadata | None]:
+        """Return the metadata of those of *ledger_ids* that exist, as it was when this was called
+        or later; None where it is damaged. All answers are given, or an error is raised."""
+        session = self._store.session
+        await self._store.sync(LEDGERS)
+        found: dict[LedgerId, LedgerMetadata | None] = {}
+        for ledger_id in ledger_ids:
+            with suppress(NoSuchLedger):
+                try:
+                    found[ledger_id], _ = await self.read(ledger_id)
+                except DamagedMetadata:
+                    found[ledger_id] = None
+        self._check_same(session, "the reads of ledgers")
+        return found
+
     def watch(self, ledger_id: LedgerId) -> Watch:
         """Watch the ledger's metadata."""
         return self._store.watch(self._path(ledger_id))

@@ -110,5 +110,11 @@ def proven_lac(proof: bytes, ledger_id: int, mac: bytes | None) -> int:
 def fence_is_certain(answer: LacAnswer) -> bool:
     """Return True iff the bookie said that its fence is durable (rule 40).
 
-    Errors, time-outs and refusals are no promise."""
-    return answer.fenced and answer.status in {Status.OK, Status.NO_SUCH_LEDGER, Status.FENCED}
+    Errors, time-outs and refusals are no promise. A bookie in limbo fences like any other: what
+    it may have lost it does not deny, and from now on it takes nothing."""
+    return answer.fenced and answer.status in {
+        Status.OK,
+        Status.NO_SUCH_LEDGER,
+        Status.FENCED,
+        Status.UNKNOWN,
+    }

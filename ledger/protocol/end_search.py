@@ -56,6 +56,8 @@ class EndSearch:
         """Found at or above the first undecided entry: id -> cumulative length."""
         self._considered: dict[int, int] = {}
         """index -> how far its silence is a promise"""
+        self._unknown: dict[int, int] = {}
+        """index -> the entry of which it could not say whether it had it (it is in limbo)"""
         self._gave_up = dict(gave_up)
         self._retries = retries
         self._config = config
@@ -69,7 +71,7 @@ class EndSearch:
         """True iff nobody of the undecided entry's write set is left who could still decide."""
         undecided = self.last_found + 1
         return not covered(self._negatives(), undecided, self._quorum) and all(
-            index in self._gave_up or self._considered.get(index, -1) >= undecided
+            index in self._gave_up or self._has_told(index, undecided)
             for index in write_set(undecided, self._quorum)
         )
 
@@ -93,6 +95,9 @@ class EndSearch:
         if event.answered and event.considered >= event.first:
             before = self._considered.get(event.index, -1)
             self._considered[event.index] = max(event.considered, before)
+            self._retries.succeeded(SendRead, event.index)
+        elif event.unknown:
+            self._unknown[event.index] = event.first
             self._retries.succeeded(SendRead, event.index)
         elif not self.end_found:
             again = self._read(event.index, event.first)
@@ -130,7 +135,7 @@ class EndSearch:
         silent = [
             index
             for index in write_set(undecided, self._quorum)
-            if index not in negatives and index not in self._gave_up
+            if index not in self._gave_up and not self._has_told(index, undecided)
         ]
         if self._quorum.coverage == 1 and silent:
             # One bookie that forgot must not end the ledger while others may know better.
@@ -143,6 +148,11 @@ class EndSearch:
         self._retries.forget(SendRead)
         return []
 
+    def _has_told(self, index: int, undecided: int) -> bool:
+        """Whether the bookie has said all that it knows of the first undecided entry."""
+        told = max(self._considered.get(index, -1), self._unknown.get(index, -1))
+        return told >= undecided
+
     def _negatives(self) -> list[int]:
         """Return who promised not to have the first undecided entry."""
         return [index for index, upto in self._considered.items() if upto > self.last_found]
@@ -152,8 +162,9 @@ class EndSearch:
         effects = []
         undecided = self.last_found + 1
         for index in range(self._quorum.ensemble):
-            known = self._considered.get(index, undecided - 1)
-            if index in self._reading or index in self._gave_up or known >= undecided:
+            if index in self._reading or index in self._gave_up:
+                continue
+            if self._has_told(index, undecided):
                 continue
             self._reading[index] = undecided
             effects.append(self._read(index, undecided))

@@ -51,7 +51,8 @@ class LacRead:
 class EntriesRead:
     """Answer to `SendRead`: verified entries with the length in their header, and how far
     the bookie's silence about an id is a promise that it is not there. No promise at all
-    if *answered* is False: an error, a time-out, a refusal (rule 43)."""
+    if *answered* is False: an error, a time-out, a refusal (rule 43). *unknown*: it has told
+    all that it has from *first* on, but may have lost that entry; to ask again is no use."""
 
     index: int
     first: int
@@ -59,6 +60,7 @@ class EntriesRead:
     found: Mapping[int, int] = field(default_factory=dict)
     """id -> cumulative length"""
     considered: int = -1
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,4 +191,5 @@ def entries_read(asked: SendRead, found: Found) -> EntriesRead:
         answered=found.fenced and found.status in {Status.OK, Status.NO_SUCH_LEDGER},
         found={entry_id: header.length for entry_id, header in found.headers.items()},
         considered=asked.last if found.status is Status.NO_SUCH_LEDGER else found.considered,
+        unknown=found.fenced and found.status is Status.UNKNOWN,
     )

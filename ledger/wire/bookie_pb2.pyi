@@ -43,6 +43,8 @@ class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Status.ValueTy
     """a frame failed its checksum on arrival"""
     CONFLICT: _Status.ValueType  # 10
     """other bytes are stored under this id (rule 11)"""
+    UNKNOWN: _Status.ValueType  # 11
+    """in limbo: it may have lost what is asked for; neither a "yes" nor a "no" """
 
 class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
 
@@ -64,6 +66,8 @@ DAMAGED: Status.ValueType  # 9
 """a frame failed its checksum on arrival"""
 CONFLICT: Status.ValueType  # 10
 """other bytes are stored under this id (rule 11)"""
+UNKNOWN: Status.ValueType  # 11
+"""in limbo: it may have lost what is asked for; neither a "yes" nor a "no" """
 Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final

@@ -36,7 +36,9 @@ class Collecting:
             entry_log_bytes_max=self.log_bytes_max, index_cache_bytes=20_000, files_open_max=3
         )
         self.directory = LedgerDirectory(self.disk, config)
-        self.headers = {one: self.directory.index.load(one) for one in self.directory.recover()}
+        recovered = self.directory.recover(None)
+        self.directory.begin(recovered)
+        self.headers = {one: self.directory.index.load(one) for one in recovered.here}
         self.collection = DirectoryCollection(
             self.directory, self.config, lambda: frozenset(self.headers)
         )

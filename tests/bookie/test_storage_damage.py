@@ -2,8 +2,9 @@
 
 For each byte: flipped, zeroed to the end of its sector, and the file cut there. Then the storage
 either refuses to start with a typed error, or opens; and then it answers what was promised, or
-says of an entry or a ledger that it cannot be read. One thing may be taken for something that
-was never promised: the end of the newest journal, which looks like a commit that a crash tore.
+says of an entry or a ledger that it cannot be read, or is in limbo and denies nothing. One may
+be taken for something that was never promised: the end of the newest journal, which looks like a
+commit that a crash tore.
 There, what is left must be all that was promised up to some commit: a *prefix*.
 
 DLOG_TEST_DAMAGE_EVERY=1 tries every byte, else only a part of them.
@@ -105,7 +106,7 @@ def newest_journal(disk: SimDisk) -> str:
 def outcome_of(life: Life, disk: SimDisk) -> tuple[str, int]:
     """Open the damaged *disk* and compare, before and after a collection.
 
-    Return "refuse", "whole", "error" or "prefix", and how many commits are there."""
+    Return "refuse", "whole", "error", "limbo" or "prefix", and how many commits are there."""
     commits = len(life.states)
     try:
         storage = BookieStorage.open(disk, CONFIG)
@@ -124,6 +125,9 @@ def outcome_of(life: Life, disk: SimDisk) -> tuple[str, int]:
         for ledger_id in LEDGERS
     }
     state = State(stored, frozenset(fenced))
+    if storage.limbo is not None:
+        assert state == last, "what may be lost was denied"
+        return "limbo", commits
     if state == last:
         return ("error" if any(errors.values()) else "whole"), commits
     assert state in life.states, f"neither all nor a prefix: {state}"
@@ -144,7 +148,7 @@ def _answers(
             answer = storage.read(ReadQuery(ledger_id, KEY, first, 49, 300))
             if answer.status is Status.NO_SUCH_LEDGER:
                 break
-            if answer.status is Status.IO_ERROR:
+            if answer.status in {Status.IO_ERROR, Status.UNKNOWN}:
                 errors[ledger_id].add(first)
                 first += 1
                 continue
@@ -155,10 +159,16 @@ def _answers(
                 seen[ledger_id].add(entry)
             first = answer.considered + 1
         lac = storage.lac(ledger_id, KEY)
-        if lac.fenced or (lac.status is Status.IO_ERROR and ledger_id in life.promises.fenced):
+        keeps = lac.status is Status.IO_ERROR or not _takes_adds(storage, ledger_id)
+        if lac.fenced or (keeps and ledger_id in life.promises.fenced):
             fenced.add(ledger_id)
-    assert storage.read(ReadQuery(DELETED, KEY, 0, EVERYTHING)).status is Status.NO_SUCH_LEDGER
+    gone = Status.NO_SUCH_LEDGER if storage.limbo is None else Status.UNKNOWN
+    assert storage.read(ReadQuery(DELETED, KEY, 0, EVERYTHING)).status is gone
     return errors, seen, fenced
+
+
+def _takes_adds(storage: BookieStorage, ledger_id: int) -> bool:
+    return storage.limbo is None or storage.limbo.takes_adds_to(ledger_id)
 
 
 def flip(disk: SimDisk, path: str, at: int) -> None:
@@ -192,12 +202,25 @@ def damaged(life: Life, path: str, damage: Damage, *, offset: int) -> Iterator[t
             yield at, disk
 
 
+KINDS = {
+    "journal": {"refuse", "whole", "prefix", "limbo"},
+    "mark": {"refuse"},
+    "log": {"whole", "error"},
+    "index": {"whole", "error", "refuse"},
+    "redo": {"whole"},
+    "tombstones": {"refuse"},
+    "roll": {"limbo", "whole"},
+    "census": {"limbo"},
+}
+"""Kinds of files, and what their damage may lead to."""
+
+
 @pytest.mark.parametrize("damage", [flip, zero, cut], ids=lambda one: one.__name__)
-@pytest.mark.parametrize("kind", ["journal", "mark", "log", "index", "redo", "tombstones"])
+@pytest.mark.parametrize("kind", [*KINDS])
 def test_damage_at_any_byte_is_told_or_does_no_harm(kind: str, damage: Damage) -> None:
     before = life()
-    outcomes = dict.fromkeys(("refuse", "whole", "error", "prefix"), 0)
-    paths = [p for p in files_of(before.disk) if p.endswith((f".{kind}", f"/{kind}"))]
+    outcomes = dict.fromkeys(("refuse", "whole", "error", "limbo", "prefix"), 0)
+    paths = [p for p in files_of(before.disk) if f"/{p}".endswith((f".{kind}", f"/{kind}"))]
     assert paths, f"there is no {kind}"
     if kind == "index":
         before.disk.remove("index/redo")  # it would heal what the last flush wrote
@@ -212,15 +235,7 @@ def test_damage_at_any_byte_is_told_or_does_no_harm(kind: str, damage: Damage) -
                 raise
             outcomes[outcome] += 1
             tally[f"damaged bytes of a {kind}: {outcome}"] += 1
-    expected = {
-        "journal": {"refuse", "whole", "prefix"},
-        "mark": {"refuse"},
-        "log": {"whole", "error"},
-        "index": {"whole", "error", "refuse"},
-        "redo": {"whole"},
-        "tombstones": {"refuse"},
-    }[kind]
-    assert {outcome for outcome, count in outcomes.items() if count} <= expected, outcomes
+    assert {outcome for outcome, count in outcomes.items() if count} <= KINDS[kind], outcomes
 
 
 def check_prefix(before: Life, path: str, at: int, end: float, commits: int) -> None:

@@ -1,0 +1,161 @@
+"""Pure: what a bookie may say that may have lost something; docs/protocol.md has the proof.
+
+It may have forgotten entries and fences. So it denies no entry of a ledger of which it may have
+promised one that still counts, and never again takes a normal add to a ledger that was there
+before it knew of its loss: a deposed writer must not be acknowledged by a forgotten fence.
+
+    BEGUN     not known yet which ledgers there are: each is doubtful, no normal add is taken
+    SETTLING  *before* and *doubtful* are known; ledgers made later are like any other's
+    OVER      nothing is doubtful any more; *before* stays
+
+*Doubtful* is a ledger that is not CLOSED, and whose last fragment names this bookie: only of such
+a ledger does a recovery, or who looks for its end, take a "no" for evidence.
+
+Invariants:
+    a ledger leaves *doubtful* only by what the metadata store said after it was doubted
+    a ledger leaves *before* only when it was deleted, as far as the metadata store says
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from struct import Struct
+from typing import Final, Self
+
+from google_crc32c import value as crc32c
+
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
+
+VERSION: Final = 1
+REASON_BYTES_MAX: Final = 4096
+_MAGIC: Final = b"DLOGLIMB"
+_HEADER: Final = Struct("<8sIIIQQ")  # magic, version, phase, bytes of reason, before, doubtful
+_CRC: Final = Struct("<I")
+
+
+class Phase(IntEnum):
+    """Persisted: keep the numbers."""
+
+    BEGUN = 1
+    SETTLING = 2
+    OVER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limbo:
+    """See the module's docstring."""
+
+    reason: str
+    """What may be lost, as a sentence."""
+    phase: Phase = Phase.BEGUN
+    before: "array[int]" = field(default_factory=lambda: array("q"))
+    """Ledgers that were there when the losses were known, ascending."""
+    doubtful: frozenset[int] = frozenset()
+
+    @property
+    def warning(self) -> str:
+        """What an operator is told; "" once nothing is doubtful."""
+        match self.phase:
+            case Phase.BEGUN:
+                return f"it may have lost data: {self.reason}"
+            case Phase.SETTLING:
+                doubtful = len(self.doubtful)
+                return f"it may have lost data of {doubtful} ledgers that are open: {self.reason}"
+            case Phase.OVER:
+                return ""
+
+    def takes_adds_to(self, ledger_id: int) -> bool:
+        """Whether it takes normal adds to the ledger, if nothing else is against it."""
+        if self.phase is Phase.BEGUN:
+            return False
+        at = bisect_left(self.before, ledger_id)
+        return at == len(self.before) or self.before[at] != ledger_id
+
+    def doubts(self, ledger_id: int) -> bool:
+        """Whether what is not here of the ledger may have been lost."""
+        return self.phase is Phase.BEGUN or ledger_id in self.doubtful
+
+    def read(self, query: ReadQuery, answer: ReadAnswer) -> ReadAnswer:
+        """Return what of *answer* may be said: what is here, and no absence if it is in doubt."""
+        if answer.status not in {Status.OK, Status.NO_SUCH_LEDGER}:
+            return answer
+        if not self.doubts(query.ledger_id):
+            return answer
+        considered = query.first - 1
+        for entry_id in answer.entries:
+            if entry_id != considered + 1:
+                break
+            considered = entry_id
+        status = Status.OK if considered >= query.first else Status.UNKNOWN
+        return replace(answer, status=status, considered=considered)
+
+    def lac(self, ledger_id: int, answer: LacAnswer) -> LacAnswer:
+        """Return what of *answer* may be said: a proof and a fence, but not where it ends."""
+        if answer.status not in {Status.OK, Status.NO_SUCH_LEDGER} or not self.doubts(ledger_id):
+            return answer
+        return replace(answer, status=Status.UNKNOWN)
+
+    def again(self, reason: str) -> "Limbo":
+        """Return it after more may have been lost."""
+        return replace(self, reason=reason, phase=Phase.BEGUN)
+
+    def known(self, before: Iterable[int], doubtful: Iterable[int]) -> "Limbo":
+        """Return it once *before* and *doubtful* are found, in what the store said after the
+        losses were known."""
+        phase, doubts = _judged(doubtful)
+        return replace(self, phase=phase, before=array("q", sorted(before)), doubtful=doubts)
+
+    def still(self, doubtful: Iterable[int]) -> "Limbo":
+        """Return it with only these of its doubtful ledgers left in doubt."""
+        assert self.phase is not Phase.BEGUN, "it is not known yet what is doubtful"
+        phase, doubts = _judged(one for one in doubtful if one in self.doubtful)
+        return replace(self, phase=phase, doubtful=doubts)
+
+    def only(self, listed: Iterable[int]) -> "Limbo":
+        """Return it without what is not among *listed*, all ledgers that the store has now."""
+        assert self.phase is Phase.OVER, "what is doubtful is looked at one by one"
+        there = dict.fromkeys(listed)
+        return replace(self, before=array("q", [one for one in self.before if one in there]))
+
+    def encode(self) -> bytes:
+        reason = self.reason.encode()[:REASON_BYTES_MAX]
+        header = _HEADER.pack(
+            _MAGIC, VERSION, self.phase, len(reason), len(self.before), len(self.doubtful)
+        )
+        doubtful = array("q", sorted(self.doubtful))
+        body = b"".join((header, reason, self.before.tobytes(), doubtful.tobytes()))
+        return body + _CRC.pack(crc32c(body))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises `ValueError`."""
+        body = data[: -_CRC.size]
+        if len(data) < _HEADER.size + _CRC.size:
+            raise ValueError("it is cut short")
+        if _CRC.unpack_from(data, len(body))[0] != crc32c(body):
+            raise ValueError("its checksum differs")
+        magic, version, phase, reason_bytes, before, doubtful = _HEADER.unpack_from(body)
+        if magic != _MAGIC or version != VERSION:
+            raise ValueError(f"it is not of version {VERSION}")
+        reason_end = _HEADER.size + reason_bytes
+        before_end = reason_end + 8 * before
+        ids, doubts = array("q"), array("q")
+        ids.frombytes(body[reason_end:before_end])
+        doubts.frombytes(body[before_end : before_end + 8 * doubtful])
+        reason = body[_HEADER.size : reason_end].decode(errors="replace")
+        return cls(reason, Phase(phase), ids, frozenset(doubts))
+
+
+def is_doubtful(metadata: LedgerMetadata, bookie: str) -> bool:
+    """Whether a "no" of *bookie* would be evidence of where the ledger ends."""
+    if metadata.state is LedgerState.CLOSED:
+        return False
+    return bookie in metadata.last_fragment.bookies
+
+
+def _judged(doubtful: Iterable[int]) -> tuple[Phase, frozenset[int]]:
+    doubts = frozenset(doubtful)
+    return (Phase.SETTLING if doubts else Phase.OVER), doubts
