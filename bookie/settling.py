@@ -6,7 +6,7 @@ it began. A look that fails changes nothing, and is done again.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
@@ -55,6 +55,23 @@ async def doubtful_of(
     ]
 
 
+Doubtful = Callable[[Sequence[int]], Awaitable[list[LedgerId]]]
+"""`doubtful_of` for one bookie."""
+
+
+async def look(limbo: Limbo, ledgers: LedgerStore, doubtful: Doubtful) -> Callable[[Limbo], Limbo]:
+    """Return what a look at the store makes of a limbo. Raises what the store raises."""
+    if limbo.phase is Phase.OVER:
+        there = await listed(ledgers)
+        return lambda now: now.only(there)
+    if limbo.phase is Phase.BEGUN:
+        before = await listed(ledgers)
+        found = await doubtful(before)
+        return lambda now: now.known(before, found)
+    left = await doubtful(sorted(limbo.doubtful))
+    return lambda now: now.still(left)
+
+
 class Settler:
     """`run` until it returns: nothing is doubtful any more; or until cancelled."""
 
@@ -81,7 +98,7 @@ class Settler:
         was_over = limbo is not None and limbo.phase is Phase.OVER
         while limbo is not None:
             try:
-                change = await self._look(limbo)
+                change = await look(limbo, self._ledgers, self._doubtful_of)
                 await asyncio.to_thread(self._storage.judged, change)
             except LogError as error:
                 _log.warning("limbo_not_looked_at", bookie=self._bookie, reason=str(error))
@@ -94,18 +111,6 @@ class Settler:
             if was_over or limbo is None or limbo.phase is Phase.OVER:
                 return
             await asyncio.sleep(self._look_s)
-
-    async def _look(self, limbo: Limbo) -> Callable[[Limbo], Limbo]:
-        """Return what a look at the store makes of a limbo. Raises what the store raises."""
-        if limbo.phase is Phase.OVER:
-            there = await listed(self._ledgers)
-            return lambda now: now.only(there)
-        if limbo.phase is Phase.BEGUN:
-            before = await listed(self._ledgers)
-            doubtful = await self._doubtful_of(before)
-            return lambda now: now.known(before, doubtful)
-        left = await self._doubtful_of(sorted(limbo.doubtful))
-        return lambda now: now.still(left)
 
     async def _doubtful_of(self, ledger_ids: Sequence[int]) -> list[LedgerId]:
         doubtful: list[LedgerId] = []
