@@ -22,6 +22,7 @@ from ledger.log_events import get_logger
 from ledger.transport.channel import server_options
 from ledger.transport.messages import (
     INCARNATION_KEY,
+    MESSAGE_BYTES_MAX,
     ack_message,
     batch_runs,
     check_info_request,
@@ -31,9 +32,15 @@ from ledger.transport.messages import (
     read_query,
     read_reply,
 )
+from ledger.transport.parts import Assembly, Budget
 from ledger.transport.stub import SERVICE
 
 _DRAIN_S_MAX: Final = 2.0
+_PART_S_MAX: Final = 10.0
+"""So long the next part of a message may take."""
+_ADD_STREAMS_MAX: Final = 1024
+_CALLS_MAX: Final = 12_288
+"""Of all kinds: the reads that may wait, and some."""
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -46,7 +53,11 @@ class BookieServer:
 
     def __init__(self, *, connections_max: int = CONNECTIONS_MAX) -> None:
         """One connection more than *connections_max* is closed as soon as it is made."""
-        self._server = grpc.aio.server(options=server_options(connections_max))
+        self._server = grpc.aio.server(
+            options=server_options(connections_max), maximum_concurrent_rpcs=_CALLS_MAX
+        )
+        self._parts = Budget()
+        self._add_streams = 0
         self._service: BookieService | None = None
 
     def bind(self, host: str, port: int) -> int:
@@ -91,11 +102,22 @@ class BookieServer:
 
     async def _add(self, _requests: object, context: Context) -> None:
         service = await self._meant(context)
+        if self._add_streams >= _ADD_STREAMS_MAX:
+            reason = f"there are {_ADD_STREAMS_MAX} streams of adds already"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        self._add_streams += 1
+        try:
+            await self._take(service, context)
+        finally:
+            self._add_streams -= 1
+
+    async def _take(self, service: BookieService, context: Context) -> None:
+        """Serve one stream of adds to its end."""
         incarnation = service.info.incarnation.encode()
         await context.send_initial_metadata(((INCARNATION_KEY, incarnation),))
         stream = service.stream()
         stopping = asyncio.ensure_future(service.stopping.wait())
-        receiving = asyncio.ensure_future(_receive(stream, context))
+        receiving = asyncio.ensure_future(_receive(stream, context, self._parts))
         acking = asyncio.ensure_future(_acknowledge(stream, context))
         tasks = (stopping, receiving, acking)
         try:
@@ -137,12 +159,28 @@ class BookieServer:
         return self._service
 
 
-async def _receive(stream: AddStream, context: Context) -> None:
+async def _receive(stream: AddStream, context: Context, budget: Budget) -> None:
     """Offer what the client sends until it ends the stream. Raises `BadMessage`."""
-    while isinstance(message := await context.read(), bytes):
-        batch, runs = batch_runs(message)
-        stream.offer(batch, runs, await stream.prepare(runs))
-        await stream.room()
+    assembly = Assembly(budget, message_bytes_max=MESSAGE_BYTES_MAX)
+    try:
+        while isinstance(part := await _next_part(context, assembly), bytes):
+            message = assembly.add(part)
+            if message is not None:
+                batch, runs = batch_runs(message)
+                stream.offer(batch, runs, await stream.prepare(runs))
+                await stream.room()
+    finally:
+        assembly.drop()
+
+
+async def _next_part(context: Context, assembly: Assembly) -> object:
+    if not assembly.is_under_way:
+        return await context.read()
+    try:
+        async with asyncio.timeout(_PART_S_MAX):
+            return await context.read()
+    except TimeoutError:
+        raise BadMessage("AddBatch", f"no more of it came within {_PART_S_MAX:g} s") from None
 
 
 async def _decoded(decode: Callable[[bytes], _Query], request: bytes, context: Context) -> _Query:

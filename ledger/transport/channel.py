@@ -5,16 +5,17 @@ from typing import Final
 import grpc
 
 from ledger.transport.messages import MESSAGE_BYTES_MAX
+from ledger.transport.parts import PART_BYTES_MAX
 
 Options = list[tuple[str, int]]
 
 _COMMON: Final[Options] = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # A batch is half a megabyte; the default of 16 KiB would cut it into 32 frames.
     ("grpc.http2.max_frame_size", 1024 * 1024),
 ]
 _KEEPALIVE_TIME_MS: Final = 10_000
+_ENVELOPE_BYTES: Final = 4096
 _HANDSHAKE_MS: Final = 5_000
 _IDLE_MS: Final = 120_000
 
@@ -26,6 +27,8 @@ def server_options(connections_max: int) -> Options:
     a client that is closed so connects again by itself with its next call."""
     return [
         *_COMMON,
+        # Larger ones come in parts: of each stream, so much is held before anybody sees it.
+        ("grpc.max_receive_message_length", PART_BYTES_MAX + _ENVELOPE_BYTES),
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
@@ -46,6 +49,7 @@ def open_channel(address: str, *, connect_timeout_s: float) -> grpc.aio.Channel:
         address,
         options=[
             *_COMMON,
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.min_reconnect_backoff_ms", connect_timeout_ms),

@@ -19,6 +19,7 @@ from ledger.ids import BookieId
 from ledger.requests import AddRun, Status
 from ledger.transport.channel import open_channel
 from ledger.transport.messages import BOOKIE_KEY, ack_values, batch_message
+from ledger.transport.parts import parts
 from ledger.transport.stub import AddCall, BookieStub
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 
@@ -142,7 +143,8 @@ class AddSession:
                 await self._wake.wait()
                 self._wake.clear()
                 while (batch := self._window.take()) is not None:
-                    await call.write(batch_message(*batch))
+                    for part in parts(batch_message(*batch)):
+                        await call.write(part)
 
     async def _receive(self, call: AddCall) -> None:
         while True:

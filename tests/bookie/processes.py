@@ -72,6 +72,14 @@ def open_descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+def peak_rss_bytes(pid: int) -> int:
+    """Return the most memory that the process ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found, status
+    return 1024 * int(found[1])
+
+
 def is_alive(pid: int) -> bool:
     """Return whether *pid* runs; one that ended and was not waited for does not."""
     try:

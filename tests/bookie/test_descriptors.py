@@ -1,10 +1,11 @@
-"""How few descriptors are shared out, and what strangers who take them can do."""
+"""What strangers can take of a bookie: descriptors, and memory."""
 
 import asyncio
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,13 @@ from bookie.descriptors import CONNECTIONS_MIN, FILES_MIN, share_out
 from bookie.errors import TooFewDescriptors
 from ledger.ids import BookieId
 from ledger.requests import Status
+from ledger.transport.channel import open_channel
 from ledger.transport.grpc import GrpcTransport
-from tests.bookie.processes import bookie, open_descriptors
+from ledger.transport.stub import BookieStub
+from tests.bookie.processes import bookie, open_descriptors, peak_rss_bytes
 from tests.bookie.runs import run_of
 from tests.ledger.serving import add, transport_to
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 LIMIT = 320
 
@@ -74,6 +77,29 @@ def test_connections_of_strangers_never_reach_a_checkpoint(tmp_path: Path) -> No
     with bookie(f"file://{tmp_path}/m", tmp_path / "b", descriptors=LIMIT) as process:
         name, address = process.ready()
         asyncio.run(scenario(BookieId(name), address, process.popen.pid))
+        assert process.stop() == 0
+
+
+@pytest.mark.integration
+def test_messages_of_strangers_do_not_fill_the_memory(tmp_path: Path) -> None:
+    """Before anybody has seen a byte of them: so large ones are refused by their headers."""
+
+    async def scenario(address: str) -> None:
+        channel = open_channel(address, connect_timeout_s=PATIENCE_S)
+        message = bytes(30_000_000)
+        calls = [BookieStub(channel).add() for _ in range(8)]
+        for call in calls:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(message)
+        codes = {(await call.code()).name for call in calls}
+        assert codes == {"RESOURCE_EXHAUSTED"}
+        await channel.close()
+
+    with bookie(f"file://{tmp_path}/m", tmp_path / "b") as process:
+        _, address = process.ready()
+        before = peak_rss_bytes(process.popen.pid)
+        asyncio.run(scenario(address))
+        assert peak_rss_bytes(process.popen.pid) - before < 100_000_000
         assert process.stop() == 0
 
 
