@@ -33,7 +33,7 @@ from ledger.metastore.sqlite_format import (
     upgrade,
     verify,
 )
-from ledger.metastore.sqlite_tree import GIVE_UP, RESTORE, SqlTree, read_state
+from ledger.metastore.sqlite_tree import RESTORE, SqlTree, no_mark, read_state
 from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
 
 DATABASE: Final = "metadata.sqlite"
@@ -116,7 +116,7 @@ class Database:
 
         Requires the witness's lock. Changes nothing of what is damaged."""
         where = str(self.path)
-        if witness.size_bytes() == 0:
+        if witness.read() is None:
             self._begin(witness, where, timeout_s)
         mark = mark_of(witness)
         (self.directory / _SESSIONS).mkdir(exist_ok=True)
@@ -129,12 +129,13 @@ class Database:
             SqlTree(connection, witness, where=where, timeout_s=timeout_s).check_witness()
 
     def _begin(self, witness: Witness, where: str, timeout_s: float) -> None:
-        """Write the first mark, unless something is there that had one before."""
+        """Write the first mark, unless something is there that had one before.
+
+        A crash may have torn a first mark, of which nothing followed."""
         if not file_is_empty(self.path):
             with closing(self.connection("ro", timeout_s)) as connection:
                 if format_of(connection, where) == FORMAT_VERSION:
-                    reason = f"it is empty, or was missing; {RESTORE}; {GIVE_UP}"
-                    raise DamagedMetadata(str(self._witness_path), reason)
+                    raise no_mark(witness)
         elif any((self.directory / name).exists() for name in _NEVER_FIRST):
             raise DamagedMetadata(where, f"it is gone; {RESTORE}")
         witness.begin(Mark(0, os.urandom(DIGEST_BYTES)))
@@ -178,7 +179,7 @@ class Database:
                         path.unlink(missing_ok=True)
 
 
-def _identity(path: Path) -> "_Identity":
+def _identity(path: Path) -> _Identity:
     found = path.stat()
     return found.st_dev, found.st_ino
 

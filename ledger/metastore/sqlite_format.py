@@ -19,7 +19,7 @@ from ledger.metastore.sqlite_checksums import (
     node_digest,
     row_digest,
 )
-from ledger.metastore.sqlite_tree import GIVE_UP, RESTORE, Node, State, older, read_state
+from ledger.metastore.sqlite_tree import RESTORE, Node, State, no_mark, older, read_state
 from ledger.metastore.sqlite_witness import Mark, Witness
 
 FORMAT_VERSION: Final = 2
@@ -191,7 +191,7 @@ def mark_of(witness: Witness) -> Mark:
     """Return the newest mark. Raises `DamagedMetadata`."""
     mark = witness.read()
     if mark is None:
-        raise DamagedMetadata(str(witness.path), f"it holds no mark; {RESTORE}; {GIVE_UP}")
+        raise no_mark(witness)
     return mark
 
 

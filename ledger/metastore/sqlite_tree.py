@@ -113,6 +113,11 @@ def older(where: str, state: State, mark: Mark) -> DamagedMetadata:
     return DamagedMetadata(where, f"{found}; {RESTORE}; {GIVE_UP}")
 
 
+def no_mark(witness: Witness) -> DamagedMetadata:
+    """Return the error of a witness that is damaged, or was missing."""
+    return DamagedMetadata(str(witness.path), f"it holds no mark; {RESTORE}; {GIVE_UP}")
+
+
 class SessionEnded(Exception):
     """An ephemeral node was asked for by a session that is no more. Internal."""
 

@@ -81,9 +81,6 @@ class Witness:
             if self._fd >= 0:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def size_bytes(self) -> int:
-        return os.fstat(self._fd).st_size
-
     def begin(self, mark: Mark) -> None:
         """Write the whole file anew, durably. Requires the lock."""
         os.pwrite(self._fd, 2 * _encode(mark).ljust(SLOT_BYTES, b"\0"), 0)
@@ -92,7 +89,7 @@ class Witness:
 
     def read(self) -> Mark | None:
         """Return the newest mark; None if no slot holds one, or the file has another size."""
-        if self.size_bytes() != WITNESS_BYTES:
+        if os.fstat(self._fd).st_size != WITNESS_BYTES:
             return None
         marks = [self._read_slot(slot) for slot in range(2)]
         return max((mark for mark in marks if mark is not None), default=None)

@@ -129,7 +129,9 @@ def test_a_power_loss_while_a_store_is_made_leaves_one_that_can_be_made(
     crashes = Crashes(tmp_path / "whole", monkeypatch)
     opened(tmp_path / "whole").close()
     committed = crashes.committed
-    states: list[Files] = [{}, {WITNESS: b""}, {WITNESS: committed[WITNESS]}]
+    first = committed[WITNESS]
+    states: list[Files] = [{}, {WITNESS: b""}, {WITNESS: first}]
+    states += [{WITNESS: torn} for torn in (first[:4000], bytes(len(first)), first[:600])]
     states.append({WITNESS: committed[WITNESS], DATABASE: b""})
     states += [committed | {WAL: wal} for wal in partly(b"", committed[WAL], rng, 20)]
     for n, files in enumerate(states):
@@ -137,7 +139,7 @@ def test_a_power_loss_while_a_store_is_made_leaves_one_that_can_be_made(
         directory.mkdir()
         for name, content in files.items():
             (directory / name).write_bytes(content)
-        if files.get(WITNESS):
+        if files.get(WITNESS) == first:  # it is durable
             (directory / "sessions").mkdir()
         assert found_in(directory) == {}
         opened(directory).close()
@@ -162,8 +164,13 @@ def test_a_power_loss_during_an_upgrade_leaves_a_store_that_can_be_upgraded(
     crashes = Crashes(tmp_path / "whole", monkeypatch)
     opened(tmp_path / "whole").close()
     committed = crashes.committed
-    for wal in partly(b"", committed[WAL], rng, 40):
-        put(tmp_path / "copy", committed | {DATABASE: before[DATABASE], WAL: wal})
+    states = [committed | {DATABASE: before[DATABASE], WITNESS: bytes(99)}]
+    states += [
+        committed | {DATABASE: before[DATABASE], WAL: wal}
+        for wal in partly(b"", committed[WAL], rng, 40)
+    ]
+    for files in states:
+        put(tmp_path / "copy", files)
         assert found_in(tmp_path / "copy") == VERSION_1_CONTENT
         assert found_in(tmp_path / "copy") == VERSION_1_CONTENT
 
