@@ -24,6 +24,7 @@ from ledger.metastore.sqlite_witness import Mark, Witness
 
 FORMAT_VERSION: Final = 2
 FORMAT_WITHOUT_CHECKSUMS: Final = 1
+_KNOWN: Final = f"format {FORMAT_WITHOUT_CHECKSUMS} or {FORMAT_VERSION}"
 _APPLICATION_ID: Final = 0x646C6F67  # "dlog"
 _SCHEMA: Final = (
     """CREATE TABLE node (
@@ -101,9 +102,6 @@ def format_of(connection: sqlite3.Connection, where: str) -> int:
     return int(version)
 
 
-_KNOWN: Final = f"format {FORMAT_WITHOUT_CHECKSUMS} or {FORMAT_VERSION}"
-
-
 def make(connection: sqlite3.Connection, mark: Mark) -> None:
     """Make the tables as the commit after *mark*. Requires the witness's lock."""
     connection.execute("PRAGMA journal_mode = WAL")
@@ -178,13 +176,11 @@ def check_place(state: State, before: Mark, witness: Witness, where: str) -> Non
     Raises `DamagedMetadata`."""
     if state.follows(before):
         return
-    if state.generation > before.generation:
-        # Others committed meanwhile: none begins before the witness knows the one before.
-        now = mark_of(witness)
-        if now.generation + 1 >= state.generation:
-            return
-        before = now
-    raise older(where, state, before)
+    now = mark_of(witness)
+    # Others committed meanwhile: none begins before the witness knows the one before.
+    went_on = now.generation > before.generation
+    if not (went_on and before.generation < state.generation <= now.generation + 1):
+        raise older(where, state, now)
 
 
 def mark_of(witness: Witness) -> Mark:

@@ -51,7 +51,6 @@ RESTORE: Final = (
     "stop all that use this directory, keep a copy of it, and put back a backup of the whole "
     "directory; nothing in it was changed"
 )
-
 GIVE_UP: Final = "if there is none, 'dlog metadata accept-loss' gives up what is missing"
 
 
@@ -345,9 +344,7 @@ class SqlTree:
         Requires the lock. Raises `DamagedMetadata` if the database is not where it must be."""
         state, mark = read_state(self._connection, self._where), self._witness.read()
         if mark is None:
-            raise DamagedMetadata(
-                str(self._witness.path), f"it holds no mark; {RESTORE}; {GIVE_UP}"
-            )
+            raise no_mark(self._witness)
         if not state.follows(mark):
             raise older(self._where, state, mark)
         if state.generation > mark.generation:

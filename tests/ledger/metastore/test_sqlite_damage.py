@@ -14,6 +14,10 @@ import pytest
 
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.metastore.port import ANY_VERSION
+from ledger.metastore.sqlite_checksums import EMPTY_TOTAL, next_chain
+from ledger.metastore.sqlite_format import check_place
+from ledger.metastore.sqlite_tree import State
+from ledger.metastore.sqlite_witness import Mark, Witness
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,
@@ -211,6 +215,30 @@ def test_an_older_write_ahead_log_is_refused(tmp_path: Path) -> None:
 def test_a_database_and_a_witness_of_two_stores_do_not_fit(tmp_path: Path) -> None:
     files, others = closed(tmp_path / "one"), closed(tmp_path / "other")
     assert "another history" in refused(tmp_path / "copy", files | {WITNESS: others[WITNESS]})
+
+
+def test_a_look_without_the_lock_tells_others_that_commit_from_another_history(
+    tmp_path: Path,
+) -> None:
+    def state(generation: int, before: bytes) -> State:
+        chain = next_chain(before, generation, EMPTY_TOTAL)
+        return State(generation, EMPTY_TOTAL, before, chain)
+
+    witness = Witness(tmp_path / WITNESS)
+    third = state(3, bytes(16))
+    witness.begin(Mark(3, third.chain))
+    seen = Mark(3, third.chain)
+    check_place(third, seen, witness, "it")
+    check_place(state(4, third.chain), seen, witness, "it")
+    for wrong in (state(2, third.chain), state(4, b"x" * 16), state(5, third.chain)):
+        with pytest.raises(DamagedMetadata):
+            check_place(wrong, seen, witness, "it")
+    witness.write(Mark(5, b"y" * 16))  # others went on
+    check_place(state(6, b"y" * 16), seen, witness, "it")
+    for wrong in (state(2, third.chain), state(7, third.chain)):
+        with pytest.raises(DamagedMetadata):
+            check_place(wrong, seen, witness, "it")
+    witness.close()
 
 
 def test_a_row_that_another_program_changed_is_refused(tmp_path: Path) -> None:
