@@ -20,11 +20,16 @@ from bookie.directories import Directories
 from bookie.disk import RealDisk
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from bookie.errors import DirectoryInUse
+from bookie.identity import accept_loss
 from bookie.process import run_bookie
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
-from ledger.ids import BookieId
+from ledger.client import ClientConfig, LedgerClient
+from ledger.errors import RecoveryFailed
+from ledger.ids import BookieId, LedgerId
+from ledger.metadata import LedgerState
 from ledger.metastore import open_store
+from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
@@ -523,3 +528,44 @@ def test_a_process_whose_identity_was_taken_ends(uri: str, tmp_path: Path) -> No
         asyncio.run(take(name))
         assert process.popen.wait(PATIENCE_S) == 1
         assert f"bookie {name} has lost its identity and ends" in process.output()
+
+
+def test_after_an_accepted_loss_a_bookie_denies_nothing(uri: str, tmp_path: Path) -> None:
+    """The backup has nothing of a ledger that is open: its end must not be decided by that."""
+
+    async def fill() -> LedgerId:
+        client = await LedgerClient.connect(uri, ClientConfig())
+        try:
+            await client.bookies.wait_for(1, PATIENCE_S)
+            writer = await client.create(Quorum(1, 1, 1))
+            for number in range(10):
+                await writer.add(b"%d" % number)
+            return writer.ledger_id
+        finally:
+            await client.close()
+
+    async def recover(ledger_id: LedgerId) -> None:
+        client = await LedgerClient.connect(uri, ClientConfig())
+        try:
+            await client.bookies.wait_for(0, PATIENCE_S)
+            with pytest.raises(RecoveryFailed):
+                await client.recover(ledger_id)
+            assert (await client.describe(ledger_id)).state is not LedgerState.CLOSED
+        finally:
+            await client.close()
+
+    with bookie(uri, tmp_path / "b") as process:
+        process.ready()
+    shutil.copytree(tmp_path / "b", tmp_path / "backup")
+    with bookie(uri, tmp_path / "b") as process:
+        process.ready()
+        ledger_id = asyncio.run(fill())
+    with bookie(uri, tmp_path / "backup") as process:
+        assert "dlog bookie accept-loss" in process.refused()
+    accept_loss(Directories.single(RealDisk(tmp_path / "backup")), "the newer disk burned")
+    for _ in range(2):
+        with bookie(uri, tmp_path / "backup") as process:
+            process.ready()
+            asyncio.run(recover(ledger_id))
+    with bookie(uri, tmp_path / "b") as process:
+        assert "are not the newest" in process.refused()
