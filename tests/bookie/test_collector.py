@@ -1,7 +1,7 @@
 """The collector's driver: whatever goes wrong in the metadata store, nothing live is deleted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
 import pytest
 
@@ -373,6 +373,25 @@ def test_a_store_restored_from_a_backup_deletes_nothing_until_an_operator_says_s
         run = await cluster.collector.collect()
         assert (run.alarm, run.waiting) == (None, 0)
         assert cluster.ledger_ids() == [1, 2, 3]
+
+    on_cluster(scenario)
+
+
+def test_a_deletion_between_the_listing_and_the_count_is_still_explained_to_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = LedgerStore.absent
+
+    async def scenario(cluster: Cluster) -> None:
+        async def late(self: LedgerStore, ids: Iterable[LedgerId]) -> tuple[LedgerId, ...]:
+            monkeypatch.setattr(LedgerStore, "absent", honest)
+            await cluster.drop(1, 2, 3, 4)
+            return await honest(self, ids)
+
+        monkeypatch.setattr(LedgerStore, "absent", late)
+        assert (await cluster.collector.collect()).ledgers == 0
+        run = await cluster.collector.collect()
+        assert (run.ledgers, run.waiting) == (4, 0)
 
     on_cluster(scenario)
 
