@@ -1,10 +1,19 @@
 """What a reader believes of an answer, and what it says about the bookie that gave it."""
 
+import pytest
+
 from ledger.entry import encode_frame, mac_key
 from ledger.ids import BookieId
-from ledger.protocol.answers import Fault, Found, RepairHint, repair_hints, verified
+from ledger.protocol.answers import (
+    Fault,
+    Found,
+    RepairHint,
+    fence_is_certain,
+    repair_hints,
+    verified,
+)
 from ledger.quorum import Quorum
-from ledger.requests import ReadAnswer, Status
+from ledger.requests import LacAnswer, ReadAnswer, Status
 
 B = BookieId("b")
 MAC = mac_key(b"secret")
@@ -89,3 +98,10 @@ def test_only_so_many_entries_are_looked_at() -> None:
         found, bookie=B, index=0, asked=range(1 << 62), confirmed=1 << 61, quorum=Quorum()
     )
     assert (hint.entry_id, hint.count) == (0, 1024)
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_fence_is_certain_only_if_a_bookie_says_so_and_could_know(status: Status) -> None:
+    assert not fence_is_certain(LacAnswer(status, last_entry=7))
+    knows = status in {Status.OK, Status.NO_SUCH_LEDGER, Status.FENCED}
+    assert fence_is_certain(LacAnswer(status, fenced=True)) == knows

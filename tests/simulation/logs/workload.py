@@ -41,6 +41,8 @@ CONSUMERS: Final = ("shop", "shop", "audit")
 """Names of a log's consumers, by lot; each is of another speed."""
 HASTY: Final = ("lives", "lives", "crashes", "pauses")
 """What happens to administrators, by lot."""
+WEARY: Final = ("lives", "pauses", "pauses", "crashes")
+"""What happens to janitors: between what they read and what they do upon it logs change."""
 AT_BOOKIES: Final = 0.3
 """How probably a process is stopped at a call to a bookie, not to the metadata store."""
 LEADERS_MAX: Final = 12
@@ -247,6 +249,7 @@ class LogSimulation:
 
     def _sweep(self) -> None:
         process = self.world.process("janitor")
+        self._doom(process, WEARY, calls_max=30)
         process.run(_ignoring(administration.sweep(process)))
 
     # The end.
