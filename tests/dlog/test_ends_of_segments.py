@@ -1,7 +1,7 @@
 """Where a segment ends, told while its writer goes on in the next one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -14,7 +14,7 @@ from dlog.recordbatch import encode_batch
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
 from tests.dlog.asynchronous import asynchronous
-from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers, FakeReader, FakeWriter
+from tests.dlog.fake_ledgers import FakeCluster, FakeEntry, FakeLedgers, FakeReader, FakeWriter
 from tests.waiting import eventually
 
 NOW_MS = 1_000
@@ -181,3 +181,30 @@ async def test_a_segment_sealed_by_a_roll_does_not_claim_the_txids_of_the_next()
     assert sealed is not None
     assert sealed.last_txid == 1
     await log.close()
+
+
+@asynchronous
+async def test_a_segment_that_closes_as_a_read_of_it_times_out_is_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That nothing came in time says nothing of where it ends."""
+    monkeypatch.setattr("dlog.aio.chunks.WAIT_S", 0.01)
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"a")
+    cluster.hold()
+    log.append_async(b"b")
+    await asyncio.sleep(0)
+    honest = FakeReader.read_some
+
+    async def read_some(self: FakeReader, first: int, **how: int) -> Sequence[FakeEntry]:
+        entries = await honest(self, first, **how)
+        if not entries and not self.closed:
+            await client.recover(self.ledger_id)
+        return entries
+
+    monkeypatch.setattr(FakeReader, "read_some", read_some)
+    async with await Log.tail("log", client=client) as reader:
+        assert [record.value async for record in reader.read_until(2)] == [b"a", b"b"]
+    await log.abandon()

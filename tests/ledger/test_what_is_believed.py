@@ -61,8 +61,13 @@ class StoredEntries:
         return LacAnswer(Status.OK, lac_proof=proof, last_entry=self.last_entry[bookie])
 
 
-def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble() -> None:
-    """A barrier that asked those who were replaced would miss what was acknowledged since."""
+@pytest.mark.parametrize(("stored", "bound"), [(5, 5), (NO_ENTRY, 0)])
+def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble(
+    stored: int, bound: int
+) -> None:
+    """A barrier that asked those who were replaced would miss what was acknowledged since.
+
+    Nor is it below their successors' fragment, of which these may hold nothing yet."""
 
     async def scenario() -> None:
         quorum = Quorum(1, 1, 1)
@@ -71,7 +76,7 @@ def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble() -> None
         )
         before = LedgerMetadata(quorum=quorum, fragments=(first,))
         after = replace(before, fragments=(first, second))
-        bookies = StoredEntries({"old": 0, "new": 5})
+        bookies = StoredEntries({"old": 0, "new": stored})
         environment = Environment(
             uri="memory://x",
             ledgers=cast(LedgerStore, LaggingLedgers(before, after)),
@@ -81,7 +86,7 @@ def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble() -> None
             pending_bytes_max=1,
         )
         reader = LedgerReader(environment, Credentials(LEDGER, KEY, None), before)
-        assert await reader.read_last_stored() == 5
+        assert await reader.read_last_stored() == bound
         assert bookies.asked == ["new"]
         await reader.close()
 

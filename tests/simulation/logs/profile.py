@@ -200,8 +200,6 @@ def _wandering(profile: LogProfile, random: Random) -> LogProfile:
         admin_truncates=random.choice((0, 0, 3)),
         renames=random.choice((5, 25)),
         sweeps=6,
-        rolls=random.choice((0.0, 0.3)),
-        fates=random.choice((profile.fates, ("pauses",))),
     )
 
 

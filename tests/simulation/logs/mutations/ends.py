@@ -1,6 +1,7 @@
 """Bugs of who tells where a segment ends while its writer is about to go on in the next one."""
 
 from dlog.aio import chunks, segments, tails
+from dlog.aio.chunks import ChunkReader
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.rolling import Roller
 from dlog.aio.segments import opened
@@ -8,6 +9,7 @@ from dlog.aio.tails import TailTracker, _Open
 from dlog.manifest import Manifest, Segment
 from dlog.position import NO_TXID
 from dlog.protocol import roll
+from dlog.protocol.cursor import CursorEvent, NothingNew, ReadEntries, SegmentEnded
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -80,3 +82,23 @@ def seals_with_the_txid_of_now(patch: Patch) -> None:
         return await honest(self, roll.CloseLedger(recover=True))
 
     patch.set(Roller, "_close", close)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_ends_of_segments.py"
+    "::test_a_segment_that_closes_as_a_read_of_it_times_out_is_read_to_its_end",
+)
+def ends_a_segment_that_closed_as_a_read_of_it_timed_out(patch: Patch) -> None:
+    """Whatever recovery found behind what was read is skipped. It closes in just that turn of the
+    loop once in thousands of seeds."""
+    honest = ChunkReader._entries
+
+    async def entries(self: ChunkReader, effect: ReadEntries) -> CursorEvent:
+        event = await honest(self, effect)
+        closed = self._tail is not None and self._tail.last_entry is not None
+        return SegmentEnded() if closed and isinstance(event, NothingNew) else event
+
+    patch.set(ChunkReader, "_entries", entries)

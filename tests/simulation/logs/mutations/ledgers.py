@@ -2,11 +2,17 @@
 
 The scenario of ledgers has drivers of its own, so these are for the logs."""
 
+from dataclasses import replace
+
 from ledger import client, recovering, writer
 from ledger.entry import encode_frame, parse_header
 from ledger.errors import DamagedEntry
 from ledger.ids import NO_ENTRY, EntryId
+from ledger.known import Known
+from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found, proven_lac
+from ledger.protocol.fencing import Fencing
+from ledger.protocol.recovery_events import LacRead
 from ledger.reader import LedgerReader
 from ledger.requests import ReadAnswer
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -77,3 +83,56 @@ def _without_lac(**frame: object) -> bytes:
 def gives_all_ledgers_the_key_of_the_empty_password(patch: Patch) -> None:
     """Not drawn: nobody is a stranger there."""
     patch.set(client, "SECRET_BYTES", 0)
+
+
+@mutation(
+    "rule 40",
+    logs=True,
+    drawn=False,
+    test="tests/ledger/protocol/test_fencing.py"
+    "::test_a_last_add_confirmed_without_a_fence_covers_nothing",
+)
+def takes_a_last_add_confirmed_for_a_fence(patch: Patch) -> None:
+    """No bookie that is asked to fence answers so unless it did; one of another version might."""
+    honest = Fencing.heard
+
+    def heard(self: Fencing, event: LacRead, now: float) -> None:
+        fenced = event.fenced or event.last_add_confirmed > NO_ENTRY
+        honest(self, replace(event, fenced=fenced), now)
+
+    patch.set(Fencing, "heard", heard)
+
+
+@mutation(
+    "rule 4",
+    logs=True,
+    drawn=False,
+    test="tests/ledger/test_known.py::test_a_late_reply_does_not_open_a_closed_ledger_again",
+)
+def believes_a_late_reply_that_a_closed_ledger_is_open(patch: Patch) -> None:
+    honest = Known.learn
+
+    def learn(self: Known, metadata: LedgerMetadata | None) -> None:
+        honest(self, metadata)
+        if metadata is not None:
+            self.metadata = metadata
+
+    patch.set(Known, "learn", learn)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_BELIEVED}::test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble",
+)
+def bounds_what_was_acknowledged_by_what_replacements_hold(patch: Patch) -> None:
+    """Which is nothing yet, although all before their fragment was acknowledged."""
+
+    async def read_last_stored(self: LedgerReader) -> EntryId:
+        if self.last_entry is None:
+            metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
+            self._known.learn(metadata)
+        return EntryId(await self._ask_all()) if self.last_entry is None else self.last_entry
+
+    patch.set(LedgerReader, "read_last_stored", read_last_stored)
