@@ -103,5 +103,5 @@ def test_only_so_many_entries_are_looked_at() -> None:
 @pytest.mark.parametrize("status", list(Status))
 def test_a_fence_is_certain_only_if_a_bookie_says_so_and_could_know(status: Status) -> None:
     assert not fence_is_certain(LacAnswer(status, last_entry=7))
-    knows = status in {Status.OK, Status.NO_SUCH_LEDGER, Status.FENCED}
+    knows = status in {Status.OK, Status.NO_SUCH_LEDGER, Status.FENCED, Status.UNKNOWN}
     assert fence_is_certain(LacAnswer(status, fenced=True)) == knows
