@@ -53,7 +53,7 @@ async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         except (NoSuchLedger, RemoteError):
             continue  # its bookies may be gone, which must not keep anybody from deleting it
     try:
-        await delete_listed(ledgers, node, manifest)
+        await delete_listed(ledgers, node, manifest, fenced=True)
         found, version = await node.read()
         if found.incarnation == manifest.incarnation:
             await node.mark(found.life, version)

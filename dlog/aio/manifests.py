@@ -223,12 +223,15 @@ class _ManifestWatch:
         self._watch.close()
 
 
-async def delete_listed(ledgers: Ledgers, node: ManifestNode, manifest: Manifest) -> Manifest:
+async def delete_listed(
+    ledgers: Ledgers, node: ManifestNode, manifest: Manifest, *, fenced: bool = False
+) -> Manifest:
     """Second step of a deletion: delete the ledgers in `deleting`, then clear the list.
 
-    A crash between repeats the first, which is no error for a ledger that is gone."""
+    A crash between repeats the first, which is no error for a ledger that is gone. Of a log that is
+    being deleted itself only who has *fenced* the last ones deletes any: a writer may have them."""
     doomed = manifest.deleting
-    if not doomed:
+    if not doomed or (manifest.dropped and not fenced):
         return manifest
     for ledger_id in doomed:
         with suppress(NoSuchLedger):

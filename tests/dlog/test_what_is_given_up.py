@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from dlog.aio import Log
-from dlog.aio.manifests import ManifestNode
-from dlog.errors import AppendOutcomeUnknown, InvalidPosition, LostOwnership
+from dlog.aio.dropping import begin_drop, finish_drop
+from dlog.aio.manifests import ManifestNode, delete_listed
+from dlog.errors import AppendOutcomeUnknown, InvalidPosition, LostOwnership, NoSuchLog
 from dlog.namespace import delete_log, truncate_log
 from dlog.settings import LogSettings
 from ledger.errors import LedgerFenced
@@ -65,6 +66,26 @@ async def test_nobody_truncates_what_bookies_hold_before_it_is_confirmed() -> No
     await future
     assert await truncating == 2
     await log.close()
+
+
+@asynchronous
+async def test_only_who_fences_the_ledgers_of_a_log_that_is_being_deleted_deletes_them() -> None:
+    client = FakeCluster().client()
+    log = await Log.open("log", client=client)
+    await log.append(b"a")
+    node = ManifestNode(client.store, "log")
+    await begin_drop(node)  # and whoever did that is slow
+
+    manifest, _ = await node.read()
+    assert await delete_listed(client, node, manifest) == manifest, "by a roll or a janitor"
+    await client.describe(manifest.deleting[-1])
+    await finish_drop(client, node)
+
+    with pytest.raises(AppendOutcomeUnknown, match="fenced"):
+        await log.append(b"b")
+    with pytest.raises(NoSuchLog):
+        await node.read()
+    await log.abandon()
 
 
 @pytest.mark.parametrize("first", ["slow", "fast"])

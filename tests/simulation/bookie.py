@@ -198,7 +198,7 @@ class SimBookie:
         self._open()
         self._telling = False
         self._tell()
-        self._cluster.metadata.register(self.host)
+        self._cluster.serve(self)
         self.plan_checkpoint()
         if self.host.life > 0:
             self._check_promises()
@@ -362,6 +362,8 @@ class SimBookie:
         for ledger_id, history in self._cluster.oracle.ledgers.items():
             key = history.recorded.access_key if history.metadata else b""
             self._cluster.oracle.changed[ledger_id] = None
+            if history.deleted and self._cluster.collects:
+                continue  # it may be gone from here
             rotten = self.name in history.lost_disks
             lac = self.storage.lac(ledger_id, key)
             knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)

@@ -83,6 +83,15 @@ class Cluster:
         self.readers: list[TailingClient] = []
 
     @property
+    def collects(self) -> bool:
+        """Whether bookies delete what is deleted."""
+        return False
+
+    def serve(self, bookie: SimBookie) -> None:
+        """Begin what goes on beside a bookie's storage as long as it is up."""
+        self.metadata.register(bookie.host)
+
+    @property
     def hosts(self) -> list[Host]:
         """Return every machine of this world."""
         return [

@@ -15,6 +15,8 @@ FAULTS: Final = (
     "connection_reset",
     "consumer_crashed",
     "disk_full",
+    "entry_logs_compacted",
+    "ledgers_collected",
     "disk_lost",
     "disk_rotted",
     "host_isolated",
@@ -52,6 +54,8 @@ OPENS: Final = (
 WRITERS: Final = (
     "append_AppendOutcomeUnknown",
     "append_LogClosed",
+    "append_UnexpectedOffset",
+    "append_many",
     "append_LostOwnership",
     "death_noticed",
     "elected_after_healing",
@@ -62,6 +66,7 @@ WRITERS: Final = (
     "log_closed",
     "log_opened",
     "not_elected",
+    "offset_expected",
     "open_failed_LostOwnership",
     "open_failed_MetadataUnavailable",
     "open_failed_NoSuchLog",
@@ -96,8 +101,11 @@ READERS: Final = (
     "records_read",
 )
 ADMINISTRATORS: Final = (
+    "consumer_deleted",
+    "consumer_reset",
     "log_deleted",
     "log_sealed",
+    "settings_changed",
     "orphan_swept",
     "truncated_by_admin",
     "truncated_by_keeping",

@@ -66,6 +66,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         """What a callback or an unwatched task raised."""
         self.step = ""
         """The step of a takeover that is under way here; see `steps`."""
+        self.skew_s = 0.0
+        """How wrong the wall clock is here."""
         self.sockets: Sockets | None = None
         self._ready: deque[asyncio.Handle] = deque()
         self._woken = False

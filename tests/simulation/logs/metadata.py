@@ -17,8 +17,11 @@ from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, name_of
 from leader.election import LEADERS_PATH
 from ledger.errors import MetadataError, MetadataUnavailable
+from ledger.manager.layout import INSTANCE as INSTANCE_PATH
 from ledger.manager.layout import LEDGERS, Layout
 from ledger.metastore.tree import Tree
+from ledger.wire import metadata_pb2 as pb
+from tests.simulation.bookie import INSTANCE
 from tests.simulation.host import Host
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.past import Past, PastTree
@@ -66,6 +69,8 @@ class LogMetadata(SimMetadata):
         self.logs = logs
         self._lags_s = lags_s
         self.late_replies = late_replies
+        namespace = pb.InstanceNode(version=1, instance=INSTANCE)
+        self.tree.create(INSTANCE_PATH, namespace.SerializeToString(deterministic=True))
         self._past = Past(self.tree)
         self._net = network
         self._time = scheduler
@@ -73,6 +78,8 @@ class LogMetadata(SimMetadata):
         """By client and its life."""
         self._numbers = 0
         self._ended: dict[str, None] = {}
+        self._consumers: dict[str, str] = {}
+        """Incarnation of each named consumer, by its path."""
         self._caller: Host | None = None
         """Whose call is being done."""
         self._candidates: dict[str, tuple[str, bytes]] = {}
@@ -200,9 +207,15 @@ class LogMetadata(SimMetadata):
         super()._expire(session)
 
     def _report_consumer(self, path: str) -> None:
-        value = b"" if self.tree.exists(path) is None else self.tree.get(path).value
-        if value:
-            self.logs.consumer_written(path.rpartition("/")[2], decode(value, path=path))
+        log, name = (name_of(path.split("/")[at]) for at in (2, 4))
+        if self.tree.exists(path) is None:
+            incarnation = self._consumers.pop(path)
+            if incarnation not in self._consumers.values():  # else its log was renamed
+                self.logs.consumer_gone(incarnation, log)
+            return
+        state = decode(self.tree.get(path).value, path=path)
+        self._consumers[path] = state.incarnation
+        self.logs.consumer_written(name, state)
 
     def _report_candidate(self, path: str) -> None:
         if self.tree.exists(path) is not None:

@@ -20,6 +20,7 @@ from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
+from tests.simulation.logs.requests import Requests
 from tests.simulation.oracle import LedgerHistory, Oracle
 
 Item = TypeVar("Item")
@@ -43,6 +44,10 @@ class Append:
     submitted: int
     """Step of the simulation."""
     txid: int | None
+    expected: int | None = None
+    """It is to be at this offset or nowhere."""
+    group: tuple[bytes, ...] | None = None
+    """All that was appended by the same call."""
     fate: Fate = Fate.PENDING
     resolved: int = -1
     offset: int = -1
@@ -115,6 +120,7 @@ class ConsumerHistory:
     name: str
     born: int
     """How many manifests the log had when it was made."""
+    gone: bool = False
     states: list[ConsumerState] = field(default_factory=list)
     """All that the metadata store ever held, in order."""
     delivered: dict[int, None] = field(default_factory=dict)
@@ -141,9 +147,11 @@ class LogHistory:
     incarnation: str
     ledgers: Oracle
     """What happened to the ledgers."""
+    requests: Requests
+    """What was asked for, of all logs."""
     manifests: list[tuple[int, Manifest]] = field(default_factory=list)
     written_ms: list[int] = field(default_factory=list)
-    """When each of them was written."""
+    """When each of them was written, at the latest, by any clock."""
     opens: list[Open] = field(default_factory=list)
     promotions: list[Promotion] = field(default_factory=list)
     appends: dict[bytes, Append] = field(default_factory=dict)
@@ -180,6 +188,8 @@ class LogHistory:
     """Those of them that were segments, and OPEN: nobody had begun to fence them."""
     consumers: dict[str, ConsumerHistory] = field(default_factory=dict)
     """By the consumer's incarnation."""
+    consumers_gone: list[tuple[str, str]] = field(default_factory=list)
+    """(log, consumer) of each whose node was deleted."""
     healed: dict[int, int] = field(default_factory=dict)
     """Step at which a writer healed into a segment, by the number of that."""
     checked: dict[str, int] = field(default_factory=dict)
@@ -199,12 +209,17 @@ class LogHistory:
         return max((append.offset for append in self.acknowledged), default=-1) + 1
 
     @property
+    def last_two(self) -> tuple[LedgerId, ...]:
+        """The ledgers of the last two segments: its writers may still be adding to them."""
+        listed = next((m.segments for _, m in reversed(self.manifests) if m.segments), ())
+        return tuple(segment.ledger_id for segment in listed[-2:])
+
+    @property
     def was_fenced(self) -> bool:
         """Whether the last two ledgers were CLOSED when they were deleted.
 
         Who deletes a log need not wait for bookies that are gone."""
-        last_two = self.deleted_ledgers[-2:]
-        states = [self.ledgers.ledgers[each].recorded.state for each in last_two]
+        states = [self.ledgers.ledgers[each].recorded.state for each in self.last_two]
         return all(state is LedgerState.CLOSED for state in states)
 
     def new(self, invariant: str, items: Sequence[Item]) -> Sequence[Item]:
@@ -242,6 +257,7 @@ class LogOracle:
         self.current: dict[str, LogHistory] = {}
         """By name: what the metadata store holds now."""
         self.changed: dict[str, None] = {}
+        self.requests = Requests()
         self.deposed: list[str] = []
         """What was done to candidates that live."""
         self._steps = steps
@@ -264,7 +280,7 @@ class LogOracle:
         before = self.current.get(name)
         history = self.histories.get(manifest.incarnation)
         if history is None:
-            history = LogHistory(name, manifest.incarnation, self.ledgers)
+            history = LogHistory(name, manifest.incarnation, self.ledgers, self.requests)
             self._truncate_too(history)
             self.histories[manifest.incarnation] = history
         elif history.name != name and not history.gone:
@@ -327,7 +343,8 @@ class LogOracle:
         if history is not None:
             history.deleted_ledgers.append(ledger_id)
             is_open = self.ledgers.ledgers[ledger_id].recorded.state is LedgerState.OPEN
-            if is_open and ledger_id in history.segments.values():
+            unused = not self.ledgers.ledgers[ledger_id].sent  # whoever made it gives it back
+            if is_open and not unused and ledger_id in history.segments.values():
                 history.unfenced.append(ledger_id)
             self.changed[stamp.incarnation] = None
 
@@ -352,9 +369,17 @@ class LogOracle:
         )
 
     def submitted(
-        self, incarnation: str, who: str, epoch: int, payload: bytes, txid: int | None
+        self,
+        incarnation: str,
+        who: str,
+        epoch: int,
+        payload: bytes,
+        txid: int | None,
+        *,
+        expected: int | None = None,
+        group: tuple[bytes, ...] | None = None,
     ) -> Append:
-        append = Append(payload, who, epoch, self._steps(), txid)
+        append = Append(payload, who, epoch, self._steps(), txid, expected, group)
         self.history(incarnation).appends[payload] = append
         return append
 
@@ -402,6 +427,13 @@ class LogOracle:
         consumer = history.consumers.setdefault(state.incarnation, ConsumerHistory(name, born))
         consumer.states.append(state)
         self._consumers[state.incarnation] = state.log_incarnation
+
+    def consumer_gone(self, consumer: str, log: str) -> None:
+        """The node of *consumer*, an incarnation, is nowhere any more; it was below *log*."""
+        history = self.history(self._consumers[consumer])
+        gone = history.consumers[consumer]
+        gone.gone = True
+        history.consumers_gone.append((log, gone.name))
 
     def consumed(self, consumer: str, offset: int) -> None:
         """One of the processes of *consumer*, an incarnation, was given a record."""

@@ -7,6 +7,7 @@ from typing import Final
 from dlog.aio.chunks import WAIT_S
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
+from ledger.entry import Digest
 from ledger.quorum import Quorum
 from tests.simulation.profile import Profile
 from tests.simulation.profile import draw as draw_ledgers
@@ -51,6 +52,10 @@ class LogProfile:
     rolls: float
     truncates: float
     abandons: float
+    manies: float
+    """How probably several records are appended by one call."""
+    expects: float
+    """How probably an append is meant for a certain offset."""
     txids: float
     standbys: float
     """Share of the candidates that are standbys; they are always elected."""
@@ -71,6 +76,16 @@ class LogProfile:
     """How many times somebody gives a log another name."""
     seals: int
     """How many times somebody seals a log for good."""
+    updates: int
+    """How many times somebody changes a setting of a log."""
+    consumer_resets: int
+    """How many times somebody lets a consumer begin again elsewhere."""
+    consumer_deletes: int
+    """How many times somebody forgets one."""
+    collects: bool
+    """Whether bookies delete what is deleted, and compact what is left."""
+    skew_s: float
+    """How wrong a process's wall clock may be, either way."""
     deletes: int
     """How many times somebody deletes a log."""
     sweeps: int
@@ -248,6 +263,7 @@ def _any_world(random: Random) -> LogProfile:
     retention = random.random() < 0.2
     settings = LogSettings(
         quorum=quorum,
+        digest=random.choice(_digests(floor)),
         codec=random.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4)),
         roll_records=random.choice((0, 1, 3, 10)),
         roll_bytes=random.choice((0, 500, 4000)),
@@ -286,6 +302,13 @@ def _any_world(random: Random) -> LogProfile:
         seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
         sweeps=random.choice((0, 0, 2)),
+        manies=random.choice((0.0, 0.1, 0.5)),
+        expects=random.choice((0.0, 0.0, 0.3)),
+        updates=random.choice((0, 0, 0, 4)),
+        consumer_resets=random.choice((0, 0, 0, 3)),
+        consumer_deletes=random.choice((0, 0, 0, 2)),
+        collects=random.random() < 0.1,
+        skew_s=random.choice((0.0, 0.0, 0.5, 60.0)),
         lifelines=random.choice((NO_LIFELINES, ONE_MACHINE, MANY_MACHINES, STRANGERS)),
         readers_away_s=0.0,
         reader_wait_s=WAIT_S,
@@ -296,3 +319,10 @@ def _any_world(random: Random) -> LogProfile:
         ),
         fate_calls=random.choice(((12,), (40,), (12, 200))),
     )
+
+
+def _digests(floor: Profile) -> tuple[Digest, ...]:
+    """Return what may be drawn: a bookie cannot see for itself that it was sent damaged HMACs."""
+    if floor.weather.corrupt:
+        return (Digest.CRC32C,)
+    return Digest.CRC32C, Digest.CRC32C, Digest.HMAC_SHA256

@@ -12,6 +12,7 @@ from ledger.metastore.watches import PathWatch
 
 if TYPE_CHECKING:
     from tests.simulation.logs.process import Process
+    from tests.simulation.logs.serving import Serving
 
 Result = TypeVar("Result")
 
@@ -24,7 +25,7 @@ class LoopStore:
 
     uri: Final = "simulated"
 
-    def __init__(self, process: "Process") -> None:
+    def __init__(self, process: "Process | Serving") -> None:
         self._process = process
         self._metadata = process.world.metadata
         self._sessions = 0
@@ -33,9 +34,13 @@ class LoopStore:
         self.unanswered = 0
         """Calls whose outcome is unknown to the process."""
         self.session = self._new_session()
+        self.first_values: dict[str, bytes] = {}
+        """What each node held when it was read first."""
 
     async def get(self, path: str) -> Versioned:
-        return await self._call("get", lambda tree: tree.get(path))
+        found = await self._call("get", lambda tree: tree.get(path))
+        self.first_values.setdefault(path, found.value)
+        return found
 
     async def exists(self, path: str) -> int | None:
         return await self._call("exists", lambda tree: tree.exists(path))

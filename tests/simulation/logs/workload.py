@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tests.simulation.check import InvariantError
 from tests.simulation.check import check as check_ledgers
-from tests.simulation.logs import administration
+from tests.simulation.logs import administration, changing
 from tests.simulation.logs.ambient import surroundings, wall_clock_ms
 from tests.simulation.logs.check import LogInvariantError, check
 from tests.simulation.logs.consuming import ConsumingClient
@@ -74,6 +74,8 @@ class LogSimulation:
             lags_s=self.profile.lags_s,
             lifelines=self.profile.lifelines,
             late_replies=self.profile.late_replies,
+            skew_s=self.profile.skew_s,
+            collects=self.profile.collects,
         )
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
@@ -169,6 +171,9 @@ class LogSimulation:
         for name in self._names:
             some_time(profile.readers, partial(self._begin_tail, name))
             some_time(profile.consumers, partial(self._consume, name))
+            some_time(profile.updates, partial(self._change, name))
+            some_time(profile.consumer_resets, partial(self._reset, name))
+            some_time(profile.consumer_deletes, partial(self._forget, name))
             some_time(profile.admin_truncates, partial(self._administer, "admin", name))
         some_time(profile.seals, self._seal_some_log)
         some_time(profile.renames, self._rename_some_log)
@@ -209,6 +214,22 @@ class LogSimulation:
         process = self.world.process(who)
         self._doom(process, HASTY, calls_max=12)
         process.run(administration.truncate(process, name))
+
+    def _change(self, name: str) -> None:
+        process = self.world.process("changer")
+        self._doom(process, HASTY, calls_max=12)
+        digests = self.profile.floor.weather.corrupt == 0.0
+        process.run(changing.update(process, name, digests=digests))
+
+    def _reset(self, name: str) -> None:
+        process = self.world.process("resetter")
+        self._doom(process, HASTY, calls_max=12)
+        process.run(changing.reset(process, name, self._random.choice(CONSUMERS)))
+
+    def _forget(self, name: str) -> None:
+        process = self.world.process("forgetter")
+        self._doom(process, HASTY, calls_max=3)
+        process.run(changing.forget(process, name, self._random.choice(CONSUMERS)))
 
     def _delete_some_log(self) -> None:
         process = self.world.process("deleter")
@@ -290,7 +311,7 @@ class LogSimulation:
             tailer.finishing = True
         self._step_until_idle("readers do not come to the end", self._reading)
         self._tailers.clear()
-        swept_ms = wall_clock_ms(self.scheduler)
+        swept_ms = wall_clock_ms(self.scheduler) - round(self.profile.skew_s * 1000)
         self._must("sweep", administration.sweep)
         leaked = no_ledger_leaks_for_ever.broken(self.world.logs)
         if leaked is not None and not self._sleepers():

@@ -7,13 +7,15 @@ from bookie.storage_config import StorageConfig
 from leader.record import CandidateRecord
 from ledger.quorum import Quorum
 from ledger.requests import AddRun
-from tests.simulation.cluster import Choices, Cluster
+from tests.simulation.bookie import SimBookie
+from tests.simulation.cluster import CALM_CHECKPOINT_S, Choices, Cluster
 from tests.simulation.host import Host
 from tests.simulation.logs.ambient import wall_clock_ms
 from tests.simulation.logs.metadata import LogMetadata
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import MANY_MACHINES, NO_LIFELINES, ONE_MACHINE, STRANGERS
+from tests.simulation.logs.serving import Serving
 from tests.simulation.logs.sockets import LOOPBACK, Machine
 from tests.simulation.scheduler import Scheduler
 
@@ -28,6 +30,7 @@ class Bookies:
     checkpoint_s: tuple[float, float]
 
 
+COLLECT_S: Final = 0.3, 4.0
 LOSES_POWER: Final = 0.3
 """How probably the machine of a process goes down when it crashes."""
 
@@ -45,8 +48,10 @@ class World(Cluster):
         lags_s: tuple[float, ...],
         lifelines: str,
         late_replies: float,
+        skew_s: float,
+        collects: bool,
     ) -> None:
-        """*lags_s*: see `LogMetadata`; *lifelines*: see `LogProfile`."""
+        """*lags_s*: see `LogMetadata`; *lifelines*, *skew_s*, *collects*: see `LogProfile`."""
         super().__init__(
             scheduler,
             bookies=bookies.count,
@@ -58,7 +63,9 @@ class World(Cluster):
         )
         # Before the first step: nothing has looked at those of the ledger scenario yet.
         self.logs = LogOracle(
-            self.oracle, lambda: self.scheduler.steps, lambda: wall_clock_ms(self.scheduler)
+            self.oracle,
+            lambda: self.scheduler.steps,
+            lambda: wall_clock_ms(self.scheduler) + round(skew_s * 1000),
         )
         self.metadata = LogMetadata(
             scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s, late_replies
@@ -66,7 +73,7 @@ class World(Cluster):
         self.processes: list[Process] = []
         self.machines: dict[str, Machine] = {}
         """By address."""
-        self._lifelines = lifelines
+        self._lifelines, self._skew_s, self._collects = lifelines, skew_s, collects
         self.metadata.on_candidate_gone = self._candidate_gone
 
     @property
@@ -81,8 +88,22 @@ class World(Cluster):
         machine = self.machines.setdefault(at, Machine(f"stack {at}"))
         address = own if self._lifelines == MANY_MACHINES else LOOPBACK
         made = Process(self, f"{name}.{number}", machine, address)
+        if self._skew_s:
+            made.loop.skew_s = self.scheduler.random.uniform(-self._skew_s, self._skew_s)
         self.processes.append(made)
         return made
+
+    @property
+    def collects(self) -> bool:
+        return self._collects
+
+    @property
+    def collect_s(self) -> tuple[float, float]:
+        """How long a bookie waits between two looks for what is deleted."""
+        return COLLECT_S if self.checkpoint_s != CALM_CHECKPOINT_S else CALM_CHECKPOINT_S
+
+    def serve(self, bookie: SimBookie) -> None:
+        Serving(self, bookie)
 
     @property
     def lifelines(self) -> bool:

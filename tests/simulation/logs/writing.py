@@ -14,7 +14,7 @@ from dlog.errors import (
     LostOwnership,
     NoSuchLog,
 )
-from dlog.position import RecordId
+from dlog.position import RecordId, RecordIds
 from dlog.protocol.orphans import STAMP_INCARNATION
 from leader import NotElected, campaign
 from ledger.errors import LogError, TooManyPending
@@ -169,7 +169,10 @@ class Leader:
         for _ in range(self._random.choice((1, 1, 2, 5))):
             if sum(append.resolved < 0 for append in self._open) >= RECORDS_IN_FLIGHT_MAX:
                 break
-            self._append(log, incarnation)
+            if self._random.random() < self._profile.manies:
+                self._append_many(log, incarnation)
+            else:
+                self._append(log, incarnation)
         lot = self._random.random()
         if lot < self._profile.flushes:
             await log.flush()
@@ -200,27 +203,91 @@ class Leader:
             self.process.mark("truncated_by_writer")
 
     def _append(self, log: Log, incarnation: str) -> None:
-        self._appended += 1
-        size = self._random.choice((0, 0, 20, 200))
-        payload = f"{self.process.name}#{self._appended} ".encode().ljust(size, b".")
-        txid = None
-        if self._random.random() < self._profile.txids:
-            self._txid += self._random.randrange(3)
-            txid = self._txid
+        payload, txid = self._payload(), self._next_txid()
         key = b"key" if self._random.random() < 0.2 else None
+        expected = self._expected(log)
         logs = self.process.world.logs
-        append = logs.submitted(incarnation, self.process.name, log.epoch, payload, txid)
+        append = logs.submitted(
+            incarnation, self.process.name, log.epoch, payload, txid, expected=expected
+        )
         try:
-            future = log.append_async(payload, txid=txid, key=key)
+            future = log.append_async(payload, txid=txid, key=key, expected_offset=expected)
         except TooManyPending:
             logs.failed(incarnation, append, unknown=False)
             return
-        self._open = [each for each in self._open if each.resolved < 0]
-        self._open.append(append)
+        self._remember([append])
         future.add_done_callback(partial(self._resolved, incarnation, append))
 
+    def _append_many(self, log: Log, incarnation: str) -> None:
+        """Append some records by one call."""
+        payloads = tuple(self._payload() for _ in range(self._random.randrange(1, 5)))
+        with_txids = self._random.random() < 0.5
+        txids = [self._next_txid() if with_txids else None for _ in payloads]
+        expected = self._expected(log)
+        logs, who = self.process.world.logs, self.process.name
+        appends = [
+            logs.submitted(
+                incarnation,
+                who,
+                log.epoch,
+                payload,
+                txid,
+                expected=None if expected is None else expected + index,
+                group=payloads,
+            )
+            for index, (payload, txid) in enumerate(zip(payloads, txids, strict=True))
+        ]
+        try:
+            future = log.append_many_async(
+                payloads, txids=txids if with_txids else None, expected_offset=expected
+            )
+        except TooManyPending:
+            for append in appends:
+                logs.failed(incarnation, append, unknown=False)
+            return
+        self.process.mark("append_many")
+        self._remember(appends)
+        for index, append in enumerate(appends):
+            future.add_done_callback(partial(self._resolved_many, incarnation, append, index))
+
+    def _payload(self) -> bytes:
+        self._appended += 1
+        size = self._random.choice((0, 0, 20, 200))
+        return f"{self.process.name}#{self._appended} ".encode().ljust(size, b".")
+
+    def _next_txid(self) -> int | None:
+        if self._random.random() >= self._profile.txids:
+            return None
+        self._txid += self._random.randrange(3)
+        return self._txid
+
+    def _expected(self, log: Log) -> int | None:
+        """Draw which offset the next record is meant for, mostly the one that it should get."""
+        if self._random.random() >= self._profile.expects:
+            return None
+        self.process.mark("offset_expected")
+        return log.last_offset + 1 + len(self.unresolved) + self._random.choice((0, 0, 0, 1))
+
+    def _remember(self, appends: list[Append]) -> None:
+        self._open = [each for each in self._open if each.resolved < 0] + appends
+
+    def _resolved_many(
+        self, incarnation: str, append: Append, index: int, future: "asyncio.Future[RecordIds]"
+    ) -> None:
+        one: asyncio.Future[RecordId] = self.process.loop.create_future()
+        error = future.exception()
+        if error is None:
+            one.set_result(future.result()[index])
+        else:
+            one.set_exception(error)
+        self._resolved(incarnation, append, one, index)
+
     def _resolved(
-        self, incarnation: str, append: Append, future: "asyncio.Future[RecordId]"
+        self,
+        incarnation: str,
+        append: Append,
+        future: "asyncio.Future[RecordId]",
+        index: int = 0,
     ) -> None:
         logs = self.process.world.logs
         error = future.exception()
@@ -236,6 +303,7 @@ class Leader:
         self.process.note(f"fails {append.payload!r}: {type(error).__name__}")
         self.process.mark(f"append_{type(error).__name__}")
         offset = error.offset if isinstance(error, AppendOutcomeUnknown) else None
+        offset = None if offset is None else offset + index
         logs.failed(incarnation, append, unknown=error.outcome_unknown, offset=offset)
 
     def _mark_healing(self, history: LogHistory, append: Append) -> None:

@@ -20,6 +20,10 @@
 | deletions_are_asked_for | who was asked to delete a log deletes one, and nobody else does |
 | dropped_logs_are_fenced | each segment that was open, before it is deleted |
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
+| consumers_vanish_with_a_reason | no consumer does either |
+| settings_change_as_asked | and what was not named stays |
+| expected_offsets_are_met | what was meant for an offset is there or nowhere |
+| append_many_is_whole | one call's records stay together, wholly or not at all |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
 | standbys_are_up_to_date | who is promoted has applied all that is in the log |
 | living_candidates_keep_their_nodes | a lifeline tells of no death that did not happen |

@@ -1,7 +1,8 @@
 """A named consumer's position never moves back, and only over records that it was given.
 
-Or that were trimmed. Its epoch never falls; in an epoch of an exclusive one a single process
-commits, and none of an epoch that was over when it began to.
+Or that were trimmed; or somebody asked for it to begin again there, in an epoch of its own. Its
+epoch never falls; in an epoch of an exclusive one a single process commits, and none of an epoch
+that was over when it began to.
 """
 
 from itertools import pairwise
@@ -17,6 +18,10 @@ def broken(history: LogHistory) -> str | None:
         first = max(1, history.checked.get(key, 1))
         history.checked[key] = len(consumer.states)
         for before, after in pairwise(consumer.states[first - 1 :]):
+            if after.epoch > before.epoch and history.requests.resets_to(
+                history.incarnation, consumer.name, after.position
+            ):
+                continue
             if after.position < before.position or after.epoch < before.epoch:
                 return f"{consumer.name} went from {before} to {after}"
             for offset in range(before.position, after.position):

@@ -1,6 +1,7 @@
 """No ledger of a log is deleted while it is OPEN: whoever still writes it would go on in it.
 
-Its bookies may be gone when the log is deleted, so it need not be CLOSED; but it was tried.
+Nobody writes one that its maker gives back unused. Its bookies may be gone when the log is deleted,
+so it need not be CLOSED; but it was tried.
 """
 
 from tests.simulation.logs.oracle import LogHistory

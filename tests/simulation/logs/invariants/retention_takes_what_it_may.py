@@ -40,7 +40,9 @@ def not_taken(history: LogHistory, *, now_ms: int) -> str | None:
     manifest = history.manifest
     ends = let_go(history, manifest, manifest, now_ms=now_ms)
     if manifest.settings.retention_waits_for_consumers:
-        positions = [consumer.states[-1].position for consumer in history.consumers.values()]
+        positions = [
+            each.states[-1].position for each in history.consumers.values() if not each.gone
+        ]
         ends = [end for end in ends if end <= min(positions, default=end)]
     if ends and ends[-1] > manifest.trim_offset:
         return f"{history.name} is trimmed to {manifest.trim_offset}, retention says {ends[-1]}"
@@ -60,6 +62,6 @@ def _not_waited(history: LogHistory, before: Manifest, index: int) -> str | None
         sealed -= 1
     for consumer in history.consumers.values():
         position = consumer.states[-1].position
-        if consumer.born < sealed and position < trim:
+        if consumer.born < sealed and position < trim and not consumer.gone:
             return f"{consumer.name} has processed {position} records"
     return None

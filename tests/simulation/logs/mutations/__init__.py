@@ -5,6 +5,7 @@ the documents that the log layer follows. An own bug was in this project until a
 """
 
 from tests.simulation.logs.mutations import (
+    asking,
     electing,
     ends,
     healing,
@@ -18,6 +19,7 @@ from tests.simulation.logs.mutations import (
 )
 
 __all__ = [
+    "asking",
     "electing",
     "ends",
     "healing",

@@ -1,0 +1,153 @@
+"""Bugs of what is asked for: deletions, resets, settings, offsets and whole calls."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from dlog import namespace
+from dlog.aio import dropping, manifests, rolling
+from dlog.aio.append_path import AppendPath
+from dlog.aio.consumer_nodes import consumer_names, consumers_path
+from dlog.aio.dropping import finish_drop
+from dlog.aio.manifests import ManifestNode
+from dlog.aio.port import Ledgers
+from dlog.manifest import Manifest
+from dlog.names import node_of
+from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.edits import Edit, check_living
+from dlog.protocol.packer import Packer, Part
+from dlog.settings import LogSettings
+from ledger.errors import LogError, NodeNotEmpty, NoSuchNode
+from ledger.metastore.ops import CheckOp
+from ledger.metastore.port import MetadataStore
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("own bug", logs=True)
+def deletes_whatever_log_has_the_name_by_then(patch: Patch) -> None:
+    async def drop(ledgers: Ledgers, node: ManifestNode) -> None:
+        await node.read()
+        await node.edit(lambda manifest: manifest if manifest.dropped else manifest.dropping())
+        await finish_drop(ledgers, node)
+
+    patch.set(namespace, "drop", drop)
+
+
+@mutation("own bug", logs=True)
+def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
+    """A roll finds the log dropped, and does what the deletion has to do after its fencing."""
+    honest = manifests.delete_listed
+
+    async def delete_listed(
+        ledgers: Ledgers, node: ManifestNode, manifest: Manifest, **_: object
+    ) -> Manifest:
+        return await honest(ledgers, node, manifest, fenced=True)
+
+    patch.set(rolling, "delete_listed", delete_listed)
+
+
+@mutation("", logs=True)
+def drops_a_log_without_fencing_it(patch: Patch) -> None:
+    honest = dropping.finish_drop
+
+    async def finish(ledgers: Ledgers, node: ManifestNode) -> None:
+        manifest, _ = await node.read()
+        if manifest.dropped:
+            await manifests.delete_listed(ledgers, node, manifest, fenced=True)
+        await honest(ledgers, node)
+
+    patch.set(dropping, "finish_drop", finish)
+
+
+@mutation("", logs=True)
+def looks_at_the_expected_offset_of_the_first_record_only(patch: Patch) -> None:
+    honest = AppendPath._refusal
+
+    def refusal(
+        self: AppendPath, size: int, txid: int | None, expected_offset: int | None
+    ) -> LogError | None:
+        first = expected_offset if self._next_offset == 0 else None
+        return honest(self, size, txid, first)
+
+    patch.set(AppendPath, "_refusal", refusal)
+
+
+@mutation("", logs=True)
+def spreads_one_call_over_two_entries(patch: Patch) -> None:
+    honest = Packer.add_many
+
+    def add_many(
+        self: Packer,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        txids: Sequence[int | None] | None,
+        timestamps_ms: Sequence[int | None] | None,
+        now_ms: Callable[[], int],
+    ) -> list[Part]:
+        middle = len(values) // 2
+        if not middle:
+            return honest(self, values, keys, txids, timestamps_ms, now_ms)
+        parts = honest(self, values[:middle], None, txids and txids[:middle], None, now_ms)
+        self._begin(now_ms())
+        return parts + honest(self, values[middle:], None, txids and txids[middle:], None, now_ms)
+
+    patch.set(Packer, "add_many", add_many)
+
+
+@mutation("", logs=True)
+def takes_every_other_setting_back_to_its_default(patch: Patch) -> None:
+    """To what it was when the log was made, whatever others changed meanwhile."""
+
+    def change_settings(
+        log: str, *, incarnation: str, change: Callable[[LogSettings], LogSettings]
+    ) -> Edit:
+        seen: list[LogSettings] = []
+
+        def edit(manifest: Manifest) -> Manifest:
+            check_living(manifest, log)
+            assert incarnation
+            seen.append(manifest.settings)
+            return replace(manifest, settings=change(seen[0]))
+
+        return edit
+
+    patch.set(namespace, "change_settings", change_settings)
+
+
+@mutation("", logs=True)
+def resets_a_consumer_within_its_epoch(patch: Patch) -> None:
+    """Who has it open goes on, and commits over what was asked for."""
+
+    def was_reset(self: ConsumerState, offset: int, *, owner: str, now_ms: int) -> ConsumerState:
+        return replace(self, position=offset, owner=owner, updated_ms=now_ms)
+
+    patch.set(ConsumerState, "was_reset", was_reset)
+
+
+@mutation("", logs=True)
+def believes_the_clock_of_who_opened_it_last(patch: Patch) -> None:
+    """A state that seems to be of later is left as it is."""
+    honest = ConsumerState.opened
+
+    def opened(self: ConsumerState, *, exclusive: bool, owner: str, now_ms: int) -> ConsumerState:
+        if self.updated_ms > now_ms and self.exclusive == exclusive:
+            return self
+        return honest(self, exclusive=exclusive, owner=owner, now_ms=now_ms)
+
+    patch.set(ConsumerState, "opened", opened)
+
+
+@mutation("own bug", logs=True)
+def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
+    """Those of a log that was made anew under it, by a deletion that slept."""
+
+    async def delete_consumers(store: MetadataStore, log: str, _own: CheckOp) -> None:
+        path = consumers_path(log)
+        for name in await consumer_names(store, log):
+            node = f"{path}/{node_of(name)}"
+            with suppress(NoSuchNode):
+                await store.delete(f"{node}/lock")
+            with suppress(NoSuchNode, NodeNotEmpty):
+                await store.delete(node)
+
+    patch.set(dropping, "delete_consumers", delete_consumers)
