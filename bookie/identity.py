@@ -65,8 +65,6 @@ class Identity:
     doubt: str | None
     """Why something that was promised may be missing; None: these are the newest data. Asked of
     the directories at each start, until `settle_doubt`."""
-    stored_census: bytes
-    """The last one that the store was told before this life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ async def identify(
     except OSError as error:
         raise StorageFailed("checking the identity of the data", str(error)) from error
     cookie = _of_life(claim.cookie, stamped[0])
-    return Identity(cookie, entropy(8).hex(), claim, doubt, Cookie.decode(node.value).census)
+    return Identity(cookie, entropy(8).hex(), claim, doubt)
 
 
 def settle_doubt(directories: Directories) -> None:
@@ -165,14 +163,15 @@ def accept_loss(directories: Directories, reason: str) -> Cookie:
 
 
 def _doubt(directories: Directories, reason: str) -> Cookie:
+    stamped = [_read(disk, "") for disk in directories.every()]
+    name = next((one.cookie.bookie for one in stamped if one.cookie is not None), "")
     cookies = []
-    for disk in directories.every():
-        found = read_cookie_file(disk)
-        if found is None:
-            raise DataMissing(disk.describe(""), "whose", _NO_COOKIE)
-        cookies.append(replace(found[0], doubt=reason))
-    for disk, cookie in zip(directories.every(), cookies, strict=True):
-        write_cookie(disk, cookie)
+    for one in stamped:
+        if one.cookie is None:
+            raise DataMissing(one.here, name, _NO_COOKIE)
+        cookies.append(replace(one.cookie, doubt=reason))
+    for one, cookie in zip(stamped, cookies, strict=True):
+        write_cookie(one.disk, cookie)
     return cookies[0]
 
 

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from bookie import identity
+from bookie import identity, lives
 from bookie.cookie import Cookie, write_cookie
 from bookie.directories import Directories
 from bookie.disk import Disk
+from bookie.errors import BookieSuperseded
+from bookie.lives import Claim
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 from tests.simulation import disks_elsewhere
@@ -89,3 +91,40 @@ def a_retired_name_comes_back(patch: Patch) -> None:
         return True
 
     patch.set(disks_elsewhere, "retire", retire)
+
+
+@mutation(
+    "own, rule 74",
+    test="tests/bookie/test_lives.py::test_a_bookie_ends_when_another_process_took_its_identity",
+    drawn=False,
+)
+def a_running_bookie_does_not_ask_whose_life_it_is(patch: Patch) -> None:
+    """It goes on beside the process that took its identity, and writes over its node."""
+    honest = lives.look
+
+    async def look(store: MetadataStore, claim: Claim) -> Claim:
+        try:
+            return await honest(store, claim)
+        except BookieSuperseded:
+            return Claim(claim.cookie, (await store.get(claim.path)).version)
+
+    patch.set(lives, "look", look)
+
+
+@mutation(
+    "own, rule 74",
+    test="tests/bookie/test_identity.py::"
+    "test_where_the_locks_prove_nothing_a_start_waits_until_nobody_has_the_name",
+    drawn=False,
+)
+def a_lock_is_taken_for_proof_on_another_machine(patch: Patch) -> None:
+    honest = identity._read
+
+    def read(disk: Disk, place: str) -> identity._Stamped:
+        stamped = honest(disk, place)
+        cookie = stamped.cookie
+        if cookie is None:
+            return stamped
+        return replace(stamped, cookie=replace(cookie, system=disk.where()))
+
+    patch.set(identity, "_read", read)
