@@ -8,10 +8,17 @@ Callers serialise all calls (one lock of the storage).
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bookie.frames import Checked
-from bookie.index.format import LedgerHeader
+from bookie.index.format import (
+    PAGE_ENTRIES,
+    STRETCHES_MAX,
+    LedgerHeader,
+    extents_of,
+    insert,
+    touches,
+)
 from ledger.entry import parse_header
 
 
@@ -27,6 +34,8 @@ class LedgerRecord:
     last_add_confirmed: int = -2
     """-2: none known, not even an explicit -1."""
     lac_proof: bytes = b""
+    added: list[tuple[int, int]] = field(default_factory=list)
+    """Extents of pages that adds have brought, and that may not be in *stored* yet."""
 
     @property
     def ledger_id(self) -> int:
@@ -40,6 +49,21 @@ class LedgerRecord:
         """Take note of the entries of *run*."""
         self.last_entry = max(self.last_entry, run.entries[-1])
         self.learn_lac(run)
+
+    def reach(self, run: Checked) -> bool:
+        """Take note of the pages that the entries of *run* will be on; return False, and do not, if
+        these make more stretches than a ledger can have."""
+        first, last = run.entries[0] // PAGE_ENTRIES, run.entries[-1] // PAGE_ENTRIES
+        if self.added and self.added[-1][0] <= first and last <= self.added[-1][1]:
+            return True
+        stored, added = self.stored.extents, self.added
+        extents = extents_of(run.entries)
+        fresh = sum(not touches(stored, *e) and not touches(added, *e) for e in extents)
+        if fresh and len(stored) + len(added) + fresh > STRETCHES_MAX:
+            return False
+        for extent in extents:
+            insert(added, *extent)
+        return True
 
     def learn_lac(self, run: Checked) -> bool:
         """Keep the proof of the highest LAC; return whether *run* has it (rule 14)."""
@@ -134,6 +158,7 @@ class LedgerTable:
             record = self._flushing.pop(header.ledger_id)
             record.stored = header
             if header.ledger_id not in self._dirty:
+                record.added.clear()
                 self._clean[header.ledger_id] = record
         assert not self._flushing, "every record that was begun was written"
         self._evict()

@@ -51,7 +51,7 @@ from bookie.read_cache import ReadCache
 from bookie.recovery import Recovery
 from bookie.storage_config import StorageConfig
 from bookie.storage_status import StorageStatus, status_of
-from ledger.entry import LAC_ENTRY
+from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 
 RUN_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -189,13 +189,19 @@ class BookieStorage:
         return None if outcome is None else self._vet(outcome, checked, repairs=run.recovery)
 
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
-        """Take *run*; it may be acknowledged once the ticket returned is durable."""
+        """Take *run*; it may be acknowledged once the ticket returned is durable.
+
+        Ids that no writer can have made are a `BAD_REQUEST`: below the LAC of their own header, or
+        farther beyond it than a writer has entries in flight; or in more stretches than there can
+        be fragments (`STRETCHES_MAX`). What a ledger costs is bounded by what is stored of it."""
         if len(run.frames) > RUN_BYTES_MAX or len(run.key) > KEY_BYTES_MAX:
             return Status.BAD_REQUEST, 0
         checked = check_frames(run.ledger_id, run.entries, run.lengths, run.frames)
         if isinstance(checked, Bad):
             return (Status.BAD_REQUEST if checked.index < 0 else Status.DAMAGED), 0
         if checked.entries[0] < 0 or checked.entries[-1] > ENTRY_ID_MAX or run.ledger_id < 0:
+            return Status.BAD_REQUEST, 0
+        if not 0 < checked.entries[-1] - checked.last_add_confirmed <= ENTRIES_AHEAD_MAX:
             return Status.BAD_REQUEST, 0
         vetted = prepared
         for _ in range(_ATTEMPTS_MAX):
@@ -384,19 +390,9 @@ class BookieStorage:
                 return Status.WRONG_KEY, 0
             if record.fenced and not run.recovery:
                 return Status.FENCED, 0
-        bytes_max = self._config.memtable_bytes_max
-        if run.recovery:
-            bytes_max += self._config.recovery_reserve_bytes
-        if self._told_no_recovery if run.recovery else self.read_only:
-            return Status.READ_ONLY, 0
-        limbo = self.limbo
-        if limbo is not None and not run.recovery and not limbo.takes_adds_to(run.ledger_id):
-            return Status.READ_ONLY, 0
-        if not self._journals.has_room(run.ledger_id, len(checked.data)):
-            return Status.TOO_MANY_REQUESTS, 0
-        active = self._memory.active
-        if len(active) and active.size_bytes + len(checked.data) > bytes_max:
-            return Status.TOO_MANY_REQUESTS, 0
+        refused = self._refuses(run, len(checked.data))
+        if refused is not None:
+            return refused, 0
         new: list[int] | None = None
         if record is None:
             if self._holdings.is_deleted(run.ledger_id):
@@ -409,12 +405,31 @@ class BookieStorage:
             if not outcome:
                 return Status.OK, self._journals.last_ticket  # it may still be on its way
             new = outcome
+        if not record.reach(checked):
+            return Status.BAD_REQUEST, 0  # of a new ledger this leaves an empty one behind
         self._memory.add(run.ledger_id, checked, new)
         self._ledgers.touch(record)
         record.learn(checked)
         lengths = array("I", run.lengths)
         journaled = Record(Kind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data)
         return Status.OK, self._journals.add(journaled)
+
+    def _refuses(self, run: AddRun, size_bytes: int) -> Status | None:
+        """Return why nothing like *run* is taken now, None if it may be."""
+        bytes_max = self._config.memtable_bytes_max
+        if run.recovery:
+            bytes_max += self._config.recovery_reserve_bytes
+        if self._told_no_recovery if run.recovery else self.read_only:
+            return Status.READ_ONLY
+        limbo = self.limbo
+        if limbo is not None and not run.recovery and not limbo.takes_adds_to(run.ledger_id):
+            return Status.READ_ONLY
+        if not self._journals.has_room(run.ledger_id, size_bytes):
+            return Status.TOO_MANY_REQUESTS
+        active = self._memory.active
+        if len(active) and active.size_bytes + size_bytes > bytes_max:
+            return Status.TOO_MANY_REQUESTS
+        return None
 
     def _new_entries(
         self, record: LedgerRecord, checked: Checked, vetted: Prepared

@@ -26,7 +26,7 @@ from ledger.recovering import recover
 from ledger.registry import BookieDirectory
 from ledger.requests import ReadQuery
 from ledger.transport.grpc import GrpcTransport
-from ledger.writer import LedgerWriter
+from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         assert min(self.session_timeout_s, self.metadata_timeout_s, self.bookie_timeout_s) > 0
-        assert self.pending_bytes_max > 0
+        assert 0 < self.pending_bytes_max <= PENDING_BYTES_MAX, "more ids than bookies take"
 
 
 class LedgerClient:

@@ -30,6 +30,8 @@ VERSION: Final = 1
 HEADER: Final = struct.Struct("<BBHIqqqqII")
 HEADER_BYTES: Final = HEADER.size
 TRAILER_BYTES: Final = 64
+ENTRIES_AHEAD_MAX: Final = 1 << 24
+"""How far an entry's id can be beyond the LAC in its header: a writer has fewer in flight."""
 ENTRY_BYTES_MAX: Final = 17 * 1024 * 1024
 """Largest payload; dlog's records are at most 16 MiB and an entry holds at least one."""
 LAC_ENTRY: Final = -1

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from ledger.entry import ENTRY_BYTES_MAX, HEADER_BYTES, TRAILER_BYTES, encode_frame, encode_lac
+from ledger.entry import (
+    ENTRIES_AHEAD_MAX,
+    ENTRY_BYTES_MAX,
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    encode_frame,
+    encode_lac,
+)
 from ledger.environment import Credentials, Environment
 from ledger.errors import (
     EntryTooLarge,
@@ -34,6 +41,8 @@ from ledger.runs import runs_of, with_ranges
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Larger sends are cut, between entries, into several runs."""
 ENTRY_CHARGE_MIN: Final = 256
+PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
+"""So that no writer has more entries in flight than bookies take for possible."""
 """An entry that waits for confirmation counts as this many bytes at least: so much it costs
 however small it is."""
 

@@ -12,7 +12,7 @@ Writing (`put`, `flush`, `move`, `remove`) is done by one thread at a time; read
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain, groupby, islice, repeat
 from operator import attrgetter, sub
 from struct import Struct
@@ -24,7 +24,6 @@ from bookie.files import FileCache
 from bookie.index import redo
 from bookie.index.format import (
     DIRECTORY,
-    EXTENTS_MAX,
     PAGE_BYTES,
     PAGE_ENTRIES,
     SLOT,
@@ -34,12 +33,12 @@ from bookie.index.format import (
     decode_header,
     directory_of,
     encode_header,
+    joined,
     ledger_of,
+    overflow,
     page_offset,
     path_of,
     seal_page,
-    smallest_gap,
-    with_page,
 )
 from bookie.index.ledger_cache import LedgerCache
 from bookie.index.redo import Image
@@ -98,12 +97,12 @@ class LedgerIndex:
         path = path_of(ledger_id)
         try:
             with self._files.use(path) as file:
-                data = file.read(PAGE_BYTES, 0)
+                read = partial(file.read, PAGE_BYTES)
+                return decode_header(read(0), ledger_id, self._disk.describe(path), read)
         except FileNotFoundError:
             raise IndexDamaged(self._disk.describe(path), 0, "the file is gone") from None
         except OSError as error:
             raise IndexDamaged(self._disk.describe(path), 0, str(error)) from error
-        return decode_header(data, ledger_id, self._disk.describe(path))
 
     def has_file(self, ledger_id: int) -> bool:
         """Whether anything of a ledger was ever written, and is not gone."""
@@ -124,12 +123,15 @@ class LedgerIndex:
     def put(
         self, header: LedgerHeader, pieces: Sequence[Piece], places: Sequence[tuple[int, int]]
     ) -> LedgerHeader:
-        """Let the index say that *pieces* lie at *places*; return the ledger's new header.
+        """Let the index say that *pieces*, ascending, lie at *places*; return the ledger's new
+        header.
 
-        Flushes by itself when the cache is full of dirty pages. Raises `IndexDamaged`."""
+        Flushes by itself when the cache is full of dirty pages, also half way: what was put by
+        then is named. Raises `IndexDamaged`."""
+        new: list[int] = []
         for piece, (log_id, offset) in zip(pieces, places, strict=True):
-            header = self._put_piece(header, piece, log_id, offset)
-        self._headers[header.ledger_id] = header
+            header = self._put_piece(header, piece, log_id, offset, new)
+        header = self._name(header, new)
         if self.cache.is_full:
             self.flush()
         return header
@@ -137,8 +139,9 @@ class LedgerIndex:
     def flush(self) -> None:
         """Make everything that was put durable."""
         images = [
-            Image(ledger_id, 0, encode_header(header))
+            Image(ledger_id, offset, block)
             for ledger_id, header in self._headers.items()
+            for offset, block in _header_blocks(header)
         ]
         images += (
             Image(ledger_id, page_offset(number), seal_page(page, ledger_id, number))
@@ -270,8 +273,9 @@ class LedgerIndex:
         self._write_in_place(images)
 
     def _put_piece(
-        self, header: LedgerHeader, piece: Piece, log_id: int, offset: int
+        self, header: LedgerHeader, piece: Piece, log_id: int, offset: int, new: list[int]
     ) -> LedgerHeader:
+        """*new* are pages that the header does not name yet; more are appended."""
         entries, starts = piece.run.entries, piece.run.starts
         moved = offset - starts[piece.begin]
         has_gaps = piece.last - piece.first >= piece.end - piece.begin
@@ -280,8 +284,15 @@ class LedgerIndex:
         while index < piece.end:
             wanted, slot = divmod(entries[index], PAGE_ENTRIES)
             if wanted != number:
+                if self.cache.is_full:
+                    last = entries[index - 1] if index > piece.begin else header.last_entry
+                    header = self._name(header, new, last)
+                    self.flush()
                 number = wanted
-                header, page = self._dirty_page(header, number)
+                exists = header.has_page(number) or new[-1:] == [number]
+                page = self.cache.dirty(header.ledger_id, number, exists=exists)
+                if not exists:
+                    new.append(number)
             at = SLOTS_AT + slot * SLOT.size
             start = starts[index]
             if has_gaps:
@@ -297,18 +308,14 @@ class LedgerIndex:
             index += count
         return replace(header, last_entry=max(header.last_entry, piece.last))
 
-    def _dirty_page(self, header: LedgerHeader, number: int) -> tuple[LedgerHeader, bytearray]:
-        exists = header.has_page(number)
-        page = self.cache.dirty(header.ledger_id, number, exists=exists)
-        if exists:
-            return header, page
-        extents = with_page(header.extents, number)
-        while len(extents) > EXTENTS_MAX:
-            first, last = smallest_gap(extents)
-            for empty in range(first, last + 1):
-                self.cache.dirty(header.ledger_id, empty, exists=False)
-                extents = with_page(extents, empty)
-        return replace(header, extents=extents), page
+    def _name(self, header: LedgerHeader, new: list[int], last: int = -1) -> LedgerHeader:
+        """Return the header with the pages *new* and entries up to *last*; the next flush writes
+        it."""
+        last = max(header.last_entry, last)
+        extents = joined(header.extents, ((page, page) for page in new)) if new else header.extents
+        new.clear()
+        header = self._headers[header.ledger_id] = replace(header, last_entry=last, extents=extents)
+        return header
 
     def _write_in_place(self, images: Sequence[Image]) -> None:
         """Write *images* to their files, durably."""
@@ -346,6 +353,13 @@ class LedgerIndex:
         self._disk.make_directory(directory)
         self._disk.sync_directory(DIRECTORY)
         self._directories[directory] = None
+
+
+def _header_blocks(header: LedgerHeader) -> Iterator[tuple[int, bytes]]:
+    """Yield the blocks of a header by their offsets."""
+    yield 0, encode_header(header)
+    for number, page in overflow(header):
+        yield page_offset(number), page
 
 
 @cache

@@ -9,15 +9,15 @@ from bookie.disk import Disk, DiskFile
 from bookie.entrylog.format import path_of as log_path_of
 from bookie.files import FileCache
 from bookie.index.format import (
-    EXTENTS_MAX,
     PAGE_BYTES,
     PAGE_ENTRIES,
     SLOT,
     SLOTS_AT,
-    Extents,
     LedgerHeader,
     encode_header,
+    extents_of,
     new_page,
+    overflow,
     page_offset,
     path_of,
     seal_page,
@@ -76,12 +76,7 @@ def write_index(
     """Write the index file of *rows* beside the ledger's own; return it, open and not synced.
 
     *header* says everything but the last entry and the extents."""
-    numbers = array("q")
-    for row in rows:
-        number = row[0] // PAGE_ENTRIES
-        if not numbers or numbers[-1] != number:
-            numbers.append(number)
-    extents = extents_of(numbers)
+    extents = extents_of([row[0] for row in rows]) if rows else ()
     last = rows[-1][0] if rows else -1
     header = replace(header, last_entry=last, extents=extents)
     file = disk.create(path_of(header.ledger_id) + REBUILT_SUFFIX)
@@ -105,19 +100,9 @@ def write_index(
                 file.write(pages, page_offset(begin))
                 begin = some[-1] + 1
         assert at == len(rows)
+        for number, block in overflow(header):
+            file.write([block], page_offset(number))
     except BaseException:
         file.close()
         raise
     return file
-
-
-def extents_of(numbers: "array[int]") -> Extents:
-    """Return ascending page numbers as extents, with the smallest gaps filled if they are too
-    many."""
-    if not numbers:
-        return ()
-    gaps = [(b - a, a, b) for a, b in pairwise(numbers) if b > a + 1]
-    kept = sorted(sorted(gaps, reverse=True)[: EXTENTS_MAX - 1], key=lambda gap: gap[1])
-    firsts = [numbers[0], *(b for _, _, b in kept)]
-    lasts = [*(a for _, a, _ in kept), numbers[-1]]
-    return tuple(zip(firsts, lasts, strict=True))

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -75,8 +76,8 @@ class IndexFiles:
         found = self._headers.get(ledger_id)
         if found is None:
             try:
-                data = self._block(ledger_id, 0)
-                found = decode_header(data, ledger_id, self.path(ledger_id))
+                read = partial(self._block, ledger_id)
+                found = decode_header(read(0), ledger_id, self.path(ledger_id), read)
             except IndexDamaged as damage:
                 found = damage
             self._headers[ledger_id] = found

@@ -138,7 +138,7 @@ class Promises:
             self.lacs.update(before)
 
     def delete(self, *ledger_ids: int) -> bool:
-        """Return whether it was done; on a full disk it may not be."""
+        """Return whether it was done; on a full disk, or when a directory failed, it may not be."""
         for ledger_id in ledger_ids:
             self.deleting[ledger_id] = None
             self.stored.pop(ledger_id, None)
@@ -148,6 +148,8 @@ class Promises:
         try:
             self.storage.delete(ledger_ids)
         except DiskFull:
+            return False
+        if self.storage._keeper._frozen is not None:
             return False
         self.deleted.update(dict.fromkeys(ledger_ids))
         return True

@@ -54,6 +54,7 @@ def test_a_header_comes_back_as_it_was() -> None:
     assert fmt.decode_header(data, 7, "x") == header
     largest = LedgerHeader(2**62, b"k" * 64, True, b"p" * 112, 1, ((1, 2),) * fmt.EXTENTS_MAX)
     assert fmt.decode_header(fmt.encode_header(largest), 2**62, "x") == largest
+    assert fmt.encode_header(largest)[8] == 1
 
 
 def test_what_was_flushed_is_found_after_a_crash() -> None:
@@ -102,23 +103,78 @@ def test_a_flush_begins_long_before_dirty_pages_fill_the_cache() -> None:
     assert 1 < most <= index.cache.pages_max / 4
 
 
-def test_too_many_stretches_of_pages_are_joined_by_empty_pages() -> None:
-    """A header names at most so many; a scattered ledger gets its smallest gaps filled."""
-    index = new_index(SimDisk(0))
+@pytest.mark.parametrize("stretches", [99, 100, 101, 227, 228, 1000])
+def test_a_scattered_ledger_takes_a_page_for_each_stretch_and_no_more(stretches: int) -> None:
+    """Extents that have no room in the header are behind the last page."""
+    disk = SimDisk(0)
+    index = new_index(disk, cache_bytes=1 << 16)
     header = LedgerHeader(1, KEY)
-    entries = [127 * 2 * n for n in range(fmt.EXTENTS_MAX + 20)]
-    for entry in entries:
-        header = put(index, header, 64, entry)
+    entries = [127 * 3 * n for n in range(stretches)]
+    header = put(index, header, 64, *entries)
     index.flush()
-    assert len(header.extents) <= fmt.EXTENTS_MAX
+    assert len(header.extents) == stretches
+    disk.crash(Loss.LOST)
+    index = new_index(disk)
+    assert index.recover() == [1]
+    assert index.load(1) == header
     assert ids(index, header) == entries
+    header = put(index, index.load(1), 64, 1, 127 * 4 * stretches)
+    index.flush()
+    assert new_index(disk).load(1) == header
+    assert ids(new_index(disk), header) == sorted([*entries, 1, 127 * 4 * stretches])
+
+
+def test_every_damaged_byte_of_the_pages_with_extents_is_told() -> None:
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(1, KEY), 64, *range(0, 127 * 2 * 110, 127 * 2))
+    index.flush()
+    ((number, _),) = fmt.overflow(header)
+    at = fmt.page_offset(number)
+    for offset in (*range(at, at + 400, 7), at + fmt.PAGE_BYTES - 1):
+        damaged = disk.copy()
+        damaged.damage(fmt.path_of(1), offset, bytes([disk.content(fmt.path_of(1))[offset] ^ 1]))
+        with pytest.raises(IndexDamaged):
+            new_index(damaged).load(1)
+
+
+def test_a_crash_in_any_flush_of_a_scattered_ledger_leaves_what_was_or_what_is() -> None:
+    """The pages behind the last one are written over as the ledger grows."""
+    before = [127 * 2 * n for n in range(130)]
+    after = range(before[-1] + 1, before[-1] + 127 * 40)
+    for loss in Loss:
+        for crash_at in range(1, 60):
+            disk = SimDisk(crash_at)
+            index = new_index(disk, cache_bytes=1 << 15)
+            header = put(index, LedgerHeader(1, KEY), 64, *before)
+            index.flush()
+            disk.crash_at = disk.operations + crash_at
+            try:
+                put(index, header, 64, *after)
+                index.flush()
+                done = True
+            except PowerLost:
+                done = False
+            disk.crash(loss)
+            index = new_index(disk)
+            index.recover()
+            found = ids(index, index.load(1))
+            assert found[: len(before)] == before
+            assert found[len(before) :] == [*after][: len(found) - len(before)]
+            assert not done or found[-1] == after[-1]
 
 
 @given(st.lists(st.integers(0, 30), max_size=30))
 def test_extents_name_exactly_the_pages_that_were_added(pages: list[int]) -> None:
     extents: fmt.Extents = ()
     for page in pages:
-        extents = fmt.with_page(extents, page)
+        extents = fmt.joined(extents, ((page, page),))
+    one_by_one: list[tuple[int, int]] = []
+    for page in pages:
+        there = {page - 1, page, page + 1} & set(pages[: pages.index(page)])
+        assert fmt.touches(one_by_one, page, page) or not there
+        fmt.insert(one_by_one, page, page)
+    assert tuple(one_by_one) == extents
     header = LedgerHeader(1, KEY, extents=extents)
     assert [page for page in range(40) if header.has_page(page)] == sorted(set(pages))
     assert list(header.pages(0, 127 * 40)) == sorted(set(pages))

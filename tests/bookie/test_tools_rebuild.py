@@ -1,7 +1,6 @@
 """The index made anew: everything is there again, every ledger is fenced, no crash hurts."""
 
 import asyncio
-from array import array
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from bookie.pieces import whole
 from bookie.storage import BookieStorage
 from bookie.tools.check import check
 from bookie.tools.errors import RebuildRefused
-from bookie.tools.index_build import extents_of
 from bookie.tools.rebuild import ENTRIES_IN_MEMORY_MAX, Rebuilt, rebuild
 from bookie.tools.store_ledgers import StoreLedgers, store_ledgers
 from ledger.cluster import open_namespace
@@ -355,17 +353,6 @@ def test_the_store_tells_keys_and_which_ledgers_name_the_bookie(tmp_path: Path) 
             await store.close()
 
     asyncio.run(scenario())
-
-
-def test_pages_far_apart_make_few_extents() -> None:
-    """Where there are too many gaps for the header, the smallest are filled."""
-    assert extents_of(array("q")) == ()
-    assert extents_of(array("q", [3])) == ((3, 3),)
-    assert extents_of(array("q", [0, 1, 5, 6, 9])) == ((0, 1), (5, 6), (9, 9))
-    numbers = array("q", [0, 2, *range(100, 100 * (EXTENTS_MAX + 1), 100)])
-    found = extents_of(numbers)
-    assert len(found) == EXTENTS_MAX
-    assert found[:2] == ((0, 100), (200, 200))
 
 
 def test_a_ledger_with_gaps_everywhere_is_rebuilt() -> None:

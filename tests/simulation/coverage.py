@@ -42,6 +42,7 @@ FAULTS: Final = (
     "writer_woke_after_hours",
 )
 BOOKIES: Final = (
+    "add_bad_request",
     "add_conflict",
     "add_damaged",
     "add_fenced",

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
-from ledger.entry import encode_frame
+from ledger.entry import ENTRIES_AHEAD_MAX, encode_frame
 from ledger.ids import LedgerId
 from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
@@ -186,13 +186,15 @@ class Faults:
             self._scheduler.mark("connection_reset")
 
     def _forge(self) -> None:
-        """A client out of its mind sends other bytes under an id that is taken."""
+        """A client out of its mind sends other bytes under an id that is taken, and an id that no
+        writer can have come to."""
         bookie = self._random.choice(self._bookies())
         for ledger_id, history in self._cluster.oracle.ledgers.items():
             taken = [entry for entry, held in history.copies.items() if bookie.name in held]
             if taken and bookie.host.up and not bookie.host.paused:
-                forged = _forged(ledger_id, self._random.choice(taken), history.recorded.access_key)
-                bookie.add(forged, 0, _ignore)
+                for entry_id in (self._random.choice(taken), 1 + ENTRIES_AHEAD_MAX):
+                    forged = _forged(ledger_id, entry_id, history.recorded.access_key)
+                    bookie.add(forged, 0, _ignore)
                 self._scheduler.mark("add_forged")
 
     def _bookies(self) -> list[SimBookie]:

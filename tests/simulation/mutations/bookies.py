@@ -4,6 +4,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from bookie import keeping, reads
+from bookie import storage as storage_module
 from bookie.core import Ack, AddSession, BookieCore, Need, Resume
 from bookie.entrylog.reader import Stored
 from bookie.frames import Checked
@@ -157,6 +158,11 @@ def accepts_other_bytes_under_the_same_id(patch: Patch) -> None:
 
     patch.set(BookieStorage, "_new_entries", agreeable)
     patch.set(BookieStorage, "_vet", blind)
+
+
+@mutation("sparse ids [I]")
+def takes_ids_that_no_writer_can_have_made(patch: Patch) -> None:
+    patch.set(storage_module, "ENTRIES_AHEAD_MAX", 1 << 62)
 
 
 @mutation("rule 58 [I]")
