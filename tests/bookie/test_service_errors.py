@@ -1,6 +1,7 @@
 """What a bookie says, and what it never does again, once its storage has failed."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ from ledger.requests import LacQuery, ReadQuery, Status
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY
 from tests.bookie.test_service import Client, runs, served
+from tests.waiting import PATIENCE_S
 
 
 def broken(*_: object) -> NoReturn:
@@ -69,12 +71,20 @@ def test_a_deletion_that_breaks_the_storage_ends_the_bookie(
     within(scenario)
 
 
-def test_nothing_is_acknowledged_after_a_failure() -> None:
+def test_nothing_is_acknowledged_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit may come to its end when another journal has failed already."""
 
     async def scenario(storage: MemoryStorage, service: BookieService, client: Client) -> None:
+        committing, honest = threading.Event(), storage.commit
+
+        def commit(journal: int = 0) -> int:
+            committing.set()
+            return honest(journal)
+
+        monkeypatch.setattr(storage, "commit", commit)
         storage.gate.clear()
         client.offer(*runs([1]))
+        assert await asyncio.to_thread(committing.wait, PATIENCE_S)
         acked = list(client.acked)
         service.fail(StorageError("the disk is broken"))
         storage.gate.set()
