@@ -32,18 +32,24 @@ from bookie.errors import (
     StorageFailed,
     WrongDirectory,
 )
-from bookie.identity import Identity, identify
+from bookie.identity import Identity, identify, settle_doubt
+from bookie.index.format import SUFFIX as INDEX_SUFFIX
 from bookie.journal.format import DIRECTORY as JOURNAL
-from bookie.journal.format import FILE_SUFFIX, Mark, path_of
+from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
+from bookie.journal.recovery import read_mark
+from bookie.limbo import Limbo, Phase
 from bookie.lives import Claim
+from bookie.settling import doubtful_of, look
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
-from ledger.errors import MetadataUnavailable, StorageError
+from ledger.errors import MetadataError, MetadataUnavailable, StorageError
 from ledger.ids import BookieId
+from ledger.manager import LedgerStore
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.disk import PowerLost, SimDisk
 from tests.simulation.disks_elsewhere import in_window, stop_cleanly, told
 from tests.simulation.host import Host
+from tests.simulation.oracle import LedgerHistory
 from tests.simulation.scheduler import Action, Timer
 from tests.simulation.store import SimStore, drive
 
@@ -52,6 +58,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
+LOOK_S: Final = 0.5
+"""Between two looks at what is in doubt."""
 DISK_READ_S: Final = (0.0001, 0.002)
 NO_SPACE_RETRY_S: Final = 0.2
 READ_ALL_BYTES: Final = 1 << 30
@@ -76,6 +84,8 @@ class SimBookie:
         """Of the disk: operation and path at which the power fails in the next start."""
         self.disk = SimDisk(cluster.scheduler.random)
         self._disk_was_replaced = False
+        self.has_lost_files = False
+        """Whether it is in limbo for what it lost, or was."""
         self.claim: Claim
         """What this life knows of itself in the store."""
         self._telling = False
@@ -161,6 +171,40 @@ class SimBookie:
         self._cluster.scheduler.note(self.name, f"byte {offset} of {path} rots")
         self._cluster.scheduler.mark("disk_rotted")
 
+    def lose_files(self) -> None:
+        """Crash, and find that some files are not there any more, or are shorter."""
+        census = self.storage.census
+        self.crash()
+        random, scheduler = self._cluster.scheduler.random, self._cluster.scheduler
+        files = self.disk.files()
+        journals = [path for path in files if path.endswith(FILE_SUFFIX)]
+        indexes = [path for path in files if path.endswith(INDEX_SUFFIX)]
+        ways = ["index files"] if indexes else []
+        mark = read_mark(self.disk)
+        assert mark is not None, "it has served"
+        is_marked = path_of(mark.journal_id) == journals[-1]
+        if not is_marked:
+            ways.append("newest journal file")
+        is_counted = path_of(census.journals[0].journal_id) == journals[-1]
+        first = mark.offset if is_marked else FILE_HEADER_BYTES  # before it: refused as damage
+        if is_counted and census.sizes[0] > first:
+            ways.append("end of the journal")
+        if not ways:
+            return
+        way = random.choice(ways)
+        lost = journals[-1:]
+        if way == "index files":
+            lost = random.choice((indexes, random.sample(indexes, 1)))
+        for path in lost:
+            if way == "end of the journal":
+                self.disk.cut(path, random.randrange(first, census.sizes[0]))
+            else:
+                self.disk.lose(path)
+        self.has_lost_files = True
+        self._cluster.oracle.lost_disk(self.name, wholly=False)
+        scheduler.note(self.name, f"loses {way}: {', '.join(lost)}")
+        scheduler.mark(f"lost_{way.replace(' ', '_')}")
+
     def restart(self) -> None:
         """Start again on the same disk; whatever was promised must be there."""
         if not self.gone:
@@ -195,7 +239,10 @@ class SimBookie:
 
     def _identified(self, identity: Identity) -> None:
         self.claim = identity.claim
-        self._open()
+        self._open(identity.doubt or "")
+        if identity.doubt is not None:
+            settle_doubt(Directories.single(self.disk))
+        self._settle()
         self._telling = False
         self._tell()
         self._cluster.serve(self)
@@ -265,9 +312,33 @@ class SimBookie:
         if self.on_down is not None:
             self.on_down(self)
 
-    def _open(self) -> None:
+    def _settle(self) -> None:
+        """Look at what is in doubt, now and again, as `bookie.settling` does."""
+        limbo = self.storage.limbo
+        if limbo is None or limbo.phase is Phase.OVER:
+            return
+        store = SimStore(self._cluster.metadata, self.host)
+        ledgers = LedgerStore(store, self._cluster.choices.layout.name)
+
+        async def looked() -> Callable[[Limbo], Limbo] | None:
+            try:
+                return await look(limbo, ledgers, partial(doubtful_of, ledgers, self.name))
+            except MetadataError:
+                return None
+
+        drive(looked(), self._looked)
+
+    def _looked(self, change: Callable[[Limbo], Limbo] | None) -> None:
+        if change is not None:
+            self.storage.judged(change)
+            limbo = self.storage.limbo
+            phase = Phase.OVER if limbo is None else limbo.phase
+            self._cluster.scheduler.mark(f"limbo_{phase.name.lower()}")
+        self.host.after(LOOK_S, self._settle)
+
+    def _open(self, doubt: str = "") -> None:
         entropy = self._cluster.scheduler.random.randbytes
-        self.storage = BookieStorage.open(self.disk, self._config, entropy=entropy)
+        self.storage = BookieStorage.open(self.disk, self._config, doubt=doubt, entropy=entropy)
         self.core = BookieCore(self.storage)
         self._proven = Mark(0, 0)
         self._sessions.clear()
@@ -366,7 +437,9 @@ class SimBookie:
                 continue  # it may be gone from here
             rotten = self.name in history.lost_disks
             lac = self.storage.lac(ledger_id, key)
+            limbo = self.storage.limbo
             knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)
+            knows |= limbo is not None and not limbo.takes_adds_to(ledger_id)
             if self.name in history.fenced and not knows:
                 history.broken_fences.append(f"{self.name} forgot its fence in a restart")
             promised = [entry for entry, held in history.copies.items() if self.name in held]
@@ -381,8 +454,10 @@ class SimBookie:
             for entry in promised:
                 if entry not in found and rotten:
                     answer = self.storage.read(ReadQuery(ledger_id, key, entry, entry))
-                    if answer.status is Status.IO_ERROR:
+                    if answer.status in {Status.IO_ERROR, Status.UNKNOWN}:
                         continue  # lost, and it knows: not a broken promise
+                    if self.has_lost_files and not self._is_evidence(history):
+                        continue
                     found |= {entry: bytes(frame) for entry, frame in answer.each()}
                 if found.get(entry) != history.sent[entry]:
                     fate = "other bytes of" if entry in found else "lost"
@@ -390,6 +465,12 @@ class SimBookie:
                         f"{self.name} had promised entry {entry}, after a restart it has "
                         f"{fate} it ({answer.status.name})"
                     )
+
+    def _is_evidence(self, history: LedgerHistory) -> bool:
+        """Whether somebody may conclude from a "no" of this bookie where the ledger ends."""
+        if not history.is_there or history.recorded.last_entry is not None:
+            return False
+        return self.name in history.recorded.last_fragment.bookies
 
     # Work between requests.
 

@@ -308,6 +308,12 @@ class SimDisk:
         del content.now[size_bytes:]
         del content.durable[size_bytes:]
 
+    def lose(self, path: str) -> None:
+        """Remove a file behind everybody's back, for good."""
+        directory, name = self._parent(path)
+        directory.now.pop(name, None)
+        directory.durable.pop(name, None)
+
     def content(self, path: str) -> bytes:
         return bytes(self._content(path).now)
 

@@ -42,7 +42,8 @@ class Faults:
             self._watch(bookie)
         for _ in range(self._profile.disks_lost):
             at_s = self._random.uniform(0.0, self._profile.faults_s)
-            fault = self._random.choice((self._lose_disk, self._rot_disk, self._back_up))
+            ways = [self._lose_disk, self._rot_disk, self._back_up, *[self._lose_files] * 3]
+            fault = self._random.choice(ways)
             self._scheduler.after(at_s, partial(self._strike, fault))
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:
@@ -74,7 +75,8 @@ class Faults:
         self._cluster.network.heal()
         for bookie in list(self._cluster.bookies.values()):
             bookie.disk.heal()
-            if bookie.name in self._cluster.oracle.lost_disks and not bookie.gone:
+            damaged = bookie.name in self._cluster.oracle.lost_disks and not bookie.has_lost_files
+            if damaged and not bookie.gone:
                 bookie.retire()
             if not bookie.host.up:
                 bookie.restart()
@@ -164,6 +166,14 @@ class Faults:
             if bookie.host.up and self._scheduler.chance(0.5):
                 bookie.crash()
                 self._restart_soon(bookie)
+
+    def _lose_files(self) -> None:
+        """Some files of one bookie are gone, or shorter; counted like a lost disk."""
+        serving = [bookie for bookie in self._bookies() if bookie.serves]
+        if serving:
+            bookie = self._random.choice(serving)
+            bookie.lose_files()
+            self._restart_soon(bookie)
 
     def _fill_disk(self) -> None:
         """The disk of a bookie is full for a while."""

@@ -363,3 +363,34 @@ def test_write_backs_that_are_refused_while_it_closes_change_nothing() -> None:
         assert step(machine, WriteBackRefused(index, 0, 0, 0, Status.UNREACHABLE)) == []
     closed = MARKED.closed(EntryId(0), 10)
     assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2)]
+
+
+def unknown(index: int, first: int, *lengths: int) -> EntriesRead:
+    """From a bookie in limbo: what it has, behind what it may have lost."""
+    found = {first + 1 + i: length for i, length in enumerate(lengths)}
+    return EntriesRead(index, first, answered=False, found=found, considered=-1, unknown=True)
+
+
+def test_a_bookie_in_limbo_is_no_negative_and_costs_no_time() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    assert step(machine, unknown(0, 0), has(1, 0)) == []
+    assert step(machine, has(2, 0)) == [WriteMetadata(MARKED.closed(EntryId(-1), 0), 1)]
+
+
+def test_with_a_bookie_in_limbo_one_negative_of_two_decides_nothing() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    step(machine, unknown(0, 0), has(1, 0))
+    step(machine, failed(2, 0))
+    step(machine, TimePassed(), now=0.2)
+    assert step(machine, failed(2, 0), now=0.3) == [FailRecovery(Failure.UNDECIDED)]
+
+
+def test_a_bookie_in_limbo_is_asked_again_for_later_entries_and_gives_what_it_has() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1))
+    assert step(machine, unknown(0, 0, 20)) == []
+    effects = step(machine, has(1, 0, 10))
+    assert machine.last_found == 1
+    assert [effect for effect in effects if isinstance(effect, SendRead)] == reads(2, 0)

@@ -1,0 +1,88 @@
+"""Bugs of limbo: a bookie that has lost something denies it, or forgets that it has."""
+
+from dataclasses import replace
+
+from bookie.accounts import Accounts
+from bookie.journal.writer import JournalWriter
+from bookie.ledger_directory import Recovered
+from bookie.limbo import Limbo, Phase
+from bookie.recovery import Recovery
+from ledger.protocol import recovery_events
+from ledger.protocol.answers import Found
+from ledger.protocol.recovery_events import EntriesRead, SendRead
+from ledger.requests import ReadAnswer, ReadQuery
+from tests.simulation.mutations.mutation import Patch, mutation
+
+
+@mutation("rule 76, limbo")
+def denies_what_it_may_have_lost(patch: Patch) -> None:
+    def read(_self: Limbo, _query: ReadQuery, answer: ReadAnswer) -> ReadAnswer:
+        return answer
+
+    patch.set(Limbo, "read", read)
+
+
+@mutation("rule 76, limbo")
+def takes_adds_to_a_ledger_whose_fence_it_may_have_lost(patch: Patch) -> None:
+    patch.set(Limbo, "takes_adds_to", lambda _self, _ledger_id: True)
+
+
+@mutation("rule 76, limbo")
+def takes_adds_again_when_limbo_is_over(patch: Patch) -> None:
+    honest = Limbo.takes_adds_to
+
+    def takes_adds_to(self: Limbo, ledger_id: int) -> bool:
+        return self.phase is Phase.OVER or honest(self, ledger_id)
+
+    patch.set(Limbo, "takes_adds_to", takes_adds_to)
+
+
+@mutation("rule 76, limbo")
+def takes_unknown_for_absence(patch: Patch) -> None:
+    honest = recovery_events.entries_read
+
+    def entries_read(asked: SendRead, found: Found) -> EntriesRead:
+        event = honest(asked, found)
+        if event.unknown:
+            event = replace(event, answered=True, considered=asked.last)
+        return event
+
+    patch.set(recovery_events, "entries_read", entries_read)
+
+
+@mutation("rule 76, limbo")
+def forgets_its_limbo_at_a_restart(patch: Patch) -> None:
+    honest = Accounts._load
+
+    def load(self: Accounts) -> None:
+        honest(self)
+        self.limbo = None
+        self.losses.clear()
+
+    patch.set(Accounts, "_load", load)
+
+
+@mutation("rule 76, census")
+def does_not_miss_index_files(patch: Patch) -> None:
+    honest = Recovery._losses
+
+    def losses(self: Recovery, recovered: list[Recovered], *, is_counted: bool) -> list[str]:
+        whole = [replace(each, missing=[], problem="") for each in recovered]
+        return honest(self, whole, is_counted=is_counted)
+
+    patch.set(Recovery, "_losses", losses)
+
+
+@mutation("rule 76, census")
+def does_not_tell_that_a_journal_file_follows(patch: Patch) -> None:
+    patch.set(JournalWriter, "_tell_next", lambda _self, _old: None)
+
+
+@mutation("rule 76, census")
+def does_not_compare_the_journal_with_the_census(patch: Patch) -> None:
+    honest = Accounts.lost
+
+    def lost(self: Accounts, reasons: list[str]) -> None:
+        honest(self, [one for one in reasons if "shortened" not in one and "went on" not in one])
+
+    patch.set(Accounts, "lost", lost)
