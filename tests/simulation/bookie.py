@@ -140,11 +140,12 @@ class SimBookie:
 
     def move(self, on_done: Action) -> None:
         """Stop cleanly, and have the files copied to another disk; there is no loss in it."""
-        stop_cleanly(self, self._cluster, partial(self._moved, on_done, self.disk))
+        stop_cleanly(self, self._cluster, partial(self._moved, on_done, self.host.life + 1))
 
-    def _moved(self, on_done: Action, disk: SimDisk, clean: bool) -> None:
-        if clean and not self.host.up and self.disk is disk:
-            self.disk = disk.copy(by_files=True)
+    def _moved(self, on_done: Action, life: int, clean: bool) -> None:
+        """Unless it was started meanwhile, and crashed again: then it is not clean any more."""
+        if clean and not self.host.up and self.host.life == life:
+            self.disk = self.disk.copy(by_files=True)
             self._cluster.scheduler.note(self.name, "moves to another disk")
             self._cluster.scheduler.mark("bookie_moved")
         on_done()
