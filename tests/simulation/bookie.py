@@ -387,7 +387,8 @@ class SimBookie:
             self._check_bytes(run)
             oracle.stored(self.name, run.ledger_id, run.entries, by_writer=not run.recovery)
             self._promised()
-            if fenced and not run.recovery:
+            lost_it = self.has_lost_files and oracle.ledger(run.ledger_id).deleted
+            if fenced and not run.recovery and not lost_it:
                 oracle.ledger(run.ledger_id).broken_fences.append(
                     f"{self.name} took a normal add of {list(run.entries)} after it "
                     "answered that it is fenced"
@@ -441,6 +442,7 @@ class SimBookie:
             limbo = self.storage.limbo
             knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)
             knows |= limbo is not None and not limbo.takes_adds_to(ledger_id)
+            knows |= self.has_lost_files and history.deleted  # nobody is misled any more
             if self.name in history.fenced and not knows:
                 history.broken_fences.append(f"{self.name} forgot its fence in a restart")
             promised = [entry for entry, held in history.copies.items() if self.name in held]
