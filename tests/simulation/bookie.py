@@ -181,7 +181,7 @@ class SimBookie:
         journals = [path for path in files if path.endswith(FILE_SUFFIX)]
         indexes = [path for path in files if path.endswith(INDEX_SUFFIX)]
         ways = ["index files"] if indexes else []
-        mark = read_mark(self.disk)
+        mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered
         assert mark is not None, "it has served"
         is_marked = path_of(mark.journal_id) == journals[-1]
         if not is_marked:
