@@ -172,6 +172,14 @@ class SimBookie:
         self._cluster.scheduler.note(self.name, f"byte {offset} of {path} rots")
         self._cluster.scheduler.mark("disk_rotted")
 
+    def can_read(self, ledger_id: int, key: bytes, entry_id: int) -> bool:
+        """Whether the entry is here and undamaged."""
+        try:
+            answer = self.storage.read(ReadQuery(ledger_id, key, entry_id, entry_id))
+        except (StorageError, OSError):
+            return False
+        return entry_id in answer.entries
+
     def lose_files(self) -> None:
         """Crash, and find that some files are not there any more, or are shorter."""
         census = self.storage.census

@@ -197,13 +197,18 @@ class Faults:
 
     def _forge(self) -> None:
         """A client out of its mind sends other bytes under an id that is taken, and an id that no
-        writer can have come to."""
+        writer can have come to.
+
+        Only where the bookie has its copy still: nobody can tell what it lost from what is sent."""
         bookie = self._random.choice(self._bookies())
         for ledger_id, history in self._cluster.oracle.ledgers.items():
+            key = history.recorded.access_key
             taken = [entry for entry, held in history.copies.items() if bookie.name in held]
             if taken and bookie.host.up and not bookie.host.paused:
-                for entry_id in (self._random.choice(taken), 1 + ENTRIES_AHEAD_MAX):
-                    forged = _forged(ledger_id, entry_id, history.recorded.access_key)
+                entry = self._random.choice(taken)
+                ids = [entry] if bookie.can_read(ledger_id, key, entry) else []
+                for entry_id in (*ids, 1 + ENTRIES_AHEAD_MAX):
+                    forged = _forged(ledger_id, entry_id, key)
                     bookie.add(forged, 0, _ignore)
                 self._scheduler.mark("add_forged")
 
