@@ -229,6 +229,15 @@ def test_a_segment_that_ends_elsewhere_than_the_manifest_says_is_damaged() -> No
     assert isinstance(error_of(cursor.step(ManifestSeen(TWO))), DamagedLog)
 
 
+def test_a_segment_that_begins_elsewhere_than_the_one_before_ended_is_damage() -> None:
+    """Its records would be delivered under the offsets of others."""
+    cursor, _ = entered(ONE, 0)
+    cursor.step(BatchesRead([(0, 0, 12)]))
+    cursor.step(SegmentEnded())
+    begins_at_10 = THREE.trimmed(10)
+    assert isinstance(error_of(cursor.step(ManifestSeen(begins_at_10))), DamagedLog)
+
+
 def test_after_trouble_the_place_is_found_again_behind_the_last_delivery() -> None:
     cursor, _ = entered(THREE, 0)
     cursor.step(BatchesRead([(0, 0, 4)]))

@@ -4,7 +4,9 @@ import asyncio
 
 from leader import lifeline, term, withdrawal
 from leader.campaign import _Campaign
+from leader.election import Candidacy
 from leader.refusals import LifelineAddress, Refusals
+from leader.term import Term
 from ledger.metastore.port import MetadataStore, Session
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -40,7 +42,7 @@ def withdraws_until_the_session_of_its_beginning_is_lost(patch: Patch) -> None:
     began: dict[str, Session] = {}
     honest, candidacy = withdrawal._withdraw, _Campaign._candidacy
 
-    async def noted(self: _Campaign, session: Session, token: str) -> term.Term | None:
+    async def noted(self: _Campaign, session: Session, token: str) -> Term | None:
         began[token] = session
         return await candidacy(self, session, token)
 
@@ -97,3 +99,81 @@ def resigns_without_a_word(patch: Patch) -> None:
         return
 
     patch.set(term, "withdraw", withdraw)
+
+
+_TERM = "tests/leader/test_term.py"
+"""Not drawn, what follows: fencing decides who can write, whoever believes that he leads."""
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_TERM}::test_a_leader_whose_lease_is_over_knows_it_before_any_task_of_it_has_run",
+)
+def believes_in_itself_until_somebody_tells_it(patch: Patch) -> None:
+    def is_current(self: Term) -> bool:
+        return not self.lost.is_set() and not self._session.lost.is_set()
+
+    patch.set(Term, "is_current", is_current)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_TERM}"
+    "::test_seeing_its_node_proves_that_it_led_when_it_asked_and_not_when_it_was_answered",
+)
+def counts_its_lease_from_the_answer(patch: Patch) -> None:
+    honest = Term._node_exists
+
+    async def node_exists(self: Term) -> bool | None:
+        seen = await honest(self)
+        if seen:
+            self._proven_at = self._clock()
+        return seen
+
+    patch.set(Term, "_node_exists", node_exists)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_TERM}::test_what_is_verified_held_when_it_was_asked_for_and_not_when_it_was_answered",
+)
+def verifies_as_of_the_answer(patch: Patch) -> None:
+    honest = Term.verify
+
+    async def verify(self: Term) -> bool:
+        verified = await honest(self)
+        if verified:
+            self._proven_at = self._clock()
+        return verified
+
+    patch.set(Term, "verify", verify)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_TERM}"
+    "::test_a_create_of_ours_that_landed_late_does_not_stand_for_our_node_that_is_gone",
+)
+def takes_any_node_of_ours_for_the_one_that_was_elected(patch: Patch) -> None:
+    class AnyOfOurs(Candidacy):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Candidacy) and self.token == other.token
+
+        __hash__ = Candidacy.__hash__
+
+    honest = Term.verify
+
+    async def verify(self: Term) -> bool:
+        own = self._candidacy
+        self._candidacy = AnyOfOurs(own.sequence, own.name, own.token)
+        return await honest(self)
+
+    patch.set(Term, "verify", verify)

@@ -8,11 +8,11 @@ from dlog.aio.consumer_nodes import ConsumerNode
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.tails import tail_of
-from dlog.errors import NoSuchLog
+from dlog.errors import DamagedLog, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.position import Start, Timestamp, Txid
 from dlog.protocol.consuming import ConsumerState
-from dlog.protocol.cursor import Cursor, CursorEffect
+from dlog.protocol.cursor import AwaitManifest, Cursor, CursorEffect, Fail, Finish
 from ledger.errors import (
     LogError,
 )
@@ -49,6 +49,30 @@ def reads_the_last_record_again_at_a_segment_boundary(patch: Patch) -> None:
         return honest(self)
 
     patch.set(Cursor, "_ended", ended)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/protocol/test_cursor.py"
+    "::test_a_segment_that_begins_elsewhere_than_the_one_before_ended_is_damage",
+)
+def enters_a_segment_wherever_it_begins(patch: Patch) -> None:
+    """Not drawn: it takes a damaged manifest."""
+
+    def enter_after(self: Cursor, number: int, manifest: Manifest) -> CursorEffect:
+        left = manifest.find(number)
+        if left is None and self._position < self._next:
+            return self._enter_by_offset(manifest)
+        if left is not None and left.end_offset not in {None, self._position}:
+            return Fail(DamagedLog(self.log, "it ends elsewhere"))
+        segment = manifest.after(number)
+        if segment is None:
+            return Finish() if manifest.sealed else AwaitManifest()
+        return self._enter(segment, self._position, manifest)
+
+    patch.set(Cursor, "_enter_after", enter_after)
 
 
 @mutation("", logs=True)
