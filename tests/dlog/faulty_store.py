@@ -104,6 +104,12 @@ class OvertakenStore(FaultyStore):
         finally:
             await self._sleep(path)
 
+    async def children(self, path: str) -> list[str]:
+        try:
+            return await super().children(path)
+        finally:
+            await self._sleep(path)
+
     async def multi(self, ops: Sequence[Op]) -> None:
         try:
             await super().multi(ops)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from dlog.aio import Consumer, Log
-from dlog.aio.consumer_nodes import ConsumerNode, delete_consumers, encode
+from dlog.aio.consumer_nodes import ConsumerNode, consumers_path, encode
+from dlog.aio.dropping import finish_drop
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.places import start_offset
 from dlog.aio.port import Ledgers
@@ -29,16 +30,15 @@ from dlog.errors import (
     TooManyConsumers,
     Trimmed,
 )
-from dlog.manifest import Manifest
 from dlog.namespace import create_log, delete_log, list_logs
 from dlog.position import Start
 from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.ops import CheckOp, CreateOp, Op
+from ledger.metastore.ops import CreateOp, Op
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
-from tests.dlog.faulty_store import FaultyStore
+from tests.dlog.faulty_store import FaultyStore, OvertakenStore
 from tests.waiting import PATIENCE_S
 
 
@@ -298,17 +298,22 @@ async def test_a_name_is_checked_and_consumers_are_bounded(
 
 @asynchronous
 async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew() -> None:
-    store = MemoryStore("memory://fake", "fake")
-    client = FakeCluster().client(store)
-    node = ManifestNode(store, "log")
-    await node.create(Manifest(incarnation="old"))
-    own = CheckOp(node.mark_of("old"))
-    await node.delete("old", 0)
-    async with await Log.open("log", client=client):
-        async with await Log.consumer("view", "log", client=client):
-            pass
-        await delete_consumers(store, "log", own)
-        assert [info.name for info in await list_consumers("log", client=client)] == ["view"]
+    cluster = FakeCluster()
+    client = cluster.client()
+    slow = OvertakenStore(MemoryStore("memory://fake", "fake"))
+
+    async def opened() -> None:
+        await (await Log.open("log", client=client)).close()
+        await (await Log.consumer("view", "log", client=client)).close()
+
+    async def made_anew() -> None:
+        await finish_drop(client, ManifestNode(client.store, "log"))
+        await opened()
+
+    await opened()
+    slow.sleeps_after(consumers_path("log"), made_anew)
+    await delete_log("log", client=cluster.client(slow))
+    assert [info.name for info in await list_consumers("log", client=client)] == ["view"]
 
 
 @asynchronous

@@ -1,6 +1,7 @@
 """What a truncation, retention and a deletion may take, and what has to be fenced before."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -86,6 +87,26 @@ async def test_only_who_fences_the_ledgers_of_a_log_that_is_being_deleted_delete
     with pytest.raises(NoSuchLog):
         await node.read()
     await log.abandon()
+
+
+@asynchronous
+async def test_a_roll_that_meets_the_deletion_of_its_log_leaves_the_ledgers_to_it() -> None:
+    """They are not fenced yet: whoever has the last one would go on in it."""
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"a")
+    node = ManifestNode(client.store, "log")
+
+    async def begins(*_: object) -> None:
+        await begin_drop(node)  # and sleeps
+
+    cluster.before("close", begins)
+    with suppress(LostOwnership, NoSuchLog):  # it may hear of the deletion before it is done
+        await log.roll()
+    await log.abandon()
+    assert (await node.read())[0].dropped
+    assert cluster.deleted == []
 
 
 @pytest.mark.parametrize("first", ["slow", "fast"])

@@ -36,6 +36,15 @@ def test_an_exclusive_open_fences_every_handle_before() -> None:
     assert commit(second, 9, second).position == 9
 
 
+def test_whose_clock_is_behind_fences_like_anybody_else() -> None:
+    """The wall clock in a state is for people."""
+    ahead = STATE.opened(exclusive=True, owner="first", now_ms=60_000)
+    behind = ahead.opened(exclusive=True, owner="second", now_ms=0)
+    with pytest.raises(ConsumerFenced, match="second"):
+        commit(behind, 9, ahead)
+    assert commit(behind, 9, behind).position == 9
+
+
 def test_the_end_of_exclusiveness_fences_who_had_it() -> None:
     alone = exclusively(STATE)
     shared = alone.opened(exclusive=False, owner="o", now_ms=1)

@@ -49,7 +49,7 @@ async def delete(process: Process, name: str) -> bool:
     """Delete the log; return whether nobody needs to try again."""
     history = process.world.logs.current.get(name)
     process.note(f"deletes {name}")
-    process.world.logs.deletes(process.name)
+    process.world.logs.deletes(process.name, process.request(name))
     unanswered = process.store.unanswered
     try:
         await delete_log(name, client=process.ledgers)

@@ -5,7 +5,7 @@ from dlog.errors import ConsumerBusy, InvalidPosition, NoSuchConsumer, NoSuchLog
 from dlog.namespace import update_settings
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
-from tests.simulation.logs.requests import Request, Reset, Update
+from tests.simulation.logs.requests import Reset, Update
 
 CHANGES: tuple[dict[str, object], ...] = (
     {"roll_records": 2},
@@ -27,7 +27,7 @@ async def update(process: Process, name: str, *, digests: bool) -> None:
     random = process.world.scheduler.random
     changes = random.choice([each for each in CHANGES if digests or "digest" not in each])
     process.note(f"changes {name} to {changes}")
-    process.world.logs.requests.updates.append(Update(_request(process, name), changes))
+    process.world.logs.requests.updates.append(Update(process.request(name), changes))
     try:
         await update_settings(name, changes, client=process.ledgers)
         process.mark("settings_changed")
@@ -41,7 +41,7 @@ async def reset(process: Process, name: str, consumer: str) -> None:
     history = logs.current.get(name)
     offset = 0 if history is None else process.world.scheduler.random.randrange(history.end + 1)
     process.note(f"resets {consumer} of {name} to {offset}")
-    logs.requests.resets.append(Reset(_request(process, name), consumer, offset))
+    logs.requests.resets.append(Reset(process.request(name), consumer, offset))
     try:
         await reset_consumer(consumer, name, offset, client=process.ledgers)
         process.mark("consumer_reset")
@@ -58,10 +58,6 @@ async def forget(process: Process, name: str, consumer: str) -> None:
         process.mark("consumer_deleted")
     except LogError as error:
         _passing(process, error)
-
-
-def _request(process: Process, name: str) -> Request:
-    return Request(name, process.store.first_values.get)
 
 
 def _passing(process: Process, error: LogError) -> None:

@@ -6,7 +6,6 @@ so a record is named by its bytes. A history is that of one *incarnation*: a log
 deleted and made again is another log with the same name.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
-from tests.simulation.logs.requests import Requests
+from tests.simulation.logs.requests import Request, Requests
 from tests.simulation.oracle import LedgerHistory, Oracle
 
 Item = TypeVar("Item")
@@ -265,8 +264,8 @@ class LogOracle:
         self._consumers: dict[str, str] = {}
         """Incarnation of the log, by that of the consumer."""
         self._truncating: list[tuple[str, Keep]] = []
-        self._deletions: Counter[str] = Counter()
-        """How many times each process was asked to delete a log."""
+        self._deletions: dict[str, list[Request]] = {}
+        """What each process was asked to delete."""
         self._drops: dict[str, list[str]] = {}
         """Incarnations that each process has marked as dropped."""
 
@@ -301,12 +300,17 @@ class LogOracle:
         self.changed[history.incarnation] = None
 
     def _dropped_by(self, history: LogHistory, who: str) -> None:
-        drops = self._drops.setdefault(who, [])
+        drops, asked = self._drops.setdefault(who, []), self._deletions.get(who, [])
         drops.append(history.incarnation)
-        if len(drops) > self._deletions[who]:
+        if len(drops) > len(asked):
             history.not_asked_for = (
-                f"{who} was asked {self._deletions[who]} times to delete a log, and has dropped "
+                f"{who} was asked {len(asked)} times to delete a log, and has dropped "
                 + " and ".join(drops)
+            )
+        elif not any(request.means(history.incarnation) for request in asked):
+            history.not_asked_for = (
+                f"{who} was asked to delete the log that had the name when it looked, and has "
+                f"dropped {history.incarnation}"
             )
 
     def _moved(self, history: LogHistory, name: str) -> None:
@@ -467,15 +471,15 @@ class LogOracle:
         finally:
             self._truncating.remove((name, keep))
 
-    def deletes(self, who: str) -> None:
+    def deletes(self, who: str, request: Request) -> None:
         """A process is asked to delete a log: one, whatever comes between."""
-        self._deletions[who] += 1
+        self._deletions.setdefault(who, []).append(request)
 
     def deleted_none(self, who: str) -> None:
         """It was told that there is none, and every call it made was answered."""
-        self._deletions[who] -= 1
+        self._deletions[who].pop()
         drops = self._drops.get(who, [])
-        if len(drops) > self._deletions[who]:
+        if len(drops) > len(self._deletions[who]):
             history = self.history(drops[-1])
             history.not_asked_for = f"{who} said that there is none, and dropped {drops[-1]}"
 

@@ -11,6 +11,7 @@ from ledger.protocol.quarantine import Quarantine
 from ledger.registry import BookieDirectory, BookieRegistration
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
+from tests.simulation.logs.requests import Request
 from tests.simulation.logs.sockets import Machine, Sockets
 from tests.simulation.logs.store import LoopStore
 from tests.simulation.logs.transport import SimTransport
@@ -84,6 +85,12 @@ class Process:
         """Begin *work*; what it raises breaks the simulation."""
         self._running += 1
         self.loop.call_soon(self._begin, work)
+
+    def request(self, name: str) -> Request:
+        """Begin to do something to the log of that name: what is looked at from now on tells which
+        one is meant."""
+        self.store.first_values = {}
+        return Request(name, self.store.first_values.get)
 
     def note(self, what: str) -> None:
         self.world.scheduler.note(self.name, what)

@@ -17,7 +17,7 @@ FirstLook = Callable[[str], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one process, which does nothing else, does to a log."""
+    """What one process does to a log, one thing after the other."""
 
     log: str
     first_look: FirstLook

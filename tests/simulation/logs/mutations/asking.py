@@ -1,39 +1,32 @@
 """Bugs of what is asked for: deletions, resets, settings, offsets and whole calls."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from dlog import namespace
 from dlog.aio import dropping, manifests, rolling
 from dlog.aio.append_path import AppendPath
-from dlog.aio.consumer_nodes import consumer_names, consumers_path
-from dlog.aio.dropping import finish_drop
+from dlog.aio.consumer_nodes import delete_consumers as delete_all
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
 from dlog.manifest import Manifest
-from dlog.names import node_of
+from dlog.names import LOGS_PATH
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.packer import Packer, Part
 from dlog.settings import LogSettings
-from ledger.errors import LogError, NodeNotEmpty, NoSuchNode
+from ledger.errors import LogError
 from ledger.metastore.ops import CheckOp
 from ledger.metastore.port import MetadataStore
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
-@mutation("own bug", logs=True)
-def deletes_whatever_log_has_the_name_by_then(patch: Patch) -> None:
-    async def drop(ledgers: Ledgers, node: ManifestNode) -> None:
-        await node.read()
-        await node.edit(lambda manifest: manifest if manifest.dropped else manifest.dropping())
-        await finish_drop(ledgers, node)
-
-    patch.set(namespace, "drop", drop)
-
-
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/test_what_is_given_up.py"
+    "::test_a_roll_that_meets_the_deletion_of_its_log_leaves_the_ledgers_to_it",
+)
 def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
     """A roll finds the log dropped, and does what the deletion has to do after its fencing."""
     honest = manifests.delete_listed
@@ -72,7 +65,12 @@ def looks_at_the_expected_offset_of_the_first_record_only(patch: Patch) -> None:
     patch.set(AppendPath, "_refusal", refusal)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    test="tests/dlog/protocol/test_packer.py"
+    "::test_many_records_that_fit_one_entry_are_not_torn_apart",
+)
 def spreads_one_call_over_two_entries(patch: Patch) -> None:
     honest = Packer.add_many
 
@@ -124,7 +122,12 @@ def resets_a_consumer_within_its_epoch(patch: Patch) -> None:
     patch.set(ConsumerState, "was_reset", was_reset)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    test="tests/dlog/protocol/test_consuming.py"
+    "::test_whose_clock_is_behind_fences_like_anybody_else",
+)
 def believes_the_clock_of_who_opened_it_last(patch: Patch) -> None:
     """A state that seems to be of later is left as it is."""
     honest = ConsumerState.opened
@@ -137,17 +140,18 @@ def believes_the_clock_of_who_opened_it_last(patch: Patch) -> None:
     patch.set(ConsumerState, "opened", opened)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/test_aio_consumer.py"
+    "::test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew",
+)
 def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
     """Those of a log that was made anew under it, by a deletion that slept."""
 
     async def delete_consumers(store: MetadataStore, log: str, _own: CheckOp) -> None:
-        path = consumers_path(log)
-        for name in await consumer_names(store, log):
-            node = f"{path}/{node_of(name)}"
-            with suppress(NoSuchNode):
-                await store.delete(f"{node}/lock")
-            with suppress(NoSuchNode, NodeNotEmpty):
-                await store.delete(node)
+        await delete_all(
+            store, log, CheckOp(LOGS_PATH)
+        )  # which is there, whatever log has the name
 
     patch.set(dropping, "delete_consumers", delete_consumers)

@@ -53,7 +53,12 @@ def withdraws_until_the_session_of_its_beginning_is_lost(patch: Patch) -> None:
     patch.set(withdrawal, "_withdraw", withdraw)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    test="tests/leader/test_silence.py"
+    "::test_a_port_that_takes_connections_and_says_nothing_is_no_sign_of_death",
+)
 def takes_silence_of_a_lifeline_for_death(patch: Patch) -> None:
     honest = lifeline._verified
 
@@ -68,8 +73,16 @@ def takes_silence_of_a_lifeline_for_death(patch: Patch) -> None:
     patch.set(lifeline, "_verified", verified)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/leader/test_lifeline.py"
+    "::test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes",
+)
 def takes_another_process_at_its_port_for_its_death(patch: Patch) -> None:
+    """Not drawn: no two simulated machines have one address, unless it is a loopback one, whose
+    refusals are not believed; and nobody else gets a port that is in use."""
     honest = lifeline._verified
 
     async def verified(
