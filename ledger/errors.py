@@ -249,13 +249,19 @@ class WriterFailed(RemoteError):
 
 
 class KeyDiffers(RemoteError):
-    def __init__(self, ledger_id: int) -> None:
+    """To be tried again in a new ledger; in the same only once its bookies are repaired."""
+
+    retryable = True
+
+    def __init__(self, ledger_id: int, *, closed_empty: bool = False) -> None:
+        """*closed_empty*: the ledger was CLOSED without an entry, so nothing added is kept."""
+        closed = "It was closed; nothing that was added is in it. " if closed_empty else ""
         super().__init__(
-            f"ledger {ledger_id} is damaged: a bookie holds it under another key than its metadata "
+            f"ledger {ledger_id} is damaged: bookies hold it under another key than its metadata "
             "says; a stranger made it there first, or one of the two was changed. The password is "
-            "right. Go on in a new ledger, and look at this one with 'dlog audit'"
+            f"right. {closed}Go on in a new ledger, and look at this one with 'dlog audit'"
         )
-        self.ledger_id = ledger_id
+        self.ledger_id, self.closed_empty = ledger_id, closed_empty
 
 
 class LedgerFenced(RemoteError):

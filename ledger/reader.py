@@ -198,13 +198,13 @@ class LedgerReader:
         }
         waiting, heard, stored = set(asking), dict[int, None](), int(NO_ENTRY)
         quorum = self.metadata.quorum
+        met_stranger = False
         try:
             while waiting and not all_covered(heard, quorum):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     answer = task.result()
-                    if answer.status is Status.WRONG_KEY:
-                        raise KeyDiffers(self.ledger_id)
+                    met_stranger |= answer.status is Status.WRONG_KEY
                     if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
                         heard[asking[task]] = None
                         stored = max(stored, answer.last_entry)
@@ -215,6 +215,8 @@ class LedgerReader:
             for task in waiting:
                 task.cancel()
         if not all_covered(heard, quorum):
+            if met_stranger:
+                raise KeyDiffers(self.ledger_id)
             silent = [bookie for index, bookie in enumerate(bookies) if index not in heard]
             raise BookieUnavailable(", ".join(silent), "no answer, and the others are too few")
         return stored

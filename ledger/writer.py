@@ -26,6 +26,7 @@ from ledger.errors import (
     NotEnoughBookies,
     TooManyPending,
     WriterFailed,
+    WrongPassword,
     with_unknown_outcome,
 )
 from ledger.ids import EntryId, LedgerId
@@ -57,6 +58,10 @@ class LedgerWriter:
         metadata: LedgerMetadata,
         version: int,
     ) -> None:
+        """Raises `WrongPassword` if *credentials* are not those of *metadata*: the key is right by
+        definition, so bookies that refuse it are wrong."""
+        if credentials.key != metadata.access_key:
+            raise WrongPassword(credentials.ledger_id)
         self.ledger_id: LedgerId = credentials.ledger_id
         self.error: LogError | None = None
         """Why the writer is over, if it failed."""
@@ -113,7 +118,7 @@ class LedgerWriter:
 
         Raises at once `EntryTooLarge`, `HandleClosed`, `TooManyPending`, or the error that
         ended this writer. If the future fails, the entry's outcome is unknown, and its error
-        says so (rule 10)."""
+        says so (rule 10); except `KeyDiffers` after which the ledger is empty."""
         self._check_open()
         if len(payload) > ENTRY_BYTES_MAX:
             raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
@@ -284,11 +289,12 @@ class LedgerWriter:
         self._queued.clear()
         self._pending_bytes = 0
         self._room.set()
-        unknown = with_unknown_outcome(error)
+        is_known = isinstance(error, KeyDiffers) and error.closed_empty
+        verdict = error if is_known else with_unknown_outcome(error)
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(unknown)
+                future.set_exception(verdict)
         if not self._closed.done():
             self._closed.set_exception(error)
 
@@ -300,6 +306,9 @@ class LedgerWriter:
                 return NoSuchLedger(self.ledger_id)
             case protocol.Failure.WRONG_KEY:
                 return KeyDiffers(self.ledger_id)
+            case protocol.Failure.CLOSED_EMPTY:
+                self._environment.ledgers.leave_ids()
+                return KeyDiffers(self.ledger_id, closed_empty=True)
             case protocol.Failure.NOT_ENOUGH_BOOKIES:
                 available = [r.bookie for r in self._environment.bookies.available()]
                 return NotEnoughBookies(self.metadata.quorum.ack, available)

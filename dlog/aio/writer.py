@@ -4,7 +4,8 @@ Healing: trouble that may pass (too few bookies, no metadata store at an ensembl
 ledger, not the writer. It takes its own log over, within its epoch (`aio.healing`): recovery tells
 for each entry that was in flight whether it is in the log, once and for all. Those that are get
 confirmed, the others are sent again to the new ledger, with the same offsets. If anybody else
-took the log meanwhile, or trouble lasts, the writer ends.
+took the log meanwhile, or trouble lasts, the writer ends. A ledger that a stranger made at its
+bookies first (`KeyDiffers`) is closed as empty by the ledger's own writer, and replaced likewise.
 
 How an append that was neither confirmed nor refused ends then: `AppendOutcomeUnknown` if it was
 in flight; `LostOwnership` or `AppendFailed` if it was certainly not sent.
@@ -35,10 +36,20 @@ from dlog.errors import (
     NoSuchLog,
 )
 from dlog.protocol.edits import seal_segment, trim
-from ledger.errors import CallerError, LedgerFenced, LogError, NoSuchLedger, WriterFailed
+from ledger.errors import (
+    CallerError,
+    KeyDiffers,
+    LedgerFenced,
+    LogError,
+    NoSuchLedger,
+    WriterFailed,
+)
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 
+EMPTY_CLOSES_MAX: Final = 20
+"""So many ledgers, one after another, may turn out to be a stranger's, and be closed empty, before
+the writer ends: with a block of ids left behind each time, more than a bookie takes unasked."""
 CLOSE_S: Final = 30.0
 """How long `close` takes at most unless told otherwise."""
 
@@ -74,6 +85,8 @@ class LogWriter(AppendPath):
         self._heal_s = heal_s
         self._healed_offset = -1
         """What was confirmed when the last healing ended: one without progress is the last."""
+        self._empty_closes = 0
+        """Ledgers that strangers had, since the last that was confirmed."""
         self._leaving: asyncio.Task[None] | None = None
         self._let_go = asyncio.Event()
         """Set when `close` or `abandon` has ended."""
@@ -179,7 +192,7 @@ class LogWriter(AppendPath):
         if error.retryable and self._heal_s > 0 and not isinstance(error, CallerError):
             if self._healing is not None:
                 return
-            if self._confirmed_offset > self._healed_offset:
+            if self._may_heal(error):
                 self._healing = self._loop.create_task(self._heal(error))
                 return
         if self._healing is not None:
@@ -195,16 +208,27 @@ class LogWriter(AppendPath):
         _log.info("writer_ended", log=self.log, epoch=self.epoch, error=str(error))
         sent, unsent = self._packer.fail()
         offset = self._confirmed_offset
-        for group in sent:
-            group.outcome.fail(partial(self._unknown, offset, str(error)))
-            offset += group.count
         ended = self.error
+        for group in sent:
+            if _closed_empty(error):
+                group.outcome.fail(lambda _: ended)
+            else:
+                group.outcome.fail(partial(self._unknown, offset, str(error)))
+            offset += group.count
         for group in unsent:
             group.outcome.fail(lambda _: ended)
         self._roller.stop(self.error)
         self._leaving = self._loop.create_task(self._ledger.abandon())
         self.lost.set()
         self._wake()
+
+    def _may_heal(self, error: LogError) -> bool:
+        if self._confirmed_offset > self._healed_offset:
+            self._empty_closes = 0
+        elif not _closed_empty(error):
+            return False
+        self._empty_closes += _closed_empty(error)
+        return self._empty_closes <= EMPTY_CLOSES_MAX
 
     def _grown(self, records: int, size_bytes: int) -> None:
         self._roller.grown(records, size_bytes)
@@ -306,3 +330,8 @@ class LogWriter(AppendPath):
         await self._node.edit(
             seal_segment(self.log, number, ledger.ledger_id, sealed, now_ms=self._now_ms())
         )
+
+
+def _closed_empty(error: LogError) -> bool:
+    """Whether *error* says that nothing which was sent to the ledger is kept."""
+    return isinstance(error, KeyDiffers) and error.closed_empty

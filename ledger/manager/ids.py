@@ -43,6 +43,10 @@ class BlockIds:
         self._next += 1
         return LedgerId(self._next - 1)
 
+    def leave(self) -> None:
+        """Take the next id from a new block."""
+        self._next = self._end
+
     async def peek(self) -> int:
         """Return an id such that none was given out yet from there on, to anybody."""
         return await _counted(self._store)
@@ -81,6 +85,9 @@ class SequentialIds:
         if number < 0:  # ZooKeeper counts in 32 bits, and goes round
             raise DamagedMetadata(ID_BLOCK_PATH, "all ids of this layout were used")
         return LedgerId(number)
+
+    def leave(self) -> None:
+        """There are no blocks to leave."""
 
     async def peek(self) -> int:
         """Return an id such that none was given out yet from there on, to anybody. Wastes one."""

@@ -60,6 +60,10 @@ class LedgerStore:
                 return unanswered
         raise AssertionError("the loop returns or raises")
 
+    def leave_ids(self) -> None:
+        """Give new ledgers ids far from the last ones, which strangers seem to have guessed."""
+        self._ids.leave()
+
     async def _is_own(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         """Return whether what is stored under the id is what this process tried to create."""
         try:

@@ -4,6 +4,7 @@ from ledger.ids import BookieId
 from ledger.protocol.recovery_events import LacRead, Request, SendFence
 from ledger.protocol.retries import Retries
 from ledger.quorum import Quorum, all_covered
+from ledger.requests import Status
 
 
 class Fencing:
@@ -16,6 +17,9 @@ class Fencing:
     ) -> None:
         self.gave_up: dict[int, None] = {}
         """Indexes of bookies that are not asked any more."""
+        self.met_stranger = False
+        """Iff a bookie has the ledger under another key. It says nothing about this one, now or
+        later, so it counts as silent."""
         self._fenced: dict[int, int] = {}
         """index -> LAC it proved"""
         self._ensemble = ensemble
@@ -44,6 +48,10 @@ class Fencing:
     def heard(self, event: LacRead, now: float) -> None:
         if event.fenced:
             self._fenced[event.index] = event.last_add_confirmed
+            return
+        if event.status is Status.WRONG_KEY:
+            self.met_stranger = True
+            self.gave_up[event.index] = None
             return
         again = SendFence(event.index, self._ensemble[event.index])
         if not self._retries.try_again(again, now, tries_max=self._tries_max):

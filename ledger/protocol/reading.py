@@ -151,6 +151,8 @@ class Reading:
         a read also learns the last add confirmed."""
         self._denied = False
         """Iff some replica answered that it does not have the first entry."""
+        self._strange: dict[int, None] = {}
+        """Indexes of this round that have the ledger under another key."""
         self._round_failed = False
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
         self._round_silent = False
@@ -276,7 +278,7 @@ class Reading:
         if under_way is self._helping:
             return []  # the first entry is another one's to give
         if event.status is Status.WRONG_KEY:
-            return self._fail(Failure.WRONG_KEY)
+            self._strange[event.index] = None
         self._tried[event.index] = None
         self._heard |= event.status is Status.OK
         self._denied |= event.status in {Status.OK, Status.NO_SUCH_LEDGER}
@@ -307,9 +309,13 @@ class Reading:
         confirmed = self.last_add_confirmed if self.end is None else self.end
         if self._first > confirmed and self._unconfirmed and self._denied:
             return self._deliver()  # nobody promised that it is there
+        if all(index in self._strange for index in self._replicas(self._first)):
+            return self._fail(Failure.WRONG_KEY)
         if self._first <= self.readable:
             self._rounds += 1
             if self._rounds >= self._config.rounds_max:
+                if self._strange:
+                    return self._fail(Failure.WRONG_KEY)
                 return self._fail(Failure.UNAVAILABLE if self._round_silent else Failure.LOST)
         return self._refresh()
 
@@ -342,6 +348,7 @@ class Reading:
 
     def _next_round(self, now: float) -> list[ReadingEffect]:
         self._tried.clear()
+        self._strange.clear()
         self._round_failed = self._round_silent = False
         self._resume_at = None
         return self._ask(now)

@@ -55,7 +55,6 @@ from ledger.protocol.shared import (
     WriteMetadata,
 )
 from ledger.protocol.write_back import WriteBacks
-from ledger.requests import Status
 
 
 class Phase(Enum):
@@ -189,13 +188,12 @@ class Recovery:
     def _lac_read(self, event: LacRead, now: float) -> list[RecoveryEffect]:
         if self._fencing is None or self.phase is Phase.CLOSING:
             return []
-        if event.status is Status.WRONG_KEY:
-            return self._fail(Failure.WRONG_KEY)
         if self.phase is Phase.READING:
             return []  # covered without it; its reads fence it if it comes back
         self._fencing.heard(event, now)
         if self._fencing.is_hopeless:
-            return self._fail(Failure.NOT_COVERED)
+            stranger = self._fencing.met_stranger
+            return self._fail(Failure.WRONG_KEY if stranger else Failure.NOT_COVERED)
         return self._begin_reading(self._fencing) if self._fencing.is_covered else []
 
     # Reading forward, and writing back what is found, both at once.

@@ -157,7 +157,7 @@ class Failure(Enum):
     UNDECIDED = "too few of its bookies answered to know whether an entry exists"
     BASE_UNREADABLE = "its last confirmed entry could not be read from any replica"
     NOT_ENOUGH_BOOKIES = "too few bookies took the entries that were written back"
-    WRONG_KEY = "the bookies refuse the password"
+    WRONG_KEY = "too few of its bookies have it under its key"
     DELETED = "the ledger was deleted"
     METADATA_UNAVAILABLE = "the metadata store did not answer"
 

@@ -13,6 +13,11 @@ If there is no replacement, the ledger goes on degraded as long as every write s
 bookies left (rule 27), and tries the bookies that were down again from time to time. With
 `WriterConfig.delay_ensemble_change` it does so also if there are replacements.
 
+A bookie that holds the ledger under another key (a stranger made it there first) never takes an
+entry of it: it is replaced at once. If too few others are left and nothing was confirmed, nothing
+is promised either, so the writer closes the ledger as empty: its owner knows the outcome of all
+adds, and goes on in a new ledger.
+
 One request to the metadata store is under way at a time, so an answer is always to the last.
 
 Invariants (asserted by `check`):
@@ -65,6 +70,10 @@ ENSEMBLE_CHANGES_MAX: Final = 1000
 """A ledger whose ensemble changes more often than this fails; its owner rolls (rule 28)."""
 
 
+_NEVER_AGAIN: Final = frozenset({Status.NO_SUCH_LEDGER, Status.WRONG_KEY})
+"""Who says that will not take the ledger's entries later either."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig:
     delay_ensemble_change: bool = False
@@ -107,6 +116,8 @@ class Writer:
         self._change = EnsembleChange(self._acks)
         self._closing: LedgerMetadata | None = None
         self._close_requested = False
+        self._gives_up = False
+        """Closes the ledger as empty, whatever was added: strangers have its bookies."""
         self._published = NO_ENTRY
         self._changes = 0
         self._busy: dict[int, float] = {}
@@ -215,8 +226,6 @@ class Writer:
         match event.status:
             case Status.FENCED:
                 return self._fail(Failure.FENCED)
-            case Status.WRONG_KEY:
-                return self._fail(Failure.WRONG_KEY)
             case Status.CONFLICT:
                 return self._fail(Failure.CONFLICT)
             case _:
@@ -233,7 +242,7 @@ class Writer:
         if self.phase is not Phase.OPEN:
             return []  # joins the change under way, or is met after it
         may_wait = self._config.delay_ensemble_change and self._acks.quorum_is_up()
-        if may_wait and event.status is not Status.NO_SUCH_LEDGER:
+        if may_wait and event.status not in _NEVER_AGAIN:
             return self._go_on_degraded(now)
         return self._begin_change()
 
@@ -258,12 +267,20 @@ class Writer:
     def _go_on_degraded(self, now: float) -> list[WriterEffect]:
         """No replacement: go on while Qa bookies of each write set are left (rules 26, 27)."""
         if not self._acks.quorum_is_up():
-            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
+            return self._too_few()
         self.phase = Phase.OPEN
         self._change.end()
         self._patience_until = None
         self._retry_at = now + DEGRADED_RETRY_S
         return self._progress()
+
+    def _too_few(self) -> list[WriterEffect]:
+        if Status.WRONG_KEY not in self._change.failed.values():
+            return self._fail(Failure.NOT_ENOUGH_BOOKIES)
+        if self.last_add_confirmed != NO_ENTRY:
+            return self._fail(Failure.WRONG_KEY)
+        self._gives_up = True
+        return self._begin_close()
 
     def _write_change(self) -> WriteMetadata:
         return WriteMetadata(self._change.changed(self.metadata), self.version)
@@ -290,10 +307,15 @@ class Writer:
 
     def _begin_close(self) -> list[WriterEffect]:
         self.phase = Phase.CLOSING
-        self._closing = self.metadata.closed(self.last_add_confirmed, self.length)
+        self._closing = self.metadata.closed(self.last_add_confirmed, self._final_length())
         return [WriteMetadata(self._closing, self.version)]
 
+    def _final_length(self) -> int:
+        return 0 if self._gives_up else self.length
+
     def _closed(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
+        if self._gives_up:
+            return self._fail(Failure.CLOSED_EMPTY)
         self.phase = Phase.CLOSED
         self.metadata, self.version = metadata, version
         self._closing = None
@@ -319,7 +341,7 @@ class Writer:
         if stored is None:
             return self._fail(Failure.DELETED)
         if stored.state is not LedgerState.OPEN:
-            end = (self.last_add_confirmed, self.length)
+            end = (self.last_add_confirmed, self._final_length())
             if self._closing is not None and (stored.last_entry, stored.length) == end:
                 return self._closed(stored, event.version)
             return self._fail(Failure.FENCED)

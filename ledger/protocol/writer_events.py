@@ -101,13 +101,15 @@ class Failure(Enum):
     NOT_ENOUGH_BOOKIES = "not enough bookies"
     METADATA_UNAVAILABLE = "metadata unavailable"
     WRONG_KEY = "wrong key"
+    CLOSED_EMPTY = "wrong key; CLOSED without an entry, so that every add's outcome is known"
     CONFLICT = "other bytes under the same id"
     DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
 class FailWriter:
-    """Fail every pending add, now and later; their outcome is unknown (rule 10)."""
+    """Fail every pending add, now and later; their outcome is unknown (rule 10), except that
+    none is kept after `Failure.CLOSED_EMPTY`."""
 
     failure: Failure
 

@@ -205,13 +205,23 @@ def test_a_fenced_answer_makes_a_tail_look_at_the_metadata() -> None:
     assert step(machine, answer) == [ReadMetadata()]
 
 
-def test_a_deleted_ledger_and_a_wrong_key_fail() -> None:
+def test_a_deleted_ledger_and_three_wrong_keys_fail() -> None:
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
     assert step(machine, MetadataRead(None, -1)) == [FailRead(Failure.DELETED)]
     machine = reading(wait_s=30)
     step(machine, ReadStarted())
-    assert step(machine, absent(0, 1, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]
+    for index, bookie in ((0, B), (1, C)):
+        (effect,) = step(machine, absent(index, index + 1, Status.WRONG_KEY))
+        assert isinstance(effect, SendRead)
+        assert effect.bookie == bookie
+    assert step(machine, absent(2, 3, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]
+
+
+def test_an_entry_is_read_from_another_replica_than_the_one_with_a_wrong_key() -> None:
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1, Status.WRONG_KEY))
+    assert step(machine, EntriesRead(1, 2, Status.OK, (0,), 9)) == [Deliver(0, 0)]
 
 
 def test_each_further_replica_is_asked_after_a_longer_silence() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.protocol.shared import (
     ChooseReplacements,
@@ -468,3 +468,63 @@ def test_an_ensemble_change_of_a_deleted_ledger_ends_the_writer() -> None:
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
     step(machine, ReplacementsChosen(((0, D),)))
     assert step(machine, MetadataRead(None, -1)) == [FailWriter(Failure.DELETED)]
+
+
+@pytest.mark.parametrize("config", [WriterConfig(), DELAYED])
+def test_a_bookie_with_another_key_is_replaced_at_once(config: WriterConfig) -> None:
+    machine = writer(config=config)
+    step(machine, AppendRequested(1, 10))
+    assert step(machine, AddsRefused(0, 0, 0, 0, Status.WRONG_KEY)) == [
+        ChooseReplacements((0,), (A, B, C), (A, B, C))
+    ]
+    step(machine, ReplacementsChosen(((0, D),)), MetadataWritten(1))
+    assert machine.metadata == changed(0, D, B, C)
+    effects = step(machine, AddsStored(0, 1, 0, 0), AddsStored(1, 0, 0, 0))
+    assert effects[0] == ConfirmAdds(EntryId(0))
+
+
+def test_one_bookie_with_another_key_and_none_in_its_place_is_no_obstacle() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.WRONG_KEY))
+    step(machine, ReplacementsChosen(()), AddsStored(1, 0, 0, 0))
+    assert step(machine, AddsStored(2, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
+
+
+def strangers_have_it() -> tuple[Writer, list[WriterEffect]]:
+    machine = writer()
+    step(machine, AppendRequested(2, 10), AddsStored(2, 0, 0, 1))
+    step(machine, AddsRefused(0, 0, 0, 1, Status.WRONG_KEY))
+    step(machine, AddsRefused(1, 0, 0, 1, Status.WRONG_KEY))
+    return machine, step(machine, ReplacementsChosen(()))
+
+
+EMPTY = METADATA.closed(NO_ENTRY, 0)
+
+
+def test_a_ledger_that_strangers_have_is_closed_as_empty_so_that_outcomes_are_known() -> None:
+    machine, effects = strangers_have_it()
+    assert effects == [WriteMetadata(EMPTY, 0)]
+    assert step(machine, AppendRequested(1, 10), AddsStored(1, 0, 0, 2)) == [], "too late"
+    assert step(machine, MetadataWritten(1)) == [FailWriter(Failure.CLOSED_EMPTY)]
+
+
+def test_the_lost_reply_of_closing_as_empty_is_recognised() -> None:
+    machine, _ = strangers_have_it()
+    assert step(machine, MetadataFailed()) == []
+    assert step(machine, TimePassed(), now=1.0) == [ReadMetadata()]
+    assert step(machine, MetadataRead(METADATA, 0)) == [WriteMetadata(EMPTY, 0)]
+    assert step(machine, MetadataRead(EMPTY, 1)) == [FailWriter(Failure.CLOSED_EMPTY)]
+
+
+@pytest.mark.parametrize("stored", [METADATA.in_recovery(), METADATA.closed(EntryId(0), 5)])
+def test_a_ledger_that_is_recovered_is_not_closed_as_empty(stored: LedgerMetadata) -> None:
+    machine, _ = strangers_have_it()
+    assert step(machine, MetadataRead(stored, 1)) == [FailWriter(Failure.FENCED)]
+
+
+def test_what_was_confirmed_is_not_closed_as_empty() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 1, 1, Status.WRONG_KEY))
+    step(machine, AddsRefused(1, 0, 1, 1, Status.WRONG_KEY))
+    assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.WRONG_KEY)]
