@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from bookie.descriptors import CONNECTIONS_MIN, FILES_MIN, share_out
 from bookie.errors import TooFewDescriptors
+from bookie.server import BookieServer
+from bookie.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
-from ledger.requests import Status
+from ledger.requests import InfoAnswer, Status
 from ledger.transport.channel import open_channel
 from ledger.transport.grpc import GrpcTransport
 from ledger.transport.stub import BookieStub
+from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.processes import bookie, open_descriptors, peak_rss_bytes
 from tests.bookie.runs import run_of
 from tests.ledger.serving import add, transport_to
@@ -51,6 +54,31 @@ def test_the_usual_limit_leaves_room_for_clients_and_files() -> None:
 def test_a_bookie_that_may_open_too_little_says_so(tmp_path: Path) -> None:
     with bookie(f"file://{tmp_path}/m", tmp_path / "b", descriptors=100) as process:
         assert "may have 100 files and connections open, a bookie needs 272" in process.refused()
+
+
+def test_one_connection_too_many_is_not_served() -> None:
+    async def scenario() -> None:
+        info = InfoAnswer("b", "start 1", "instance", read_only=False)
+        service = BookieService(MemoryStorage(), info, ServiceConfig())
+        server = BookieServer(connections_max=2)
+        address = f"127.0.0.1:{server.bind('127.0.0.1', 0)}"
+        await server.start(service)
+        name = BookieId("b")
+        try:
+            async with AsyncExitStack() as clients:
+                one, other, third = [
+                    await clients.enter_async_context(transport_to(address, timeout_s=2.0))
+                    for _ in range(3)
+                ]
+                assert await _serves(one, name)
+                assert await _serves(other, name)
+                assert not await _serves(third, name)
+                assert await _serves(one, name)
+        finally:
+            await server.kill()
+            await service.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.integration

@@ -20,6 +20,7 @@ from tests.simulation.mutations import (
     journals,
     recovering,
     stores,
+    strangers,
     writing,
 )
 from tests.simulation.mutations.mutation import MUTATIONS, Mutation, put_back
@@ -38,5 +39,6 @@ __all__ = [
     "put_back",
     "recovering",
     "stores",
+    "strangers",
     "writing",
 ]

@@ -1,0 +1,259 @@
+"""Bugs that let strangers, their bytes, or a strange metadata store do harm."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from bookie import descriptors, made_ledgers, server, vouching
+from bookie.collector import collector, garbage
+from bookie.collector.garbage import Alarm, Seen, Verdict
+from bookie.service import BookieService
+from dlog import recordbatch
+from dlog.aio import writer as log_writer
+from ledger import vitals
+from ledger.protocol import fencing, reading, writer
+from ledger.protocol.recovery_events import LacRead
+from ledger.protocol.writer_events import AddsRefused, Failure, WriterEffect
+from ledger.requests import Status
+from ledger.transport import parts
+from ledger.transport.channel import server_options
+from ledger.vitals import Vitals
+from tests.simulation.mutations.mutation import Patch, mutation
+
+_COLLECTOR = "tests/bookie/test_collector.py"
+_MADE = "tests/bookie/test_made_ledgers.py"
+_KEYS = "tests/simulation/scenarios/test_strange_keys.py"
+_POISON = "tests/dlog/test_poisoned_ledgers.py"
+
+
+# A collector, and a metadata store that is not what it was.
+
+
+@mutation(
+    "rule 68",
+    drawn=False,
+    test=f"{_COLLECTOR}::test_a_namespace_that_is_not_the_bookies_own_deletes_nothing",
+)
+def collects_by_another_namespace(patch: Patch) -> None:
+    honest = garbage.doubt
+
+    def doubt(_instance: str, seen: Seen, before: Vitals, after: Vitals) -> Alarm | None:
+        return honest(after.instance, seen, replace(before, instance=after.instance), after)
+
+    patch.set(collector, "doubt", doubt)
+
+
+@mutation(
+    "rule 68",
+    drawn=False,
+    test=f"{_COLLECTOR}::"
+    "test_a_store_restored_from_a_backup_deletes_nothing_until_an_operator_says_so",
+)
+def collects_by_an_older_namespace(patch: Patch) -> None:
+    patch.set(vitals.Vitals, "is_older", lambda _self, _seen: False)
+
+
+@mutation(
+    "rule 68",
+    drawn=False,
+    test=f"{_COLLECTOR}::test_ledgers_that_are_gone_without_a_trace_wait_for_an_operator",
+)
+def collects_more_than_were_counted_as_deleted(patch: Patch) -> None:
+    honest = garbage.judge
+
+    def judge(gone: Sequence[int], *, counted: int, waiting: Collection[int], room: int) -> Verdict:
+        return honest(gone, counted=max(counted, len(gone)), waiting=waiting, room=room)
+
+    patch.set(collector, "judge", judge)
+
+
+@mutation(
+    "rule 68",
+    drawn=False,
+    test=f"{_COLLECTOR}::test_a_share_of_the_ledgers_may_go_without_a_trace_each_day",
+)
+def each_collection_takes_a_share_of_its_own(patch: Patch) -> None:
+    patch.set(garbage.Seen, "taking", lambda self, _untraced, _now: self)
+
+
+@mutation(
+    "rule 68",
+    drawn=False,
+    test=f"{_COLLECTOR}::test_ledgers_that_are_gone_without_a_trace_wait_for_an_operator",
+)
+def the_share_without_a_trace_has_no_bound(patch: Patch) -> None:
+    patch.set(garbage.Seen, "room", lambda _self, held, _share, _now: held)
+
+
+# Ledgers that nobody made.
+
+
+@mutation(
+    "rules 29, 88",
+    drawn=False,
+    test=f"{_MADE}::test_a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
+)
+def takes_ledgers_that_nobody_made(patch: Patch) -> None:
+    async def admits(_self: BookieService, _ledger_id: int, _key: bytes) -> bool:
+        return True
+
+    patch.set(BookieService, "_admits", admits)
+
+
+@mutation(
+    "rules 29, 88",
+    drawn=False,
+    test=f"{_MADE}::test_a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
+)
+def takes_a_ledger_under_any_key(patch: Patch) -> None:
+    patch.set(made_ledgers, "compare_digest", lambda _stored, _given: True)
+
+
+@mutation(
+    "rules 29, 88",
+    drawn=False,
+    test=f"{_MADE}::test_a_store_that_is_silent_lets_a_bounded_number_in_until_it_speaks",
+)
+def takes_any_number_of_ledgers_while_the_store_is_silent(patch: Patch) -> None:
+    honest = vouching.Vouching.admits
+
+    def admits(self: vouching.Vouching, *, found: bool | None) -> bool:
+        return found is None or honest(self, found=found)
+
+    patch.set(vouching.Vouching, "admits", admits)
+
+
+@mutation(
+    "rule 88",
+    drawn=False,
+    test=f"{_KEYS}::test_a_poisoned_bookie_is_replaced_and_the_ledger_written_and_closed",
+)
+def a_writer_ends_at_the_first_strange_key(patch: Patch) -> None:
+    honest = writer.Writer._refused
+
+    def refused(self: writer.Writer, event: AddsRefused, now: float) -> list[WriterEffect]:
+        if event.status is Status.WRONG_KEY:
+            return self._fail(Failure.WRONG_KEY)
+        return honest(self, event, now)
+
+    patch.set(writer.Writer, "_refused", refused)
+
+
+@mutation(
+    "rules 10, 88",
+    drawn=False,
+    test="tests/ledger/protocol/test_writer.py::test_what_was_confirmed_is_not_closed_as_empty",
+)
+def a_writer_closes_as_empty_what_it_acknowledged(patch: Patch) -> None:
+    honest = writer.Writer._too_few
+
+    def too_few(self: writer.Writer) -> list[WriterEffect]:
+        confirmed, self._acks.confirmed = self._acks.confirmed, -1
+        try:
+            return honest(self)
+        finally:
+            self._acks.confirmed = confirmed
+
+    patch.set(writer.Writer, "_too_few", too_few)
+
+
+@mutation(
+    "rules 39, 88",
+    drawn=False,
+    test="tests/ledger/protocol/test_recovery.py::"
+    "test_bookies_that_have_the_ledger_under_another_key_say_nothing_about_it",
+)
+def a_strange_key_counts_as_a_fence(patch: Patch) -> None:
+    """True only of a bookie that never lost anything."""
+    honest = fencing.Fencing.heard
+
+    def heard(self: fencing.Fencing, event: LacRead, now: float) -> None:
+        honest(self, replace(event, fenced=event.fenced or event.status is Status.WRONG_KEY), now)
+
+    patch.set(fencing.Fencing, "heard", heard)
+
+
+@mutation(
+    "rule 88",
+    drawn=False,
+    test=f"{_KEYS}::test_what_was_acknowledged_beside_a_poisoned_bookie_is_recovered_and_read",
+)
+def a_reader_believes_the_first_strange_key(patch: Patch) -> None:
+    honest = reading.Reading._entries_read
+
+    def entries_read(
+        self: reading.Reading, event: reading.EntriesRead, now: float
+    ) -> list[reading.ReadingEffect]:
+        if event.status is Status.WRONG_KEY:
+            return self._fail(reading.Failure.WRONG_KEY)
+        return honest(self, event, now)
+
+    patch.set(reading.Reading, "_entries_read", entries_read)
+
+
+@mutation(
+    "rule 88",
+    drawn=False,
+    test=f"{_POISON}::test_a_log_goes_on_in_ledgers_that_nobody_poisoned",
+)
+def a_log_ends_with_its_first_poisoned_ledger(patch: Patch) -> None:
+    patch.set(log_writer, "EMPTY_CLOSES_MAX", 0)
+
+
+# What strangers can take of a process.
+
+
+@mutation(
+    "own",
+    drawn=False,
+    test="tests/bookie/test_descriptors.py::test_the_shares_never_add_up_to_more_than_there_are",
+)
+def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
+    patch.set(descriptors, "CONNECTIONS_MAX", 1 << 20)
+    patch.set(descriptors, "_OTHERS", 0)
+
+
+@mutation(
+    "own",
+    drawn=False,
+    test="tests/bookie/test_descriptors.py::test_one_connection_too_many_is_not_served",
+)
+def connections_have_no_bound(patch: Patch) -> None:
+    patch.set(server, "server_options", lambda _: server_options(1 << 20))
+
+
+@mutation(
+    "own",
+    drawn=False,
+    test="tests/ledger/test_transport_parts.py::"
+    "test_all_streams_together_hold_no_more_than_the_budget",
+)
+def each_stream_holds_parts_as_if_it_were_alone(patch: Patch) -> None:
+    honest = parts.Assembly.__init__
+
+    def assembly(self: parts.Assembly, budget: parts.Budget, *, message_bytes_max: int) -> None:
+        honest(self, parts.Budget(budget.bytes_max), message_bytes_max=message_bytes_max)
+
+    patch.set(parts.Assembly, "__init__", assembly)
+
+
+class _AnySize(int):
+    """What every size is equal to."""
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    def __ne__(self, _other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+@mutation(
+    "own",
+    drawn=False,
+    test="tests/dlog/test_recordbatch.py::test_a_few_bytes_that_say_they_are_many_cost_no_memory",
+)
+def a_batch_is_decompressed_before_its_sizes_are_checked(patch: Patch) -> None:
+    patch.set(recordbatch, "_body_bytes", lambda *_: _AnySize(0))
+    patch.set(recordbatch, "BODY_BYTES_MAX", 1 << 40)
+    patch.set(recordbatch, "LZ4_RATIO_MAX", 1 << 40)
