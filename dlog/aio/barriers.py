@@ -53,16 +53,22 @@ async def acknowledged_end(
     store raise."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
+    was_gone = False
     while True:
         try:
             return await _try(ledgers, node, incarnation, deadline, timeout_s)
         except BarrierNotReached:
             raise
         except LogError as error:
-            # A ledger that is gone was trimmed or dropped after the manifest was read.
-            may_pass = error.retryable or isinstance(error, NoSuchLedger)
-            if not may_pass or loop.time() + RETRY_S >= deadline:
+            # A ledger that is gone was trimmed or dropped after the manifest was read: who reads
+            # it again knows which, and is let do so once, however late it is.
+            is_gone = isinstance(error, NoSuchLedger)
+            is_late = loop.time() + RETRY_S >= deadline
+            if not (error.retryable or is_gone):
                 raise
+            if is_late and (was_gone or not is_gone):
+                raise
+            was_gone = is_gone
             await asyncio.sleep(RETRY_S)
 
 

@@ -147,6 +147,23 @@ async def test_a_barrier_outlives_trouble_that_passes_and_tells_what_does_not() 
 
 
 @asynchronous
+async def test_a_barrier_whose_log_is_deleted_meanwhile_says_so_however_late_it_is() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"0")
+
+    async def deleted_meanwhile(_ledger_id: LedgerId) -> None:
+        del cluster.hooks["open"]
+        await delete_log("log", client=client)
+
+    cluster.hooks["open"] = deleted_meanwhile
+    with pytest.raises(NoSuchLog):
+        await Log.end_of("log", client=client, timeout_s=0.0)
+    await log.abandon()
+
+
+@asynchronous
 async def test_a_reader_of_a_deleted_log_gets_no_barrier_of_the_one_that_follows_it() -> None:
     client = FakeCluster().client()
     log = await Log.open("log", client=client)
