@@ -48,7 +48,7 @@ class Stranger:
         frame = encode_frame(
             ledger_id=ledger_id,
             entry_id=entry,
-            last_add_confirmed=entry,
+            last_add_confirmed=entry - 1,
             length=9,
             payload=b"forged",
             mac=mac,
