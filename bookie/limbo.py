@@ -60,10 +60,13 @@ class Limbo:
         """What an operator is told; "" once nothing is doubtful."""
         match self.phase:
             case Phase.BEGUN:
-                return f"it may have lost data: {self.reason}"
+                return f"in limbo: it may have lost data: {self.reason}"
             case Phase.SETTLING:
                 doubtful = len(self.doubtful)
-                return f"it may have lost data of {doubtful} ledgers that are open: {self.reason}"
+                return (
+                    f"in limbo: it may have lost data of {doubtful} ledgers that are open: "
+                    f"{self.reason}"
+                )
             case Phase.OVER:
                 return ""
 

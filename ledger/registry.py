@@ -5,7 +5,7 @@ be read hides its own bookie alone: it is told and left out.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -217,6 +217,21 @@ class BookieDirectory:
                 continue
             if address:
                 self._addresses[bookie] = address
+
+
+async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, str]:
+    """Return of those of *bookies* that are in limbo what they told of it.
+
+    Raises `MetadataUnavailable`; a cookie that cannot be read tells nothing."""
+    told: dict[str, str] = {}
+    for bookie in bookies:
+        try:
+            limbo = pb.CookieNode.FromString((await store.get(f"{COOKIES}/{bookie}")).value).limbo
+        except (NoSuchNode, DecodeError):
+            continue
+        if limbo:
+            told[bookie] = limbo
+    return told
 
 
 async def _children(store: MetadataStore, path: str) -> list[str]:

@@ -200,18 +200,19 @@ def start(
 
 @app.command("list", epilog=examples("dlog bookie list", "dlog bookie list --json"))
 def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
-    """List the bookies that are registered now.
+    """List the bookies that are registered now, and why those in limbo are.
 
     Exits with 1 if a registration cannot be read: it is told, and the others are listed."""
 
     async def command() -> bool:
-        from ledger.registry import BookieDirectory
+        from ledger.registry import BookieDirectory, limbo_of
 
         async with opened_store(uri) as store:
             directory = BookieDirectory(store)
             await directory.start()
             found, damaged = directory.available(), directory.damaged()
             await directory.close()
+            limbo = await limbo_of(store, [each.bookie for each in found])
         for error in damaged:
             typer.echo(f"dlog: left out: {error}", err=True)
         if as_json:
@@ -222,6 +223,7 @@ def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
                         "address": each.address,
                         "rack": each.rack,
                         "read_only": each.read_only,
+                        "limbo": limbo.get(each.bookie, ""),
                         "incarnation": each.incarnation,
                     }
                     for each in found
@@ -235,11 +237,14 @@ def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
                         each.bookie,
                         each.address,
                         each.rack or "-",
-                        "read-only" if each.read_only else "writable",
+                        ("read-only" if each.read_only else "writable")
+                        + (", in limbo" if each.bookie in limbo else ""),
                     )
                     for each in found
                 ),
             )
+            for bookie, why in limbo.items():
+                sys.stdout.write(f"bookie {bookie} is {why}\n")
         else:
             typer.echo("no bookie is registered", err=True)
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 READY = re.compile(r"bookie (\S+) is ready on (\S+)")
 START_S_MAX = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 class BookieProcess:
@@ -55,6 +56,16 @@ class BookieProcess:
         """End it cleanly; return the exit status."""
         self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(START_S_MAX)
+
+
+class SmallBookie(BookieProcess):
+    """See `tests.bookie.small_bookie`."""
+
+    def __init__(self, uri: str, directory: Path, *options: str) -> None:
+        self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
+        command = [sys.executable, "-m", "tests.bookie.small_bookie", uri, str(directory)]
+        with self.log.open("wb") as log:
+            self.popen = subprocess.Popen([*command, *options], stderr=log, cwd=ROOT)
 
 
 @contextmanager

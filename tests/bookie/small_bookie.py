@@ -1,6 +1,8 @@
 """A bookie as a process, with limits so small that every part of its storage is always at work.
 
-python -m tests.bookie.small_bookie URI DIRECTORY [several]
+python -m tests.bookie.small_bookie URI DIRECTORY [several] [lazy]
+
+*lazy*: it makes no checkpoint, and collects nothing, before it is asked to stop.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ NAME: Final = "small"
 KIB: Final = 1024
 
 
-def config(uri: str, directory: Path, *, several: bool) -> BookieConfig:
+def config(uri: str, directory: Path, *, several: bool, lazy: bool = False) -> BookieConfig:
     journals = tuple(directory / f"journal{at}" for at in range(2)) if several else ()
     ledgers = tuple(directory / f"ledgers{at}" for at in range(3)) if several else ()
     return BookieConfig(
@@ -33,7 +35,10 @@ def config(uri: str, directory: Path, *, several: bool) -> BookieConfig:
         bookie=NAME,
         disk_limits=DiskLimits(reserve_bytes=1024 * KIB),
         disk_interval_s=0.2,
-        service=ServiceConfig(checkpoint_interval_s=0.25, checkpoint_bytes=128 * KIB),
+        service=ServiceConfig(
+            checkpoint_interval_s=3600.0 if lazy else 0.25,
+            checkpoint_bytes=(4096 if lazy else 128) * KIB,
+        ),
         storage=StorageConfig(
             memtable_bytes_max=4096 * KIB,
             recovery_reserve_bytes=512 * KIB,
@@ -62,7 +67,8 @@ def main() -> None:
     log_events.configure()
     uri, directory, *rest = sys.argv[1:]
     try:
-        asyncio.run(run_until_signal(config(uri, Path(directory), several="several" in rest)))
+        several, lazy = "several" in rest, "lazy" in rest
+        asyncio.run(run_until_signal(config(uri, Path(directory), several=several, lazy=lazy)))
     except LogError as error:
         print(f"bookie: {error}", file=sys.stderr, flush=True)
         os._exit(1)

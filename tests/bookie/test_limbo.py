@@ -119,7 +119,7 @@ def test_limbo_does_not_end_with_the_files_that_tell_of_it(lost: str) -> None:
     lose(promises.disk, "index/02/")
     restarted(promises).judged(lambda limbo: limbo.known([1, 2, 3], [2]))
     assert restarted(promises).limbo == Limbo(
-        promises.storage.doubts.partition(": ")[2],
+        promises.storage.doubts.split(": ", 2)[2],
         Phase.SETTLING,
         before=promises.storage.limbo.before,  # type: ignore[union-attr]
         doubtful=frozenset({2}),
@@ -264,7 +264,7 @@ def test_the_settler_ends_limbo_and_tells_it() -> None:
     ledger_id = asyncio.run(scenario())
     assert storage.limbo is not None
     assert (storage.limbo.phase, list(storage.limbo.before)) == (Phase.OVER, [ledger_id])
-    assert told[0].startswith("it may have lost data")
+    assert told[0].startswith("in limbo: it may have lost data")
     assert told[-1] == ""
 
 

@@ -18,7 +18,8 @@ from ledger.metastore import open_store
 from ledger.registry import BookieDirectory
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
-from tests.integration.test_bookie_chaos import BOOKIE, KEY, SmallBookie, frame_of, metadata
+from tests.bookie.processes import SmallBookie
+from tests.integration.test_bookie_chaos import BOOKIE, KEY, frame_of, metadata
 
 WAIT_S: Final = 60.0
 RUN: Final = 20

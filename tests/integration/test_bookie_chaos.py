@@ -10,8 +10,6 @@ DLOG_TEST_CHAOS_S is how long it goes on, DLOG_TEST_CHAOS_SEED which moments and
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -32,7 +30,7 @@ from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
-from tests.bookie.processes import BookieProcess
+from tests.bookie.processes import SmallBookie
 from tests.bookie.small_bookie import NAME
 from tests.waiting import PATIENCE_S
 
@@ -48,19 +46,8 @@ CLIENT_TIMEOUT_S: Final = 5.0
 ANSWER_S_MAX: Final = 60.0
 BOOKIE: Final = BookieId(NAME)
 KEY: Final = access_key(b"")
-ROOT: Final = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(CHAOS_S + SLACK_S + 60)]
-
-
-class SmallBookie(BookieProcess):
-    """See `tests.bookie.small_bookie`."""
-
-    def __init__(self, uri: str, directory: Path, *options: str) -> None:
-        self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
-        command = [sys.executable, "-m", "tests.bookie.small_bookie", uri, str(directory)]
-        with self.log.open("wb") as log:
-            self.popen = subprocess.Popen([*command, *options], stderr=log, cwd=ROOT)
 
 
 def frame_of(ledger_id: int, entry_id: int) -> bytes:

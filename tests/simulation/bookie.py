@@ -32,7 +32,7 @@ from bookie.errors import (
     StorageFailed,
     WrongDirectory,
 )
-from bookie.identity import Identity, identify, settle_doubt
+from bookie.identity import Identity, accept_loss, identify, settle_doubt
 from bookie.index.format import SUFFIX as INDEX_SUFFIX
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
@@ -180,8 +180,17 @@ class SimBookie:
             return False
         return entry_id in answer.entries
 
-    def lose_files(self) -> None:
-        """Crash, and find that some files are not there any more, or are shorter."""
+    @property
+    def has_newer_journal(self) -> bool:
+        """Whether a journal file is there that its mark does not name: one to lose unseen."""
+        journals = [path for path in self.disk.files() if path.endswith(FILE_SUFFIX)]
+        mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered
+        return mark is not None and path_of(mark.journal_id) != journals[-1]
+
+    def lose_files(self, *, journal: bool = False) -> None:
+        """Crash, and find that some files are not there any more, or are shorter.
+
+        *journal*: the newest journal file, if it can go unseen."""
         census = self.storage.census
         self.crash()
         random, scheduler = self._cluster.scheduler.random, self._cluster.scheduler
@@ -189,7 +198,7 @@ class SimBookie:
         journals = [path for path in files if path.endswith(FILE_SUFFIX)]
         indexes = [path for path in files if path.endswith(INDEX_SUFFIX)]
         ways = ["index files"] if indexes else []
-        mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered
+        mark = read_mark(self.disk.copy())
         assert mark is not None, "it has served"
         is_marked = path_of(mark.journal_id) == journals[-1]
         if not is_marked:
@@ -201,6 +210,8 @@ class SimBookie:
         if not ways:
             return
         way = random.choice(ways)
+        if journal and not is_marked:
+            way = "newest journal file"
         lost = journals[-1:]
         if way == "index files":
             lost = random.choice((indexes, random.sample(indexes, 1)))
@@ -276,6 +287,15 @@ class SimBookie:
         self.gone = True
         self._cluster.new_incarnation(self)
 
+    def _loss_accepted(self) -> None:
+        """An operator says that this disk is all that is left: it comes back, in limbo."""
+        accept_loss(Directories.single(self.disk), "accepted")
+        self.has_lost_files = True
+        self._cluster.scheduler.note(self.name, "its loss is accepted")
+        self._cluster.scheduler.mark("loss_accepted")
+        if self.on_down is not None:
+            self.on_down(self)
+
     def _guard(self, action: Action) -> None:
         """Run *action*; a lost power or a failed disk is the end of this life."""
         try:
@@ -301,7 +321,10 @@ class SimBookie:
             if isinstance(error, DataCopied):
                 self._cluster.scheduler.mark("copied_disk_refused")
             self.crash()
-            self._refuses_to_start(type(error).__name__)
+            if isinstance(error, DataOutdated | DataCopied) and self._cluster.scheduler.chance(0.5):
+                self._loss_accepted()
+            else:
+                self._refuses_to_start(type(error).__name__)
 
     def _failed(self, error: Exception) -> None:
         scheduler = self._cluster.scheduler

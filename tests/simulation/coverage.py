@@ -25,6 +25,7 @@ FAULTS: Final = (
     "disk_restored",
     "disk_rotted",
     "disk_unreadable",
+    "loss_accepted",
     "lost_end_of_the_journal",
     "lost_index_files",
     "lost_newest_journal_file",

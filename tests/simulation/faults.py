@@ -24,6 +24,9 @@ _ACTS: Final = (
     ("journal", ("rename", "journal/mark")),
 )
 """Files that a start believes, and where it acts upon what it has read there."""
+JOURNAL_LOOKS: Final = 60
+JOURNAL_LOOK_S: Final = 0.05
+"""How often it is looked for a journal file to lose."""
 
 
 class Faults:
@@ -169,11 +172,29 @@ class Faults:
 
     def _lose_files(self) -> None:
         """Some files of one bookie are gone, or shorter; counted like a lost disk."""
-        serving = [bookie for bookie in self._bookies() if bookie.serves]
-        if serving:
-            bookie = self._random.choice(serving)
-            bookie.lose_files()
+        if self._scheduler.chance(0.5):
+            self._lose_newest_journal(JOURNAL_LOOKS)
+        else:
+            self._lose_files_of(self._serving())
+
+    def _lose_newest_journal(self, looks: int) -> None:
+        """Wait for a bookie that has come to another journal file since its last checkpoint."""
+        serving = self._serving()
+        newer = [bookie for bookie in serving if bookie.has_newer_journal]
+        if newer or not looks:
+            self._lose_files_of(newer or serving, journal=True)
+        else:
+            again = partial(self._lose_newest_journal, looks - 1)
+            self._scheduler.after(JOURNAL_LOOK_S, partial(self._strike, again))
+
+    def _lose_files_of(self, bookies: list[SimBookie], *, journal: bool = False) -> None:
+        if bookies:
+            bookie = self._random.choice(bookies)
+            bookie.lose_files(journal=journal)
             self._restart_soon(bookie)
+
+    def _serving(self) -> list[SimBookie]:
+        return [bookie for bookie in self._bookies() if bookie.serves]
 
     def _fill_disk(self) -> None:
         """The disk of a bookie is full for a while."""
