@@ -22,6 +22,7 @@ CallerError
    |- DirectoryMisplaced   it is one of the bookie's, but another one than it was given as
    `- DirectoriesMixed     the directories are not of the same data
 StorageError
+|- StoreNotBelieved        the metadata store is another one than the bookie's, or an older one
 |- BookieSuperseded        another process took over its identity; it has stopped
 |- BookieFailed            the disk failed under a running bookie; it has stopped
 |- OrderNotKept            an operator's order could not be made durable; nothing has changed
@@ -220,6 +221,12 @@ class DirectoriesMixed(WrongDirectory):
             "they do not belong together. Give the directories that do, or empty ones"
         )
         self.directory, self.other = directory, other
+
+
+class StoreNotBelieved(StorageError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"what the metadata store says is not believed: {reason}")
+        self.reason = reason
 
 
 class BookieSuperseded(StorageError):

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from bookie.collector.collector import Collector
+from bookie.collector.remembering import recall
 from bookie.config import BookieConfig
 from bookie.cookie import read_cookie
 from bookie.descriptors import descriptor_limit, share_out
@@ -140,7 +141,14 @@ async def _run(
     collector.in_doubt = lambda: storage.doubts
     operator = OperatorService(service, storage, keeper, collector, address=address)
     living = _life(store, identity, storage)
-    settler = Settler(storage, ledgers, name, on_change=living.set_limbo)
+    settler = Settler(
+        storage,
+        ledgers,
+        name,
+        instance=namespace.instance,
+        seen=lambda: recall(directories.main),
+        on_change=living.set_limbo,
+    )
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(living.run(), name="life")]
     try:
         keeper.look()

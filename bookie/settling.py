@@ -2,7 +2,9 @@
 
 What the metadata store says is asked only after this life of the bookie was claimed there, so no
 other process has promised anything in its name since. Each look sees all that was written before
-it began. A look that fails changes nothing, and is done again.
+it began. It counts only if the store was the bookie's own namespace all the while, and no older
+state of it: one made anew has none of the doubtful ledgers, and the true one may come back. A look
+that fails or does not count changes nothing, and is done again.
 """
 
 import asyncio
@@ -10,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
+from bookie.collector.garbage import Seen, doubt
+from bookie.errors import StoreNotBelieved
 from bookie.limbo import Limbo, Phase, is_doubtful
 from ledger.errors import LogError
 from ledger.ids import LedgerId
@@ -81,13 +85,19 @@ class Settler:
         ledgers: LedgerStore,
         bookie: str,
         *,
+        instance: str,
+        seen: Callable[[], Seen | None] = lambda: None,
         on_change: Callable[[str], None] = lambda _doubts: None,
         look_s: float = LOOK_S,
     ) -> None:
-        """*on_change* is told what is in doubt, at the start and after each change."""
+        """*instance* is the namespace that the bookie belongs to, *seen* returns what it remembers
+        of the store, and may block and raise `OSError`. *on_change* is told what is in doubt, at
+        the start and after each change."""
         self._storage = storage
         self._ledgers = ledgers
         self._bookie = bookie
+        self._instance = instance
+        self._seen = seen
         self._on_change = on_change
         self._look_s = look_s
 
@@ -98,19 +108,34 @@ class Settler:
         was_over = limbo is not None and limbo.phase is Phase.OVER
         while limbo is not None:
             try:
-                change = await look(limbo, self._ledgers, self._doubtful_of)
-                await asyncio.to_thread(self._storage.judged, change)
-            except LogError as error:
+                await self.look()
+            except (LogError, OSError) as error:
                 _log.warning("limbo_not_looked_at", bookie=self._bookie, reason=str(error))
-                await asyncio.sleep(_RETRY_S)
+                retry_s = self._look_s if isinstance(error, StoreNotBelieved) else _RETRY_S
+                await asyncio.sleep(retry_s)
                 continue
-            before, limbo = limbo, self._storage.limbo
-            if limbo != before:
-                self._on_change(self._storage.doubts)
-                self._tell()
+            limbo = self._storage.limbo
             if was_over or limbo is None or limbo.phase is Phase.OVER:
                 return
             await asyncio.sleep(self._look_s)
+
+    async def look(self) -> None:
+        """Look once. Raises `StoreNotBelieved`, what the store raises, and `OSError`: then nothing
+        has changed."""
+        limbo = self._storage.limbo
+        assert limbo is not None, "there is nothing to look for"
+        seen = await asyncio.to_thread(self._seen)
+        with self._ledgers.one_session():
+            before = await self._ledgers.vitals()
+            change = await look(limbo, self._ledgers, self._doubtful_of)
+            after = await self._ledgers.vitals()
+        alarm = doubt(self._instance, seen or Seen(0, 0), before, after)
+        if alarm is not None:
+            raise StoreNotBelieved(alarm.reason)
+        await asyncio.to_thread(self._storage.judged, change)
+        if self._storage.limbo != limbo:
+            self._on_change(self._storage.doubts)
+            self._tell()
 
     async def _doubtful_of(self, ledger_ids: Sequence[int]) -> list[LedgerId]:
         doubtful: list[LedgerId] = []

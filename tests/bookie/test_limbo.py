@@ -9,6 +9,8 @@ from functools import partial
 import pytest
 
 from bookie.accounts import LIMBO_PATH, Accounts
+from bookie.collector.garbage import Seen
+from bookie.errors import StoreNotBelieved
 from bookie.limbo import Limbo, Phase
 from bookie.settling import Settler, doubtful_of, listed, look
 from bookie.storage import BookieStorage
@@ -213,11 +215,18 @@ def ledger(*bookies: str, state: LedgerState = LedgerState.OPEN) -> LedgerMetada
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[LedgerStore]:
-    store = MemoryStore("memory://limbo", "limbo")
-    await open_namespace(store, layout="longhierarchical")
-    yield LedgerStore(store, "longhierarchical")
+async def namespace(name: str = "limbo") -> AsyncIterator[tuple[LedgerStore, str]]:
+    """Yield the ledgers of a new namespace, and its instance."""
+    store = MemoryStore(f"memory://{name}", name)
+    made = await open_namespace(store, layout="longhierarchical")
+    yield LedgerStore(store, "longhierarchical"), made.instance
     await store.close()
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[LedgerStore]:
+    async with namespace() as (ledgers, _):
+        yield ledgers
 
 
 def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie() -> None:
@@ -256,9 +265,10 @@ def test_the_settler_ends_limbo_and_tells_it() -> None:
     told: list[str] = []
 
     async def scenario() -> LedgerId:
-        async with opened() as ledgers:
+        async with namespace() as (ledgers, instance):
             ledger_id = await ledgers.create(ledger("a", "b", "c", state=LedgerState.CLOSED))
-            await Settler(storage, ledgers, "a", on_change=told.append).run()
+            settler = Settler(storage, ledgers, "a", instance=instance, on_change=told.append)
+            await settler.run()
             return ledger_id
 
     ledger_id = asyncio.run(scenario())
@@ -266,6 +276,46 @@ def test_the_settler_ends_limbo_and_tells_it() -> None:
     assert (storage.limbo.phase, list(storage.limbo.before)) == (Phase.OVER, [ledger_id])
     assert told[0].startswith("in limbo: it may have lost data")
     assert told[-1] == ""
+
+
+@pytest.mark.parametrize("phase", [Phase.BEGUN, Phase.SETTLING, Phase.OVER])
+def test_a_namespace_made_anew_ends_no_limbo(phase: Phase) -> None:
+    """It has none of the ledgers of the one that the bookie belongs to."""
+    promises = used_bookie()
+    lose(promises.disk, "index/02/")
+    storage = restarted(promises)
+    if phase is not Phase.BEGUN:
+        doubtful = [2] if phase is Phase.SETTLING else []
+        storage.judged(lambda limbo: limbo.known([1, 2, 3], doubtful))
+    limbo = storage.limbo
+    assert limbo is not None
+    assert limbo.phase is phase
+
+    async def scenario() -> None:
+        async with namespace() as (_, instance), namespace("anew") as (made_anew, _):
+            with pytest.raises(StoreNotBelieved, match="belongs to"):
+                await Settler(storage, made_anew, "a", instance=instance).look()
+
+    asyncio.run(scenario())
+    assert storage.limbo == limbo
+
+
+def test_an_older_state_of_the_namespace_ends_no_limbo() -> None:
+    """A ledger that was made since is not in it, and may come back with the newer one."""
+    promises = used_bookie()
+    lose(promises.disk, "index/02/")
+    storage = restarted(promises)
+    limbo = storage.limbo
+
+    async def scenario() -> None:
+        async with namespace() as (ledgers, instance):
+            remembered = Seen(next_id=1000, deletions=0)
+            settler = Settler(storage, ledgers, "a", instance=instance, seen=lambda: remembered)
+            with pytest.raises(StoreNotBelieved, match="restored from a backup"):
+                await settler.look()
+
+    asyncio.run(scenario())
+    assert storage.limbo == limbo
 
 
 def test_accounts_of_a_new_directory_know_nothing() -> None:

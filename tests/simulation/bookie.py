@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
 LOOK_S: Final = 0.5
-"""Between two looks at what is in doubt."""
+"""Until the next look at what is in doubt; then twice as long, up to `LOOK_S_MAX`."""
+LOOK_S_MAX: Final = 120.0
 DISK_READ_S: Final = (0.0001, 0.002)
 NO_SPACE_RETRY_S: Final = 0.2
 READ_ALL_BYTES: Final = 1 << 30
@@ -344,7 +345,7 @@ class SimBookie:
         if self.on_down is not None:
             self.on_down(self)
 
-    def _settle(self) -> None:
+    def _settle(self, again_s: float = LOOK_S) -> None:
         """Look at what is in doubt, now and again, as `bookie.settling` does."""
         limbo = self.storage.limbo
         if limbo is None or limbo.phase is Phase.OVER:
@@ -358,15 +359,15 @@ class SimBookie:
             except MetadataError:
                 return None
 
-        drive(looked(), self._looked)
+        drive(looked(), partial(self._looked, again_s))
 
-    def _looked(self, change: Callable[[Limbo], Limbo] | None) -> None:
+    def _looked(self, again_s: float, change: Callable[[Limbo], Limbo] | None) -> None:
         if change is not None:
             self.storage.judged(change)
             limbo = self.storage.limbo
             phase = Phase.OVER if limbo is None else limbo.phase
             self._cluster.scheduler.mark(f"limbo_{phase.name.lower()}")
-        self.host.after(LOOK_S, self._settle)
+        self.host.after(again_s, partial(self._settle, min(2 * again_s, LOOK_S_MAX)))
 
     def _open(self, doubt: str = "") -> None:
         entropy = self._cluster.scheduler.random.randbytes

@@ -172,29 +172,22 @@ class Faults:
 
     def _lose_files(self) -> None:
         """Some files of one bookie are gone, or shorter; counted like a lost disk."""
-        if self._scheduler.chance(0.5):
-            self._lose_newest_journal(JOURNAL_LOOKS)
-        else:
-            self._lose_files_of(self._serving())
+        serving = [bookie for bookie in self._bookies() if bookie.serves]
+        if serving:
+            bookie = self._random.choice(serving)
+            looks = JOURNAL_LOOKS if self._scheduler.chance(0.7) else 0
+            self._lose_files_of(bookie, looks)
 
-    def _lose_newest_journal(self, looks: int) -> None:
-        """Wait for a bookie that has come to another journal file since its last checkpoint."""
-        serving = self._serving()
-        newer = [bookie for bookie in serving if bookie.has_newer_journal]
-        if newer or not looks:
-            self._lose_files_of(newer or serving, journal=True)
-        else:
-            again = partial(self._lose_newest_journal, looks - 1)
+    def _lose_files_of(self, bookie: SimBookie, looks: int) -> None:
+        """It makes no checkpoint until it has come to another journal file, or *looks* are over:
+        then that one can go unseen."""
+        if looks and bookie.serves and not bookie.has_newer_journal:
+            bookie.plan_checkpoint(2 * JOURNAL_LOOK_S)
+            again = partial(self._lose_files_of, bookie, looks - 1)
             self._scheduler.after(JOURNAL_LOOK_S, partial(self._strike, again))
-
-    def _lose_files_of(self, bookies: list[SimBookie], *, journal: bool = False) -> None:
-        if bookies:
-            bookie = self._random.choice(bookies)
-            bookie.lose_files(journal=journal)
+        elif bookie.serves:
+            bookie.lose_files(journal=looks > 0)
             self._restart_soon(bookie)
-
-    def _serving(self) -> list[SimBookie]:
-        return [bookie for bookie in self._bookies() if bookie.serves]
 
     def _fill_disk(self) -> None:
         """The disk of a bookie is full for a while."""

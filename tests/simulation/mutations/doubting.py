@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from bookie import settling
 from bookie.accounts import Accounts
 from bookie.journal.writer import JournalWriter
 from bookie.ledger_directory import Recovered
@@ -86,3 +87,12 @@ def does_not_compare_the_journal_with_the_census(patch: Patch) -> None:
         honest(self, [one for one in reasons if "shortened" not in one and "went on" not in one])
 
     patch.set(Accounts, "lost", lost)
+
+
+@mutation(
+    "",
+    drawn=False,
+    test="tests/bookie/test_limbo.py::test_a_namespace_made_anew_ends_no_limbo",
+)
+def limbo_ends_by_what_another_namespace_says(patch: Patch) -> None:
+    patch.set(settling, "doubt", lambda *_asked: None)
