@@ -5,18 +5,22 @@ see connections end, nothing more is written, and the next start replays the jou
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from bookie.directories import Directories
 from bookie.errors import PortInUse
-from bookie.identity import identify
+from bookie.identity import identify, settle_doubt
 from bookie.lives import LifeKeeper
 from bookie.registering import Registrar
 from bookie.server import BookieServer
 from bookie.service import BookieService, ServiceConfig
+from bookie.settling import Settler
 from bookie.storage import BookieStorage
 from bookie.storage_config import StorageConfig
 from dlog.testing.memory_disk import MemoryDisk
+from ledger.cluster import Namespace
+from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore
 from ledger.registry import BookieRegistration
 from ledger.requests import InfoAnswer
@@ -39,15 +43,18 @@ class _Killed(Exception):
 class InProcessBookie:
     """Made and owned by `dlog.testing.AsyncCluster`."""
 
-    def __init__(self, name: str, instance: str, store: MetadataStore, bytes_max: int) -> None:
+    def __init__(
+        self, name: str, namespace: Namespace, store: MetadataStore, bytes_max: int
+    ) -> None:
         self.name = name
-        self._instance = instance
+        self._namespace = namespace
         self._store = store
         self._disk = MemoryDisk(name, bytes_max)
         self._port = 0
         self._read_only = False
         self._running: tuple[BookieServer, BookieService, BookieStorage] | None = None
         self._life: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
         self._registrar: Registrar | None = None
         self._incarnation = ""
 
@@ -79,16 +86,19 @@ class InProcessBookie:
                 self._store,
                 Directories.single(self._disk),
                 bookie=self.name,
-                instance=self._instance,
+                instance=self._namespace.instance,
                 address=self.address,
             )
             self._incarnation = identity.incarnation
-            storage = await asyncio.to_thread(BookieStorage.open, self._disk, _STORAGE)
+            opening = partial(BookieStorage.open, self._disk, _STORAGE, doubt=identity.doubt or "")
+            storage = await asyncio.to_thread(opening)
+            if identity.doubt is not None:
+                settle_doubt(Directories.single(self._disk))
         except BaseException:
             await server.kill()
             raise
         storage.set_read_only(read_only=self._read_only)
-        info = InfoAnswer(self.name, self._incarnation, self._instance, self._read_only)
+        info = InfoAnswer(self.name, self._incarnation, self._namespace.instance, self._read_only)
         service = BookieService(storage, info, _SERVICE)
         self._running = server, service, storage
         try:
@@ -106,8 +116,9 @@ class InProcessBookie:
             return
         server, service, _ = running
         service.fail(_Killed(f"{self.name} was killed"))  # from here on nothing is written
-        if self._life is not None:
-            self._life.cancel()
+        for task in (self._life, self._settling):
+            if task is not None:
+                task.cancel()
         await server.kill()
         await self._unregister()
         await service.close()
@@ -137,6 +148,12 @@ class InProcessBookie:
         living.checkpointed(storage.census)
         self._life = asyncio.create_task(living.run(), name=f"life of {self.name}")
         self._life.add_done_callback(ended)
+        ledgers = LedgerStore(self._store, self._namespace.layout)
+        instance = self._namespace.instance
+        settler = Settler(
+            storage, ledgers, self.name, instance=instance, on_change=living.set_limbo
+        )
+        self._settling = asyncio.create_task(settler.run(), name=f"settler of {self.name}")
 
     async def _register(self) -> None:
         registration = BookieRegistration(

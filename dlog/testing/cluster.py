@@ -105,7 +105,7 @@ class AsyncCluster:
         self._stack.push_async_callback(store.close)
         namespace = await open_namespace(store)
         for index in range(self._count):
-            bookie = InProcessBookie(f"bookie-{index}", namespace.instance, store, self._bytes_max)
+            bookie = InProcessBookie(f"bookie-{index}", namespace, store, self._bytes_max)
             self._bookies.append(bookie)
         self._stack.push_async_callback(self._kill_all)
         async with asyncio.TaskGroup() as starting:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import dlog.testing
+from bookie.directories import Directories
 from bookie.errors import DataMissing
+from bookie.identity import accept_loss
 from dlog import Log, LogSettings, aio
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.errors import MetadataUnavailable
@@ -47,6 +49,24 @@ def test_an_async_program_does_it_on_its_own_event_loop() -> None:
                 await log.append(b"one")
             async with await aio.Log.tail("orders", uri=cluster.uri, follow=False) as reader:
                 assert [record.value async for record in reader] == [b"one"]
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_in_limbo_comes_out_of_it_by_itself() -> None:
+    async def scenario() -> None:
+        async with dlog.testing.cluster() as cluster:
+            async with await aio.Log.open("orders", uri=cluster.uri) as log:
+                await log.append(b"one")
+            [*_, bookie] = cluster.bookies
+            await bookie.kill()
+            accept_loss(Directories.single(bookie._disk), "it burned")
+            await bookie.start()
+            assert bookie._running is not None
+            _, _, storage = bookie._running
+            assert storage.limbo is not None
+            assert storage.limbo.reason == "it burned"
+            await until(lambda: storage.doubts == "", "the only ledger is CLOSED")
 
     asyncio.run(scenario())
 
