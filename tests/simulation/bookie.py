@@ -66,6 +66,8 @@ NO_SPACE_RETRY_S: Final = 0.2
 READ_ALL_BYTES: Final = 1 << 30
 RECENT_BYTES: Final = 1000
 """Of the journal; damage to them costs what no checkpoint has moved on."""
+NEW_BYTES: Final = 400
+"""From where on there are commits in a journal file that are worth to be lost."""
 INSTANCE: Final = "simulated"
 """Of the namespace, in every cookie."""
 
@@ -183,10 +185,11 @@ class SimBookie:
 
     @property
     def has_newer_journal(self) -> bool:
-        """Whether a journal file is there that its mark does not name: one to lose unseen."""
-        journals = [path for path in self.disk.files() if path.endswith(FILE_SUFFIX)]
+        """Whether there are commits in a journal file that its mark does not name: such a file can
+        be lost unseen."""
         mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered
-        return mark is not None and path_of(mark.journal_id) != journals[-1]
+        assert mark is not None, "it serves"
+        return mark.journal_id < self._proven.journal_id and self._proven.offset > NEW_BYTES
 
     def lose_files(self, *, journal: bool = False) -> None:
         """Crash, and find that some files are not there any more, or are shorter.
