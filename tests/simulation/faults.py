@@ -218,7 +218,7 @@ class Faults:
         for ledger_id, history in self._cluster.oracle.ledgers.items():
             key = history.recorded.access_key
             taken = [entry for entry, held in history.copies.items() if bookie.name in held]
-            if taken and bookie.host.up and not bookie.host.paused:
+            if taken and bookie.serves and not bookie.host.paused:
                 entry = self._random.choice(taken)
                 ids = [entry] if bookie.can_read(ledger_id, key, entry) else []
                 for entry_id in (*ids, 1 + ENTRIES_AHEAD_MAX):
