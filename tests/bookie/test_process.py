@@ -348,10 +348,10 @@ def test_nobody_gets_the_directory_of_a_stopped_start_before_its_replay_has_ende
     replaying, may_end = threading.Event(), threading.Event()
     opened = BookieStorage.open
 
-    def slow(directories: Directories, config: StorageConfig) -> BookieStorage:
+    def slow(directories: Directories, config: StorageConfig, *, doubt: str) -> BookieStorage:
         replaying.set()
         assert may_end.wait(START_S_MAX)
-        return opened(directories, config)
+        return opened(directories, config, doubt=doubt)
 
     async def scenario() -> None:
         config = BookieConfig(uri=uri, directory=tmp_path / "b")
