@@ -159,8 +159,8 @@ class BookieCore:
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Hand one run to the storage; return its status and the ticket that must be durable
         before the answer. For `AddSession`, and drivers that have no batches."""
-        if prepared is Status.NO_SUCH_LEDGER:  # nobody made it
-            return prepared, 0
+        if prepared is Status.NO_SUCH_LEDGER or prepared is Status.TOO_MANY_REQUESTS:
+            return prepared, 0  # nobody vouches for the ledger
         if run.explicit_lac:
             status, ticket = self.storage.set_lac(run), 0
         else:

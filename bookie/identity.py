@@ -51,7 +51,8 @@ from ledger.registry import COOKIES
 _NO_COOKIE: Final = "it has no cookie"
 _OTHER_COOKIE: Final = "its cookie is another one"
 _TRIES_MAX: Final = 16
-"""Starts that ended before they knew whether they counted, of which the tokens are kept."""
+"""Starts that ended before they knew whether they counted, of which the tokens are kept, besides
+the one that the store has counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +253,16 @@ async def _count(
     token: str,
 ) -> Claim:
     """Count the start with *token*, in the directories and, with *change*, in the store."""
+    known = _decode(node.value, "")
     tried: set[str] = set()
     for one in stamped:
         assert one.cookie is not None, "every directory is stamped"
         tried.update(one.cookie.tries)
-        tries = (*one.cookie.tries, token)[-_TRIES_MAX:]
+        begun = (*one.cookie.tries, token)
+        # The one that the store has counted is never dropped: these data are known by it.
+        dropped = {t for t in begun[:-_TRIES_MAX] if t != known.token}
+        tries = tuple(t for t in begun if t not in dropped)
         write_cookie(one.disk, replace(one.cookie, tries=tries))
-    known = _decode(node.value, "")
     claim: Claim | None = None
     while claim is None:  # others that write have but a few requests that may be late
         life = replace(change(known), life=known.life + 1, token=token, clean=False)

@@ -109,7 +109,7 @@ class BookieService:
         return stream
 
     async def read(self, query: ReadQuery) -> ReadAnswer:
-        if query.fence and not await self._admits(query.ledger_id, query.key):
+        if query.fence and await self._admits(query.ledger_id, query.key) is not Status.OK:
             return ReadAnswer(Status.TOO_MANY_REQUESTS)
         try:
             return await self._drive(self._core.read(query), query.wait_ms)
@@ -118,7 +118,7 @@ class BookieService:
             return ReadAnswer(Status.IO_ERROR)
 
     async def read_lac(self, query: LacQuery) -> LacAnswer:
-        if query.fence and not await self._admits(query.ledger_id, query.key):
+        if query.fence and await self._admits(query.ledger_id, query.key) is not Status.OK:
             return LacAnswer(Status.TOO_MANY_REQUESTS)
         try:
             return await self._drive(self._core.read_lac(query), 0)
@@ -208,23 +208,35 @@ class BookieService:
 
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
         """Look up what adds of *runs* will need; nothing in the common case."""
-        new = [] if self._made is None else [r for r in runs if self._storage.is_new(r.ledger_id)]
-        refused = [run.ledger_id for run in new if not await self._admits(run.ledger_id, run.key)]
+        refused = await self._refused(runs)
         if not refused and not any(map(self._storage.needs_disk, runs)):
             return ()
         return [
-            Status.NO_SUCH_LEDGER
-            if run.ledger_id in refused
-            else await self.on_reader(self._storage.prepare, run)
+            refused.get((run.ledger_id, run.key))
+            or await self.on_reader(self._storage.prepare, run)
             for run in runs
         ]
 
-    async def _admits(self, ledger_id: int, key: bytes) -> bool:
-        """Whether promises may be made about the ledger; asked if it was never here."""
-        made = self._made
-        if made is None or not self._storage.is_new(ledger_id):
-            return True
-        return await made.admits(ledger_id, key)
+    async def _refused(self, runs: Sequence[AddRun]) -> dict[tuple[int, bytes], Status]:
+        """Return why nothing may be promised about some ledgers of *runs*, by id and key.
+
+        All are asked about at once: the adds of all ledgers on the stream wait for it."""
+        if self._made is None:
+            return {}
+        new = {
+            (run.ledger_id, run.key): None for run in runs if self._storage.is_new(run.ledger_id)
+        }
+        if not new:
+            return {}
+        answers = await asyncio.gather(*(self._made.admits(*one) for one in new))
+        told = zip(new, answers, strict=True)
+        return {one: status for one, status in told if status is not Status.OK}
+
+    async def _admits(self, ledger_id: int, key: bytes) -> Status:
+        """Return OK if promises may be made about the ledger; asked if it was never here."""
+        if self._made is None or not self._storage.is_new(ledger_id):
+            return Status.OK
+        return await self._made.admits(ledger_id, key)
 
     async def on_reader(self, call: Callable[[_Asked], _Value], asked: _Asked) -> _Value:
         """Call where blocking is allowed."""

@@ -167,7 +167,8 @@ class Promises:
         return removed
 
     def check(self, *, bytes_max: int = 700) -> None:
-        """Every promise is kept, and nothing is there that was never sent."""
+        """Every promise is kept, nothing is there that was never sent, and it knows that."""
+        assert self.storage.limbo is None, f"it is in doubt: {self.storage.doubts}"
         ledgers = self.sent.keys() | self.fenced.keys() | set(self.storage.ledger_ids())
         for ledger_id in sorted(ledgers):
             if ledger_id in self.deleted:

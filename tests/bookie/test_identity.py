@@ -31,6 +31,7 @@ from bookie.errors import (
     StoreOutdated,
 )
 from bookie.identity import (
+    _TRIES_MAX,
     Identity,
     accept_loss,
     identify,
@@ -617,6 +618,22 @@ def test_a_start_that_does_not_know_whether_it_was_counted_is_repeated(
         assert (await start(store, several.directories())).doubt is None
 
     with_store(f"memory://identity-unknown-{lost}-{first}", test)
+
+
+def test_however_many_starts_end_before_they_count_the_one_that_did_is_remembered() -> None:
+    """It was counted, ended before its directories knew, and the store takes no writes since."""
+
+    async def test(store: MetadataStore) -> None:
+        several = Several()
+        await start(store, several.directories())
+        with pytest.raises(MetadataUnavailable):
+            await start(store=Unreliable(store, "reply"), where=several.directories())
+        for _ in range(3 * _TRIES_MAX):
+            with pytest.raises(MetadataUnavailable):
+                await start(store=Unreliable(store, "set"), where=several.directories())
+        assert (await start(store, several.directories())).doubt is None
+
+    with_store("memory://identity-many-tries", test)
 
 
 def test_a_request_that_was_sent_twice_counts_once() -> None:

@@ -133,7 +133,7 @@ def test_while_the_store_is_silent_a_bounded_number_is_taken_and_nobody_waits(
         store.asked = 0
         taken = [await added(service, ledger_id) for ledger_id in range(10)]
         assert taken[0] is Status.OK
-        assert taken[5:] == [Status.NO_SUCH_LEDGER] * 5
+        assert taken[5:] == [Status.TOO_MANY_REQUESTS] * 5, "nobody said that they are not there"
         assert store.asked == 1, "it is not asked again with each ledger"
 
     on_service(scenario)
@@ -150,6 +150,74 @@ def test_too_many_questions_at_once_are_not_asked(monkeypatch: pytest.MonkeyPatc
             *(service.read_lac(LacQuery(one, KEY, fence=True)) for one in ids)
         )
         assert [answer.fenced for answer in answers] == [True] * 3 + [False] * 2
+
+    on_service(scenario)
+
+
+def test_the_new_ledgers_of_a_batch_are_asked_about_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each of a process's thousand logs waits for all of them, on every bookie at once."""
+    together, under_way = 0, 0
+    honest = LedgerStore.read
+
+    async def read(
+        self: LedgerStore, ledger_id: LedgerId, *, fresh: bool = False
+    ) -> tuple[LedgerMetadata, int]:
+        nonlocal together, under_way
+        under_way += 1
+        together = max(together, under_way)
+        await asyncio.sleep(0)
+        try:
+            return await honest(self, ledger_id, fresh=fresh)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(LedgerStore, "read", read)
+
+    async def scenario(
+        service: BookieService, ledgers: LedgerStore, _store: Silent, _storage: MemoryStorage
+    ) -> None:
+        ids = [await ledgers.create(METADATA) for _ in range(100)]
+        stream = service.stream()
+        runs = [run_of(0, ledger_id=one) for one in [*ids, ids[-1] + 1, *ids]]
+        stream.offer(1, runs, await stream.prepare(runs))
+        (ack,) = await stream.acks()
+        stream.close()
+        expected = [Status.OK] * len(runs)
+        expected[100] = Status.NO_SUCH_LEDGER
+        assert list(ack.statuses) == expected
+        assert together == made_ledgers.ASKING_MAX
+
+    on_service(scenario)
+
+
+def test_a_store_that_is_slow_holds_nobody_up_for_longer_than_clients_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(made_ledgers, "TURN_S_MAX", 0.01)
+    monkeypatch.setattr(made_ledgers, "ASKING_MAX", 1)
+    answers = asyncio.Event()
+    honest = LedgerStore.read
+
+    async def read(
+        self: LedgerStore, ledger_id: LedgerId, *, fresh: bool = False
+    ) -> tuple[LedgerMetadata, int]:
+        await answers.wait()
+        return await honest(self, ledger_id, fresh=fresh)
+
+    async def scenario(
+        service: BookieService, ledgers: LedgerStore, _store: Silent, storage: MemoryStorage
+    ) -> None:
+        ids = [await ledgers.create(METADATA) for _ in range(3)]
+        monkeypatch.setattr(LedgerStore, "read", read)
+        first = asyncio.create_task(added(service, ids[0]))
+        await asyncio.sleep(0)
+        assert [await added(service, one) for one in ids[1:]] == [Status.TOO_MANY_REQUESTS] * 2
+        answers.set()
+        assert await first is Status.OK
+        assert await added(service, ids[1]) is Status.OK, "it was busy, and told so"
+        assert ids[2] not in storage.ledgers
 
     on_service(scenario)
 
