@@ -7,12 +7,15 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.manifests import ManifestNode
 from dlog.errors import AppendOutcomeUnknown, LogClosed
+from dlog.names import path_of
 from dlog.namespace import verify_log
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable, NotEnoughBookies
 from ledger.ids import LedgerId
+from ledger.metastore.memory import MemoryStore
 from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.dlog.faulty_store import OvertakenStore
 from tests.waiting import PATIENCE_S, until
 
 TROUBLE = NotEnoughBookies(2, ["b1"])
@@ -105,6 +108,38 @@ async def test_a_roll_ends_with_the_log_that_is_let_go_while_it_heals() -> None:
     assert rolling.done(), "and not only when its patience ends"
     with pytest.raises(LogClosed):
         await rolling
+
+
+@asynchronous
+async def test_who_closes_a_log_in_the_middle_of_a_roll_seals_no_segment_of_who_took_it_over() -> (
+    None
+):
+    cluster = FakeCluster()
+    client = cluster.client()
+    slow = OvertakenStore(MemoryStore("memory://fake", "fake"))
+    log = await Log.open("log", client=cluster.client(slow))
+    await log.append(b"a")
+    asked, others = asyncio.Event(), list[Log]()
+
+    async def sleep() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def take_over(ledger_id: LedgerId) -> None:
+        if ledger_id == 2 and not others:  # that of the roll; the own segment is sealed by now
+            others.append(await Log.open("log", client=client))
+
+    slow.sleeps_after(path_of("log"), sleep)
+    cluster.before("close", take_over)
+    rolling = asyncio.create_task(log.roll())  # it has its ledger, and looks where to list it
+    await asked.wait()
+    await log.close()
+    with pytest.raises(LogClosed):
+        await rolling
+    manifest, _ = await ManifestNode(client.store, "log").read()
+    assert [segment.sealed is not None for segment in manifest.segments] == [True, False]
+    assert (await others[0].append(b"b")).offset == 1
+    await others[0].close()
 
 
 @asynchronous

@@ -148,8 +148,9 @@ async def test_the_audit_finds_segments_whose_ledgers_are_missing() -> None:
     assert steps == ["logs"]
 
 
+@pytest.mark.parametrize("behind", [False, True])
 @asynchronous
-async def test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan() -> None:
+async def test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan(behind: bool) -> None:
     cluster = FakeCluster()
     client = cluster.client()
     log = await Log.open("a", client=client)
@@ -163,9 +164,12 @@ async def test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan() 
 
     class Slow(FakeLedgers):
         async def list(self) -> AsyncIterator[LedgerId]:
+            if not behind:
+                await meanwhile()
             async for each in super().list():
                 yield each
-            await meanwhile()
+            if behind:
+                await meanwhile()
 
     slow = Slow(cluster, client.store)
     report = await audit_namespace(client=slow)

@@ -150,8 +150,7 @@ def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
     """Those of a log that was made anew under it, by a deletion that slept."""
 
     async def delete_consumers(store: MetadataStore, log: str, _own: CheckOp) -> None:
-        await delete_all(
-            store, log, CheckOp(LOGS_PATH)
-        )  # which is there, whatever log has the name
+        there_is_some_log = CheckOp(LOGS_PATH)
+        await delete_all(store, log, there_is_some_log)
 
     patch.set(dropping, "delete_consumers", delete_consumers)

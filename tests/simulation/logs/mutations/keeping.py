@@ -5,12 +5,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from dlog.aio import dropping, janitor, manifests, places, survey, trimming, writer
+from dlog.aio import auditing, dropping, janitor, manifests, places, survey, trimming, writer
 from dlog.aio.consumer_nodes import read_consumers
 from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers
-from dlog.aio.survey import Survey, Unlisted
+from dlog.aio.survey import Survey, Unlisted, Visit
 from dlog.aio.trimming import Before
+from dlog.aio.watching import log_names
 from dlog.aio.writer import LogWriter
 from dlog.errors import InvalidPosition, ManifestTooLarge
 from dlog.manifest import Manifest
@@ -179,6 +180,33 @@ def the_janitor_leaves_ledgers_behind(patch: Patch) -> None:
 
 async def _keep(_: Ledgers, orphan: Unlisted) -> LedgerId:
     return orphan.ledger_id
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test="tests/dlog/test_janitor.py"
+    "::test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan",
+)
+def lists_the_logs_before_the_ledgers(patch: Patch) -> None:
+    """Ledgers of a log that is made in between belong to none. Not drawn: a whole log has to be.
+
+    A list of logs that lags does no harm by itself: one server was asked for the ledgers before,
+    and does not go back behind that."""
+    honest = survey.survey
+    names: dict[int, list[str]] = {}
+
+    async def look(ledgers: Ledgers, visit: Visit) -> Survey:
+        names[id(ledgers.store)] = await log_names(ledgers.store)
+        return await honest(ledgers, visit)
+
+    async def old(store: MetadataStore, _prefix: str = "") -> list[str]:
+        return names.pop(id(store))
+
+    patch.set(survey, "log_names", old)
+    patch.set(janitor, "survey", look)
+    patch.set(auditing, "survey", look)
 
 
 @mutation("", logs=True)

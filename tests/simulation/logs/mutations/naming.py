@@ -71,7 +71,12 @@ def writes_by_the_version_alone(patch: Patch) -> None:
     patch.set(ManifestNode, "write", write)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/test_manifest_node.py"
+    "::test_a_deletion_meant_for_the_log_before_leaves_the_one_made_anew",
+)
 def deletes_by_the_version_alone(patch: Patch) -> None:
     async def delete(self: ManifestNode, _incarnation: str, version: int) -> None:
         try:

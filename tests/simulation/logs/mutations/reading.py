@@ -126,7 +126,11 @@ def leaves_its_lock_behind(patch: Patch) -> None:
     patch.set(ConsumerNode, "unlock", unlock)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    test="tests/dlog/protocol/test_consuming.py::test_an_exclusive_open_fences_every_handle_before",
+)
 def goes_by_the_lock_alone(patch: Patch) -> None:
     """A consumer that slept commits over the one that took its place."""
 

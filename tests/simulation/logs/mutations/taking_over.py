@@ -126,7 +126,12 @@ def takes_the_next_offset_from_the_lac(patch: Patch) -> None:
     patch.set(opening, "seal_of", seal)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/protocol/test_takeover.py"
+    "::test_a_ledger_that_is_gone_is_a_race_and_no_trouble_however_often_there_was_some",
+)
 def takes_a_ledger_that_is_gone_for_trouble(patch: Patch) -> None:
     honest = Takeover._failed
 

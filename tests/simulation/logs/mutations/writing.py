@@ -72,7 +72,12 @@ def uses_the_number_of_an_empty_segment_again(patch: Patch) -> None:
     patch.set(Manifest, "with_segment", with_segment)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/test_closing.py"
+    "::test_who_closes_a_log_in_the_middle_of_a_roll_seals_no_segment_of_who_took_it_over",
+)
 def seals_by_the_number_alone(patch: Patch) -> None:
     """A writer that closed in the middle of a roll sealed the segment of who took it over."""
 
