@@ -5,6 +5,8 @@ unchanged, without an event loop: `drive` resumes its coroutine when the simulat
 nobody, has answered. A coroutine whose host dies is never resumed.
 """
 
+from __future__ import annotations  # made anew at each call, those of inner functions cost a lot
+
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
@@ -46,7 +48,7 @@ def drive(
 class _Call(Generic[Result]):
     """One operation at the store, over the network."""
 
-    def __init__(self, store: "SimStore", what: str, operation: Callable[[Tree], Result]) -> None:
+    def __init__(self, store: SimStore, what: str, operation: Callable[[Tree], Result]) -> None:
         self._store = store
         self._what = what
         self._operation = operation
@@ -55,7 +57,7 @@ class _Call(Generic[Result]):
         store = self._store
         store.metadata.call(store.host, self._what, self._operation, resume)
 
-    def __await__(self) -> Generator["_Call[Result]", Result, Result]:
+    def __await__(self) -> Generator[_Call[Result], Result, Result]:
         outcome: Result = yield self
         return outcome
 
@@ -65,7 +67,7 @@ class SimStore:
 
     uri: Final = "simulated"
 
-    def __init__(self, metadata: "SimMetadata", host: Host) -> None:
+    def __init__(self, metadata: SimMetadata, host: Host) -> None:
         self.metadata = metadata
         self.host = host
         self.session = Session(f"{host.name}/client")
@@ -102,7 +104,7 @@ class SimStore:
     async def sync(self, path: str = "/") -> None:
         await _Call(self, "sync", lambda tree: tree.exists(path))
 
-    def watch(self, path: str) -> "SimWatch":
+    def watch(self, path: str) -> SimWatch:
         watch = SimWatch()
         self.metadata.watch(self.host, path, watch.wake)
         return watch
@@ -127,7 +129,7 @@ class SimWatch:
     def begin(self, resume: Callable[[object], None]) -> None:
         self._resume = resume
 
-    def __await__(self) -> Generator["SimWatch", object, None]:
+    def __await__(self) -> Generator[SimWatch, object, None]:
         if not self._changed:
             yield self
         self._changed = False

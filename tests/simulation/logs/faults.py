@@ -11,8 +11,7 @@ from tests.simulation.profile import Profile
 
 PAUSE_S_MAX: Final = 8.0
 PAUSE_BETWEEN: Final = 0.2
-"""How probably a leader that is paused at times is at a call while it closes its log, or rolls; and
-who deletes a log and hesitates, at any call."""
+"""How probably a leader that is paused at times is at a call while it closes its log, or rolls."""
 PAUSE_AGAIN_CALLS: Final = 60
 """Who was paused once is again, after so many calls at most."""
 

@@ -7,6 +7,8 @@ A session is a lease that heartbeats prolong; who was paused or cut off loses it
 its own timer, and gets a new one.
 """
 
+from __future__ import annotations  # made anew at each call, those of inner functions cost a lot
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -88,8 +88,6 @@ class LogProfile:
     """How wrong a process's wall clock may be, either way."""
     deletes: int
     """How many times somebody deletes a log."""
-    hesitates: bool
-    """Whether who deletes a log pauses again and again between its steps."""
     sweeps: int
     """How many times somebody looks for orphans while faults last."""
     readers_away_s: float
@@ -146,7 +144,6 @@ def _made_anew(profile: LogProfile, random: Random) -> LogProfile:
         rolls=random.choice((0.1, 0.4)),
         truncates=random.choice((0.0, 0.1, 0.3)),
         deletes=random.randrange(3, 16),
-        hesitates=True,
         renames=random.choice((0, 0, 5)),
         seals=random.choice((0, 0, 1)),
         fates=("pauses", "pauses", "sleeps", "crashes"),
@@ -304,7 +301,6 @@ def _any_world(random: Random) -> LogProfile:
         renames=random.choice((0, 0, 0, 1, 4)),
         seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
-        hesitates=False,
         sweeps=random.choice((0, 0, 2)),
         manies=random.choice((0.0, 0.1, 0.5)),
         expects=random.choice((0.0, 0.0, 0.3)),

@@ -1,5 +1,7 @@
 """The port to the metadata store as one simulated process has it, on its own event loop."""
 
+from __future__ import annotations  # made anew at each call, those of inner functions cost a lot
+
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -25,7 +27,7 @@ class LoopStore:
 
     uri: Final = "simulated"
 
-    def __init__(self, process: "Process | Serving") -> None:
+    def __init__(self, process: Process | Serving) -> None:
         self._process = process
         self._metadata = process.world.metadata
         self._sessions = 0

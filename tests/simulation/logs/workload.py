@@ -42,8 +42,7 @@ CONSUMERS: Final = ("shop", "shop", "audit")
 HASTY: Final = ("lives", "lives", "crashes", "pauses")
 """What happens to administrators, by lot."""
 WEARY: Final = ("lives", "pauses", "pauses", "crashes")
-"""What happens to janitors, and to deleters that hesitate: between what they read and what they do
-upon it logs change."""
+"""What happens to janitors: between what they read and what they do upon it logs change."""
 AT_BOOKIES: Final = 0.3
 """How probably a process is stopped at a call to a bookie, not to the metadata store."""
 LEADERS_MAX: Final = 12
@@ -234,14 +233,11 @@ class LogSimulation:
 
     def _delete_some_log(self) -> None:
         process = self.world.process("deleter")
-        hesitates = self.profile.hesitates
-        self._doom(process, WEARY if hesitates else HASTY, calls_max=12, hesitates=hesitates)
+        self._doom(process, HASTY, calls_max=12)
         name = self._random.choice(self._names)
         process.run(_ignoring(administration.delete(process, name)))
 
-    def _doom(
-        self, process: Process, fates: tuple[str, ...], calls_max: int, *, hesitates: bool = False
-    ) -> None:
+    def _doom(self, process: Process, fates: tuple[str, ...], calls_max: int) -> None:
         """Let something happen to a process that does not lead, at one of its calls."""
         process.on_call = Doom(
             process,
@@ -249,7 +245,7 @@ class LogSimulation:
             1 + self._random.randrange(calls_max),
             self._port(),
             opening=lambda: False,
-            between=lambda: hesitates,
+            between=lambda: False,
             on_crash=lambda _: None,
         )
 

@@ -24,11 +24,15 @@ from tests.simulation.mutations.mutation import Patch, mutation
 @mutation(
     "own bug",
     logs=True,
+    drawn=False,
     test="tests/dlog/test_what_is_given_up.py"
     "::test_a_roll_that_meets_the_deletion_of_its_log_leaves_the_ledgers_to_it",
 )
 def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
-    """A roll finds the log dropped, and does what the deletion has to do after its fencing."""
+    """A roll finds the log dropped, and does what the deletion has to do after its fencing.
+
+    A seed found it; leader and deletion have to sleep at just these steps, which a thousand seeds
+    may miss."""
     honest = manifests.delete_listed
 
     async def delete_listed(
@@ -143,11 +147,13 @@ def believes_the_clock_of_who_opened_it_last(patch: Patch) -> None:
 @mutation(
     "own bug",
     logs=True,
+    drawn=False,
     test="tests/dlog/test_aio_consumer.py"
     "::test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew",
 )
 def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
-    """Those of a log that was made anew under it, by a deletion that slept."""
+    """Those of a log that was made anew under it, by a deletion that slept. A seed found it; the
+    sleep has to last until the new log has a consumer, which a thousand seeds may miss."""
 
     async def delete_consumers(store: MetadataStore, log: str, _own: CheckOp) -> None:
         there_is_some_log = CheckOp(LOGS_PATH)

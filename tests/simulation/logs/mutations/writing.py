@@ -40,7 +40,8 @@ def acknowledges_what_it_has_only_sent(patch: Patch) -> None:
     def send(self: LogWriter, group: Group) -> None:
         offset = self._sent_offset
         honest(self, group)
-        group.outcome.confirm(offset, self._segment, self._packer.in_flight)
+        entry = self._confirmed_entry + self._packer.in_flight
+        group.outcome.confirm(offset, self._segment, entry)
 
     patch.set(LogWriter, "_send", send)
 
