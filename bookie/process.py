@@ -138,7 +138,7 @@ async def _run(
         ledger_ids=storage.ledger_ids,
         delete=service.delete,
     )
-    collector.in_doubt = lambda: storage.doubts
+    collector.heed(in_doubt=lambda: storage.doubts, may_be_lost=storage.may_have_lost)
     operator = OperatorService(service, storage, keeper, collector, address=address)
     living = _life(store, identity, storage)
     settler = Settler(

@@ -331,6 +331,11 @@ class BookieStorage:
         """What may be lost and is not settled yet, for operators; "" for nothing."""
         return "" if self.limbo is None else self.limbo.warning
 
+    def may_have_lost(self, ledger_id: int) -> bool:
+        """Whether the ledger was there before this bookie knew of a loss."""
+        limbo = self.limbo
+        return limbo is not None and not limbo.takes_adds_to(ledger_id)
+
     def judged(self, change: Callable[[Limbo], Limbo]) -> None:
         """Let `limbo` become what *change* makes of it, durably; blocks. Raises `StorageFailed`,
         and then it is as it was."""
@@ -421,8 +426,7 @@ class BookieStorage:
             bytes_max += self._config.recovery_reserve_bytes
         if self._told_no_recovery if run.recovery else self.read_only:
             return Status.READ_ONLY
-        limbo = self.limbo
-        if limbo is not None and not run.recovery and not limbo.takes_adds_to(run.ledger_id):
+        if not run.recovery and self.may_have_lost(run.ledger_id):
             return Status.READ_ONLY
         if not self._journals.has_room(run.ledger_id, size_bytes):
             return Status.TOO_MANY_REQUESTS

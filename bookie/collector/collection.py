@@ -2,9 +2,11 @@
 those with nothing live, puts together those with little.
 
 Which ledgers are here is asked after the logs were listed: whatever is in those logs belongs to
-a ledger that was here before, or to none. Only logs are listed that are finished, while no flush
-is under way: what they hold is in the index. The newest log is never touched, so that its id is
-never given out again.
+a ledger that was here before, or to none: unless the index was lost (`bookie.limbo`). A log with
+entries of a ledger that is not here and may have lost its index stays as it is, until the ledger
+is repaired or deleted: an index can be made anew from it. Only logs are listed that are finished,
+while no flush is under way: what they hold is in the index. The newest log is never touched, so
+that its id is never given out again.
 """
 
 from array import array
@@ -53,11 +55,14 @@ class DirectoryCollection:
         directory: LedgerDirectory,
         config: CollectorConfig,
         ledger_ids: Callable[[], Collection[int]],
+        may_be_lost: Callable[[int], bool] = lambda _ledger_id: False,
     ) -> None:
-        """*ledger_ids* returns all ledgers that are here now, also in other directories."""
+        """*ledger_ids* returns all ledgers that are here now, also in other directories;
+        *may_be_lost* says whether one that is not may have lost its index."""
         self._directory = directory
         self._config = config
         self._ledger_ids = ledger_ids
+        self._may_be_lost = may_be_lost
         self._catalog = LogCatalog(directory.disk)
         self._known: frozenset[int] = frozenset()
         self._compactor = Compactor(directory, self._catalog, is_here=self._is_here)
@@ -111,11 +116,13 @@ class DirectoryCollection:
                 continue
             info, named_bytes = yield from self._prove(self._catalog.info(log_id))
             live_bytes = info.ledger_map.live_bytes(self._known.__contains__)
+            lost_bytes = info.ledger_map.live_bytes(self._is_lost)
             if info.damage is not None:
                 self._alarm(info.damage)
                 live_bytes += info.size_bytes if named_bytes is None else named_bytes
-            if named_bytes is not None and log_id != ids[-1]:
+            if named_bytes is not None and log_id != ids[-1] and not lost_bytes:
                 facts.append(LogFacts(log_id, _frames_bytes(info), live_bytes))
+            live_bytes += lost_bytes
             states[log_id] = LogState(log_id, info.size_bytes, live_bytes, str(info.damage or ""))
             sources = [one for one in info.ledger_map.sources if one in left]
             if sources:
@@ -160,6 +167,11 @@ class DirectoryCollection:
     def _is_here(self, ledger_id: int) -> bool:
         """A ledger that was made after the logs were listed is in none of them."""
         return ledger_id in self._known and ledger_id not in self._directory.tombstones
+
+    def _is_lost(self, ledger_id: int) -> bool:
+        if ledger_id in self._known or ledger_id in self._directory.tombstones:
+            return False
+        return self._may_be_lost(ledger_id)
 
     def _add(self, settled: Settled, logs: dict[int, LogState]) -> None:
         self._count(settled.removed, logs)

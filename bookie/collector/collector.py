@@ -122,13 +122,12 @@ class Collector:
         self._config = config
         self._ledger_ids = ledger_ids
         self._delete = delete
-        self.in_doubt: Callable[[], str] = lambda: ""
-        """Says why the index may not name all that is of use in entry logs; then all of those stay.
-        "": it does."""
+        self._in_doubt: Callable[[], str] = lambda: ""
+        self._may_be_lost: Callable[[int], bool] = lambda _ledger_id: False
         self._clock = clock
         self._timetable = Timetable(config, now=clock())
         self._collections = [
-            (directory, DirectoryCollection(directory, config, ledger_ids))
+            (directory, DirectoryCollection(directory, config, ledger_ids, self._is_lost))
             for directory in directories
         ]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collector")
@@ -136,6 +135,12 @@ class Collector:
         self._running: Run | None = None
         self._last: dict[Kind, Run] = {}
         self._told: dict[str, None] = {}
+
+    def heed(self, *, in_doubt: Callable[[], str], may_be_lost: Callable[[int], bool]) -> None:
+        """Let entry logs stay of which an index may be made anew: all of them while *in_doubt* says
+        why ("": nothing is), and those of ledgers that are not here and *may_be_lost*."""
+        self._in_doubt = in_doubt
+        self._may_be_lost = may_be_lost
 
     async def begin(self) -> None:
         """Remember what the store says now, if nothing is remembered of it: deletions are told
@@ -204,7 +209,7 @@ class Collector:
             try:
                 if kind is Kind.GC:
                     run = await self._delete_garbage(run, allowed)
-                in_doubt = self.in_doubt()
+                in_doubt = self._in_doubt()
                 run = replace(run, suspended=in_doubt)
                 for directory, collection in self._collections:
                     if directory.failure is None and not in_doubt:
@@ -288,6 +293,9 @@ class Collector:
             await self._keep(Seen(vitals.next_id, vitals.deletions))
         assert self._seen is not None
         return self._seen
+
+    def _is_lost(self, ledger_id: int) -> bool:
+        return self._may_be_lost(ledger_id)
 
     async def _keep(self, seen: Seen) -> None:
         if seen != self._seen:

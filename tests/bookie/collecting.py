@@ -28,6 +28,7 @@ class Collecting:
         self.stored: dict[int, dict[int, bytes]] = {}
         """Frames by ledger and entry: what was acknowledged of ledgers that are not deleted."""
         self.deleted: set[int] = set()
+        self.may_be_lost: frozenset[int] = frozenset()
         self.open()
 
     def open(self) -> None:
@@ -40,7 +41,10 @@ class Collecting:
         self.directory.begin(recovered)
         self.headers = {one: self.directory.index.load(one) for one in recovered.here}
         self.collection = DirectoryCollection(
-            self.directory, self.config, lambda: frozenset(self.headers)
+            self.directory,
+            self.config,
+            lambda: frozenset(self.headers),
+            lambda ledger_id: ledger_id in self.may_be_lost,
         )
 
     def flush(self, entries: dict[int, Iterable[int]], *, payload: bytes = b"p" * 100) -> None:
@@ -102,5 +106,8 @@ class Collecting:
         """Change the collector's configuration."""
         self.config = replace(self.config, **changes)  # type: ignore[arg-type]
         self.collection = DirectoryCollection(
-            self.directory, self.config, lambda: frozenset(self.headers)
+            self.directory,
+            self.config,
+            lambda: frozenset(self.headers),
+            lambda ledger_id: ledger_id in self.may_be_lost,
         )

@@ -581,3 +581,27 @@ def test_a_log_that_cannot_be_opened_ends_the_run_and_not_the_directory() -> Non
         world.collect()
         world.check()
         assert world.log_bytes() < 1.7 * world.stored_bytes()
+
+
+def test_what_an_index_that_was_lost_named_stays_until_the_ledger_is_there_again_or_deleted() -> (
+    None
+):
+    world = filled()
+    before = {
+        one.log_id: dict(zip(one.ledger_map.ledgers, one.ledger_map.counts, strict=True))
+        for one in infos(world)
+    }
+    world.directory.close()
+    world.disk.lose(index_format.path_of(2))
+    world.may_be_lost = frozenset({2, 3})
+    world.open()
+    del world.stored[2]
+    world.delete(1, 4)
+    world.collect()
+    here = LogCatalog(world.disk).log_ids()
+    assert [one for one in before if 2 in before[one]] == [one for one in before if one in here]
+    world.check()
+    world.flush({2: range(100, 103)})  # as a repair does
+    world.collect()
+    assert not any(one in LogCatalog(world.disk).log_ids() for one in before)
+    world.check()

@@ -24,7 +24,7 @@ _ACTS: Final = (
     ("journal", ("rename", "journal/mark")),
 )
 """Files that a start believes, and where it acts upon what it has read there."""
-JOURNAL_LOOKS: Final = 60
+JOURNAL_LOOKS: Final = 100
 JOURNAL_LOOK_S: Final = 0.05
 """How often it is looked for a journal file to lose."""
 
@@ -47,6 +47,8 @@ class Faults:
             at_s = self._random.uniform(0.0, self._profile.faults_s)
             ways = [self._lose_disk, self._rot_disk, self._back_up, *[self._lose_files] * 3]
             fault = self._random.choice(ways)
+            if fault == self._lose_files:
+                at_s *= 0.3  # much is still to come, and some of it is waited for
             self._scheduler.after(at_s, partial(self._strike, fault))
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:

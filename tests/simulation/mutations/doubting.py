@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from bookie import settling
 from bookie.accounts import Accounts
+from bookie.collector.collection import DirectoryCollection
 from bookie.journal.writer import JournalWriter
 from bookie.ledger_directory import Recovered
 from bookie.limbo import Limbo, Phase
@@ -96,3 +97,13 @@ def does_not_compare_the_journal_with_the_census(patch: Patch) -> None:
 )
 def limbo_ends_by_what_another_namespace_says(patch: Patch) -> None:
     patch.set(settling, "doubt", lambda *_asked: None)
+
+
+@mutation(
+    "",
+    drawn=False,
+    test="tests/bookie/test_collector_compaction.py::"
+    "test_what_an_index_that_was_lost_named_stays_until_the_ledger_is_there_again_or_deleted",
+)
+def removes_logs_of_which_the_index_was_lost(patch: Patch) -> None:
+    patch.set(DirectoryCollection, "_is_lost", lambda _self, _ledger_id: False)
