@@ -189,7 +189,8 @@ class SimBookie:
         be lost unseen."""
         mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered
         assert mark is not None, "it serves"
-        return mark.journal_id < self._proven.journal_id and self._proven.offset > NEW_BYTES
+        end = self.storage._journals.positions()[0]
+        return mark.journal_id < end.journal_id and end.offset > NEW_BYTES
 
     def lose_files(self, *, journal: bool = False) -> None:
         """Crash, and find that some files are not there any more, or are shorter.

@@ -45,10 +45,11 @@ class Faults:
             self._watch(bookie)
         for _ in range(self._profile.disks_lost):
             at_s = self._random.uniform(0.0, self._profile.faults_s)
-            ways = [self._lose_disk, self._rot_disk, self._back_up, *[self._lose_files] * 3]
+            ways = [self._lose_disk, self._rot_disk, self._back_up]
+            ways += [self._lose_files, self._lose_journal, self._lose_journal]
             fault = self._random.choice(ways)
-            if fault == self._lose_files:
-                at_s *= 0.3  # much is still to come, and some of it is waited for
+            if fault == self._lose_journal:
+                at_s *= 0.1  # it waits for adds that are still to come
             self._scheduler.after(at_s, partial(self._strike, fault))
         kinds: list[Callable[[], None]] = []
         if self._profile.crashes:
@@ -176,20 +177,22 @@ class Faults:
         """Some files of one bookie are gone, or shorter; counted like a lost disk."""
         serving = [bookie for bookie in self._bookies() if bookie.serves]
         if serving:
-            bookie = self._random.choice(serving)
-            looks = JOURNAL_LOOKS if self._scheduler.chance(0.7) else 0
-            self._lose_files_of(bookie, looks)
+            self._lose_files_of(self._random.choice(serving), 0)
+
+    def _lose_journal(self) -> None:
+        """The newest journal file of one bookie is gone, if it can go unseen in time."""
+        self._lose_files_of(self._random.choice(self._bookies()), JOURNAL_LOOKS)
 
     def _lose_files_of(self, bookie: SimBookie, looks: int) -> None:
         """It makes no checkpoint until it has come to another journal file, or *looks* are over:
         then that one can go unseen."""
-        if looks and bookie.serves and not bookie.has_newer_journal:
+        if bookie.serves and (not looks or bookie.has_newer_journal):
+            bookie.lose_files(journal=looks > 0)
+            self._restart_soon(bookie)
+        elif looks:
             bookie.plan_checkpoint(2 * JOURNAL_LOOK_S)
             again = partial(self._lose_files_of, bookie, looks - 1)
             self._scheduler.after(JOURNAL_LOOK_S, partial(self._strike, again))
-        elif bookie.serves:
-            bookie.lose_files(journal=looks > 0)
-            self._restart_soon(bookie)
 
     def _fill_disk(self) -> None:
         """The disk of a bookie is full for a while."""

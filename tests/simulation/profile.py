@@ -170,7 +170,7 @@ def _any_world(random: Random) -> Profile:
             read_cache_bytes=random.choice((0, 2000, 1 << 20)),
             read_ahead_bytes=2000,
             recovery_reserve_bytes=4096,
-            journal_file_bytes_max=random.choice((2048, 16384)),
+            journal_file_bytes_max=random.choice((512, 16384)),
             journal_preallocate_bytes=random.choice((0, 2048)),
             entry_log_bytes_max=random.choice((4096, 65536)),
             index_cache_bytes=random.choice((8192, 65536)),
