@@ -1,7 +1,8 @@
 """What is in a journal, record by record, and how each of its files ends.
 
 The reader and the policy are the engine's own (`bookie.journal.recovery`): where a start would
-refuse, this says so, with the same words. Nothing is raised for what the files are like.
+refuse or begin a limbo, this says so, with the same words. Nothing is raised for what the files
+are like.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ class JournalEnd:
     offset: int
     reason: str
     is_damage: bool = False
-    """Whether a start refuses it: something that was promised is not there."""
+    """Whether something that was promised is not there: a start refuses it, or begins a limbo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ def _file(disk: Disk, segment: Segment) -> Iterator[Placed | JournalEnd]:
         was_cut = segment.end is not None and size_bytes < segment.end
         readable = Segment(segment.header, segment.start, None if was_cut else segment.end)
         offset = segment.start
-        records = replay(disk, readable, looks_only=True)
+        losses: list[str] = []
+        records = replay(disk, readable, losses=losses, looks_only=True)
         while True:
             try:
                 record = next(records)
@@ -168,6 +170,8 @@ def _file(disk: Disk, segment: Segment) -> Iterator[Placed | JournalEnd]:
         if was_cut:
             reason = f"the file was cut short: its records go on to byte {segment.end}"
             yield JournalEnd(shown, size_bytes, reason, is_damage=True)
+        elif losses:
+            yield JournalEnd(shown, offset, "; ".join(losses), is_damage=True)
         elif segment.end is not None:
             yield JournalEnd(shown, offset, "as the next file says")
         else:

@@ -71,7 +71,8 @@ def dump_journal(
 ) -> None:
     """Show the records that the next start replays, and where and why each file ends.
 
-    An end that is DAMAGED makes a start refuse, and this command exit with 1."""
+    After an end that is DAMAGED something is missing: a start refuses, or begins in limbo. This
+    command exits with 1 then."""
 
     async def command() -> bool:
         from bookie.tools.journal_walk import JournalEnd, walk

@@ -234,3 +234,17 @@ def can_serve(promises: Promises, disk: SimDisk, *, entries: bool) -> bool:
             if answer.status is not Status.OK or list(answer.entries) != [entry_id]:
                 return False
     return True
+
+
+def test_a_journal_file_that_is_gone_from_the_end_is_damage() -> None:
+    promises = used_bookie(close=False)
+    for first in range(0, 300, 10):
+        promises.add(4, *range(first, first + 10))
+        promises.commit()
+    promises.disk.kill()
+    journals = [path for path in promises.disk.files() if path.endswith(".journal")]
+    assert len(journals) > 1
+    assert checked(promises.disk).damages == []
+    promises.disk.lose(journals[-1])
+    [one] = checked(promises.disk).damages
+    assert "the journal file after" in one.reason
