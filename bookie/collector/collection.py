@@ -2,9 +2,9 @@
 those with nothing live, puts together those with little.
 
 Which ledgers are here is asked after the logs were listed: whatever is in those logs belongs to
-a ledger that was here before, or to none: unless the index was lost (`bookie.limbo`). A log with
-entries of a ledger that is not here and may have lost its index stays as it is, until the ledger
-is repaired or deleted: an index can be made anew from it. Only logs are listed that are finished,
+a ledger that was here before, or to none: unless an index was lost (`bookie.limbo`). A log with
+entries of a ledger that may have lost its index stays as it is until the index names all of them,
+or the ledger is deleted: an index can be made anew from it. Only logs are listed that are finished,
 while no flush is under way: what they hold is in the index. The newest log is never touched, so
 that its id is never given out again.
 """
@@ -58,13 +58,15 @@ class DirectoryCollection:
         may_be_lost: Callable[[int], bool] = lambda _ledger_id: False,
     ) -> None:
         """*ledger_ids* returns all ledgers that are here now, also in other directories;
-        *may_be_lost* says whether one that is not may have lost its index."""
+        *may_be_lost* says whether a ledger may have lost its index, or a part of it."""
         self._directory = directory
         self._config = config
         self._ledger_ids = ledger_ids
         self._may_be_lost = may_be_lost
         self._catalog = LogCatalog(directory.disk)
         self._known: frozenset[int] = frozenset()
+        self._whole: set[int] = set()
+        """Logs of which the index named all that may be lost."""
         self._compactor = Compactor(directory, self._catalog, is_here=self._is_here)
         self.report = Report()
         self.logs: tuple[LogState, ...] = ()
@@ -108,6 +110,7 @@ class DirectoryCollection:
             ids = self._catalog.log_ids()
             finished = [one for one in ids if not self._directory.logs.is_writing(one)]
         self._known = frozenset(filter(self._directory.owns, self._ledger_ids()))
+        self._whole.intersection_update(finished)
         left = dict.fromkeys(finished)
         states: dict[int, LogState] = {}
         facts: list[LogFacts] = []
@@ -116,13 +119,12 @@ class DirectoryCollection:
                 continue
             info, named_bytes = yield from self._prove(self._catalog.info(log_id))
             live_bytes = info.ledger_map.live_bytes(self._known.__contains__)
-            lost_bytes = info.ledger_map.live_bytes(self._is_lost)
+            is_whole = yield from self._is_whole(info)
             if info.damage is not None:
                 self._alarm(info.damage)
                 live_bytes += info.size_bytes if named_bytes is None else named_bytes
-            if named_bytes is not None and log_id != ids[-1] and not lost_bytes:
+            if named_bytes is not None and log_id != ids[-1] and is_whole:
                 facts.append(LogFacts(log_id, _frames_bytes(info), live_bytes))
-            live_bytes += lost_bytes
             states[log_id] = LogState(log_id, info.size_bytes, live_bytes, str(info.damage or ""))
             sources = [one for one in info.ledger_map.sources if one in left]
             if sources:
@@ -168,10 +170,18 @@ class DirectoryCollection:
         """A ledger that was made after the logs were listed is in none of them."""
         return ledger_id in self._known and ledger_id not in self._directory.tombstones
 
-    def _is_lost(self, ledger_id: int) -> bool:
-        if ledger_id in self._known or ledger_id in self._directory.tombstones:
-            return False
-        return self._may_be_lost(ledger_id)
+    def _is_whole(self, info: LogInfo) -> Generator[int, None, bool]:
+        """Return whether the index names all that the log has of ledgers that may be lost."""
+        if info.log_id in self._whole:
+            return True
+        tombstones, ledgers = self._directory.tombstones, info.ledger_map.ledgers
+        lost = frozenset(one for one in ledgers if self._may_be_lost(one) and one not in tombstones)
+        if lost:
+            named_bytes = yield from self._compactor.named_bytes(info.log_id, 0, sorted(lost))
+            if named_bytes != info.ledger_map.live_bytes(lost.__contains__):
+                return False
+            self._whole.add(info.log_id)
+        return True
 
     def _add(self, settled: Settled, logs: dict[int, LogState]) -> None:
         self._count(settled.removed, logs)

@@ -138,7 +138,8 @@ class Collector:
 
     def heed(self, *, in_doubt: Callable[[], str], may_be_lost: Callable[[int], bool]) -> None:
         """Let entry logs stay of which an index may be made anew: all of them while *in_doubt* says
-        why ("": nothing is), and those of ledgers that are not here and *may_be_lost*."""
+        why ("": nothing is), and those with entries of ledgers that *may_be_lost* which the index
+        does not name."""
         self._in_doubt = in_doubt
         self._may_be_lost = may_be_lost
 

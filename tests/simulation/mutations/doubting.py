@@ -1,10 +1,12 @@
 """Bugs of limbo: a bookie that has lost something denies it, or forgets that it has."""
 
+from collections.abc import Generator
 from dataclasses import replace
 
 from bookie import settling
 from bookie.accounts import Accounts
 from bookie.collector.collection import DirectoryCollection
+from bookie.entrylog.catalog import LogInfo
 from bookie.journal.writer import JournalWriter
 from bookie.ledger_directory import Recovered
 from bookie.limbo import Limbo, Phase
@@ -103,7 +105,11 @@ def limbo_ends_by_what_another_namespace_says(patch: Patch) -> None:
     "",
     drawn=False,
     test="tests/bookie/test_collector_compaction.py::"
-    "test_what_an_index_that_was_lost_named_stays_until_the_ledger_is_there_again_or_deleted",
+    "test_what_an_index_that_was_lost_named_stays_until_the_ledger_is_deleted",
 )
 def removes_logs_of_which_the_index_was_lost(patch: Patch) -> None:
-    patch.set(DirectoryCollection, "_is_lost", lambda _self, _ledger_id: False)
+    def is_whole(_self: DirectoryCollection, _info: LogInfo) -> Generator[int, None, bool]:
+        yield 0
+        return True
+
+    patch.set(DirectoryCollection, "_is_whole", is_whole)
