@@ -1,13 +1,15 @@
 """What a bookie has, counted at each checkpoint: a start that finds less has lost something.
 
 Two kinds of files. In each ledger directory a *roll*: the ids of all ledgers that have an index
-file there. It is appended to after index files were made, and written anew at a start. In the
-main directory the *census*: how far each roll and each journal had come, replaced after each
-checkpoint and before the marks move. So what is not in them is still in the journals.
+file there. Each flush appends a batch to it after index files were written, also if none is new, so
+that an older state of the directory is shorter; a start writes it anew. In the main directory the
+*census*: how far each roll and each journal had come, replaced after each checkpoint and before the
+marks move. So what is not in them is still in the journals.
 
 Invariants:
     a ledger is in the roll only after its index file is durable, and before a mark moves beyond
         what is in it
+    each flush has a batch in the roll of every directory that it wrote to, before a mark moves
     each batch of a roll is checksummed together with all before it, so a roll that is shorter or
         another one than the census says is told
     what is found missing is remembered (`bookie.limbo`) before roll and census are written anew

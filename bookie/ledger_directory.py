@@ -156,7 +156,7 @@ class LedgerDirectory:
         self.logs.sync()
         stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
         self.index.flush()
-        if self.index.made:
+        if stored:  # also if none is new: else an older state of this directory is not told
             self.roll.append(self.index.made)
             self.index.made.clear()
         return stored

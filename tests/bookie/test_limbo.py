@@ -10,6 +10,7 @@ import pytest
 
 from bookie.accounts import LIMBO_PATH, Accounts
 from bookie.collector.garbage import Seen
+from bookie.directories import Directories
 from bookie.errors import StoreNotBelieved
 from bookie.limbo import Limbo, Phase
 from bookie.settling import Settler, doubtful_of, listed, look
@@ -21,6 +22,7 @@ from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
+from tests.bookie.machine import JOURNALS, LEDGER_DIRECTORIES, Machine
 from tests.bookie.promises import KEY, SMALL, Promises, run_of
 from tests.simulation.disk import SimDisk
 
@@ -69,6 +71,35 @@ def test_a_bookie_that_lost_nothing_is_not_in_limbo() -> None:
     promises = used_bookie()
     assert restarted(promises).limbo is None
     promises.check()
+
+
+@pytest.mark.parametrize("at", range(LEDGER_DIRECTORIES))
+def test_an_older_state_of_one_ledger_directory_is_missed_also_if_no_ledger_was_made_since(
+    at: int,
+) -> None:
+    """A snapshot of its device, of this very life: neither cookie nor census is on it."""
+    machine, ledger_ids = Machine(several=True), range(1, 13)
+    storage = BookieStorage.open(machine.directories, SMALL)
+    older = SimDisk()
+    for entry_id in (0, 1):
+        older = machine.disks[JOURNALS + at].copy()
+        for ledger_id in ledger_ids:
+            storage.add(run_of(ledger_id, entry_id))
+        for journal in range(JOURNALS):
+            storage.commit(journal)
+        storage.checkpoint()
+    disks = [disk.copy() for disk in machine.disks]
+    whole = BookieStorage.open(directories_of(disks), SMALL)
+    assert whole.limbo is None
+    disks = [disk.copy() for disk in machine.disks]
+    disks[JOURNALS + at] = older
+    back = BookieStorage.open(directories_of(disks), SMALL)
+    assert {ask(back, one, 1).status for one in ledger_ids} == {Status.OK, Status.UNKNOWN}
+    assert all(1 in a.entries for one in ledger_ids if (a := ask(back, one, 1)).considered >= 1)
+
+
+def directories_of(disks: list[SimDisk]) -> Directories:
+    return Directories(disks[0], tuple(disks[:JOURNALS]), tuple(disks[JOURNALS:]))
 
 
 def test_one_lost_index_file_is_missed_and_what_it_named_is_not_denied() -> None:
