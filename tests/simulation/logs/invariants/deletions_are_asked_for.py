@@ -1,4 +1,5 @@
-"""A log is deleted by whom somebody asked, and each time one: not what has its name by then."""
+"""A log is deleted by whom somebody asked, and each time one: that which had the name when it was
+looked at first, not what has it by then."""
 
 from tests.simulation.logs.oracle import LogHistory
 
