@@ -105,8 +105,8 @@ class LogSimulation:
                     self.scheduler.trace.digest(),
                     dict(self.scheduler.trace.marks),
                 )
-                for process in self.world.processes:
-                    process.loop.cleanup()
+                for loop in self.world.loops:
+                    loop.cleanup()
         return outcome
 
     def _run(self) -> None:

@@ -11,6 +11,7 @@ from tests.simulation.bookie import SimBookie
 from tests.simulation.cluster import CALM_CHECKPOINT_S, Choices, Cluster
 from tests.simulation.host import Host
 from tests.simulation.logs.ambient import wall_clock_ms
+from tests.simulation.logs.loop import SimLoop
 from tests.simulation.logs.metadata import LogMetadata
 from tests.simulation.logs.oracle import LogOracle
 from tests.simulation.logs.process import Process
@@ -71,6 +72,8 @@ class World(Cluster):
             scheduler, self.network, self.oracle, choices.layout, self.logs, lags_s, late_replies
         )
         self.processes: list[Process] = []
+        self.loops: list[SimLoop] = []
+        """Also of the dead: what they had under way is not swept up in the middle."""
         self.machines: dict[str, Machine] = {}
         """By address."""
         self._lifelines, self._skew_s, self._collects = lifelines, skew_s, collects
@@ -91,6 +94,7 @@ class World(Cluster):
         if self._skew_s:
             made.loop.skew_s = self.scheduler.random.uniform(-self._skew_s, self._skew_s)
         self.processes.append(made)
+        self.loops.append(made.loop)
         return made
 
     @property
@@ -103,7 +107,7 @@ class World(Cluster):
         return COLLECT_S if self.checkpoint_s != CALM_CHECKPOINT_S else CALM_CHECKPOINT_S
 
     def serve(self, bookie: SimBookie) -> None:
-        Serving(self, bookie)
+        self.loops.append(Serving(self, bookie).loop)
 
     @property
     def lifelines(self) -> bool:

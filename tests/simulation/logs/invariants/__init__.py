@@ -17,7 +17,7 @@
 | trimmed_records_are_not_needed | nothing is trimmed that nobody gave up |
 | retention_takes_what_it_may | whole segments, too old or too much; at the end all of them |
 | ledgers_are_not_deleted_early | only what no manifest lists, or ever will |
-| deletions_are_asked_for | who was asked to delete a log deletes the one that it looked at, and nobody else does |
+| deletions_are_asked_for | who was asked to delete a log deletes that one, and nobody else does |
 | dropped_logs_are_fenced | each segment that was open, before it is deleted |
 | dropped_logs_stay_dropped | no incarnation is overwritten by another or comes back |
 | consumers_vanish_with_a_reason | no consumer does either |
