@@ -33,7 +33,6 @@ FAST = [
     "jumps_over_what_was_trimmed",
     "acknowledges_what_it_has_only_sent",
     "calls_refused_what_it_has_sent",
-    "serves_before_it_has_read_the_end",
     "moves_a_consumer_back",
 ]
 """Mutations that a few seeds find; `make mutations` runs all of them."""
