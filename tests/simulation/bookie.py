@@ -66,8 +66,10 @@ NO_SPACE_RETRY_S: Final = 0.2
 READ_ALL_BYTES: Final = 1 << 30
 RECENT_BYTES: Final = 1000
 """Of the journal; damage to them costs what no checkpoint has moved on."""
-NEW_BYTES: Final = 400
-"""From where on there are commits in a journal file that are worth to be lost."""
+NEW_BYTES: Final = 200
+"""Of commits in a journal that are worth to be lost."""
+NEWEST_JOURNAL: Final = "newest journal file"
+JOURNAL_END: Final = "end of the journal"
 INSTANCE: Final = "simulated"
 """Of the namespace, in every cookie."""
 
@@ -183,20 +185,21 @@ class SimBookie:
             return False
         return entry_id in answer.entries
 
-    @property
-    def has_newer_journal(self) -> bool:
-        """Whether there are commits in a journal file that its mark does not name: such a file can
-        be lost unseen."""
+    def would_miss(self, way: str) -> bool:
+        """Whether there are commits behind the mark that it would lose in this *way*."""
         mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered
         assert mark is not None, "it serves"
         end = self.storage._journals.positions()[0]
-        return mark.journal_id < end.journal_id and end.offset > NEW_BYTES
+        if way == NEWEST_JOURNAL:
+            return mark.journal_id < end.journal_id and end.offset > NEW_BYTES
+        is_counted = self.storage.census.journals[0].journal_id == end.journal_id
+        is_marked = mark.journal_id == end.journal_id
+        return is_counted and is_marked and end.offset > mark.offset + NEW_BYTES
 
-    def lose_files(self, *, journal: bool = False) -> None:
-        """Crash, and find that some files are not there any more, or are shorter.
-
-        *journal*: the newest journal file, if it can go unseen."""
-        census = self.storage.census
+    def lose_files(self, wanted: str = "") -> None:
+        """Crash, and find that some files are not there any more, or are shorter; in the *wanted*
+        way, if that can go unseen."""
+        census, end = self.storage.census, self.storage._journals.positions()[0]
         self.crash()
         random, scheduler = self._cluster.scheduler.random, self._cluster.scheduler
         files = self.disk.files()
@@ -207,22 +210,21 @@ class SimBookie:
         assert mark is not None, "it has served"
         is_marked = path_of(mark.journal_id) == journals[-1]
         if not is_marked:
-            ways.append("newest journal file")
+            ways.append(NEWEST_JOURNAL)
         is_counted = path_of(census.journals[0].journal_id) == journals[-1]
         first = mark.offset if is_marked else FILE_HEADER_BYTES  # before it: refused as damage
         if is_counted and census.sizes[0] > first:
-            ways.append("end of the journal")
+            ways.append(JOURNAL_END)
         if not ways:
             return
-        way = random.choice(ways)
-        if journal and not is_marked:
-            way = "newest journal file"
+        way = wanted if wanted in ways else random.choice(ways)
         lost = journals[-1:]
         if way == "index files":
             lost = random.choice((indexes, random.sample(indexes, 1)))
         for path in lost:
-            if way == "end of the journal":
-                self.disk.cut(path, random.randrange(first, census.sizes[0]))
+            if way == JOURNAL_END:
+                kept = min(census.sizes[0], end.offset) if wanted else census.sizes[0]
+                self.disk.cut(path, random.randrange(first, max(first + 1, kept)))
             else:
                 self.disk.lose(path)
         self.has_lost_files = True

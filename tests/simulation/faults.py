@@ -11,7 +11,7 @@ from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from ledger.entry import ENTRIES_AHEAD_MAX, encode_frame
 from ledger.ids import LedgerId
 from ledger.requests import AddRun
-from tests.simulation.bookie import SimBookie
+from tests.simulation.bookie import JOURNAL_END, NEWEST_JOURNAL, SimBookie
 from tests.simulation.cluster import Cluster
 from tests.simulation.disk import SimDisk
 from tests.simulation.disks_elsewhere import cookie_of, known, retire_name, start_copy
@@ -177,21 +177,23 @@ class Faults:
         """Some files of one bookie are gone, or shorter; counted like a lost disk."""
         serving = [bookie for bookie in self._bookies() if bookie.serves]
         if serving:
-            self._lose_files_of(self._random.choice(serving), 0)
+            bookie = self._random.choice(serving)
+            bookie.lose_files()
+            self._restart_soon(bookie)
 
     def _lose_journal(self) -> None:
-        """The newest journal file of one bookie is gone, if it can go unseen in time."""
-        self._lose_files_of(self._random.choice(self._bookies()), JOURNAL_LOOKS)
+        """The newest journal file of one bookie is gone, or shorter, and its commits with it."""
+        way = self._random.choice((NEWEST_JOURNAL, JOURNAL_END))
+        self._lose_journal_of(self._random.choice(self._bookies()), way, JOURNAL_LOOKS)
 
-    def _lose_files_of(self, bookie: SimBookie, looks: int) -> None:
-        """It makes no checkpoint until it has come to another journal file, or *looks* are over:
-        then that one can go unseen."""
-        if bookie.serves and (not looks or bookie.has_newer_journal):
-            bookie.lose_files(journal=looks > 0)
+    def _lose_journal_of(self, bookie: SimBookie, way: str, looks: int) -> None:
+        """It makes no checkpoint until there are such commits, or *looks* are over."""
+        if bookie.serves and (not looks or bookie.would_miss(way)):
+            bookie.lose_files(way)
             self._restart_soon(bookie)
         elif looks:
             bookie.plan_checkpoint(2 * JOURNAL_LOOK_S)
-            again = partial(self._lose_files_of, bookie, looks - 1)
+            again = partial(self._lose_journal_of, bookie, way, looks - 1)
             self._scheduler.after(JOURNAL_LOOK_S, partial(self._strike, again))
 
     def _fill_disk(self) -> None:
