@@ -185,6 +185,12 @@ class SimBookie:
             return False
         return entry_id in answer.entries
 
+    @property
+    def knows_its_loss(self) -> bool:
+        """Whether it lost files and is in limbo, or was, or has not looked yet. If not, what the
+        redo file made of an index that was lost is damaged."""
+        return self.has_lost_files and not (self.serves and self.storage.limbo is None)
+
     def would_miss(self, way: str) -> bool:
         """Whether there are commits behind the mark that it would lose in this *way*."""
         mark = read_mark(self.disk.copy())  # that one reads well, whatever else was ordered

@@ -81,7 +81,7 @@ class Faults:
         self._cluster.network.heal()
         for bookie in list(self._cluster.bookies.values()):
             bookie.disk.heal()
-            damaged = bookie.name in self._cluster.oracle.lost_disks and not bookie.has_lost_files
+            damaged = bookie.name in self._cluster.oracle.lost_disks and not bookie.knows_its_loss
             if damaged and not bookie.gone:
                 bookie.retire()
             if not bookie.host.up:
