@@ -128,7 +128,6 @@ async def _run(
         on_space=service.checkpoint_soon,
         on_change=lambda read_only: registrar.set_read_only(read_only=read_only),
     )
-    ledgers = LedgerStore(store, namespace.layout)
     collector = Collector(
         storage.ledger_directories,
         ledgers,

@@ -26,8 +26,9 @@ class Vouching:
         """Return whether a ledger that was never here is taken. *found*: whether the store has it
         with this key, None if it did not say."""
         if found is None:
-            self._unasked_left -= self._unasked_left > 0
-            return self._unasked_left > 0
+            admitted = self._unasked_left > 0
+            self._unasked_left -= admitted
+            return admitted
         self._unasked_left = UNASKED_MAX
         if found:
             return True
