@@ -27,6 +27,7 @@ from bookie.directories import Directories
 from bookie.disk import Disk, is_same_file
 from bookie.errors import (
     BookieRetired,
+    CensusDamaged,
     CookieMissing,
     DataCopied,
     DataMissing,
@@ -301,8 +302,12 @@ def _of_life(life: Cookie, one: _Stamped) -> Cookie:
 
 
 def _checkpoint(directories: Directories) -> int:
-    """Return the number of the last census in the directories."""
-    census = read_census(directories.main)
+    """Return the number of the last census in the directories; 0 if it is gone or damaged: then
+    nothing shows that they are the newest, and an operator may accept that."""
+    try:
+        census = read_census(directories.main)
+    except CensusDamaged:
+        return 0
     return 0 if census is None else census.number
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bookie.census import PATH as CENSUS
 from bookie.cookie import PATH, Cookie, read_cookie, write_cookie
 from bookie.directories import Directories
 from bookie.disk import Disk, RealDisk
@@ -808,6 +809,28 @@ def test_a_retired_name_never_serves_again() -> None:
                 await start(store, where)
 
     with_store("memory://identity-retired", test)
+
+
+def test_a_damaged_census_is_refused_until_an_operator_accepts_the_loss() -> None:
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        identity = await start(store, disk)
+        storage = BookieStorage.open(disk, SMALL)
+        storage.add(run_of(1, 0))
+        commit(storage)
+        storage.checkpoint()
+        await tell(store, identity.claim, partial(with_census, census=storage.census))
+        storage.close()
+        disk.damage(CENSUS, 20, b"rot")
+        with pytest.raises(DataOutdated, match="accept-loss"):
+            await start(store, disk)
+        accept_loss(Directories.single(disk), "its census is damaged")
+        doubted = await start(store, disk)
+        storage = BookieStorage.open(disk, SMALL, doubt=doubted.doubt or "")
+        assert storage.limbo is not None
+        storage.close()
+
+    with_store("memory://identity-census", test)
 
 
 def test_an_operator_may_accept_a_loss_and_the_data_are_doubted_until_that_is_settled() -> None:
