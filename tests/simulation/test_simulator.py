@@ -40,7 +40,6 @@ FAST = [
     "accepts_other_bytes_under_the_same_id",
     "moves_the_mark_before_the_flush",
     "does_not_sync_the_end_of_a_file_that_is_full",
-    "ends_the_replay_at_any_damage",
     "stores_what_arrives_without_a_check",
     "reader_delivers_above_the_lac",
     "accepts_a_bookie_that_lost_its_disk",

@@ -95,7 +95,10 @@ def refuses_to_start_after_a_torn_tail(patch: Patch) -> None:
     patch.set(replay_module, "_check_torn", check_torn)
 
 
-@mutation("#3956, rule 61")
+@mutation(
+    "#3956, rule 61",
+    test="tests/bookie/test_journal.py::test_damage_in_an_older_file_refuses_up_to_its_last_byte",
+)
 def ends_the_replay_at_any_damage(patch: Patch) -> None:
     def check_torn(*_arguments: object) -> None:
         """Whatever cannot be read is taken for the end."""
