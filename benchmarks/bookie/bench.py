@@ -13,6 +13,8 @@ from ledger.ids import BookieId
 from ledger.transport.grpc import GrpcTransport
 
 BOOKIE: Final = BookieId("bookie-0")
+UNMADE_LEDGERS: Final = 1_000_000
+"""The load adds to ledgers that are in no metadata store."""
 _START_TIMEOUT_S: Final = 600.0
 LABELS: Final = {100: "100 B", 1000: "1 KB", 64_000: "64 KB"}
 
@@ -58,7 +60,12 @@ class OneBookie:
     """A bookie process on *directory*, and a transport to it. A context manager."""
 
     def __init__(self, directory: Path) -> None:
-        self.cluster = LocalCluster(directory, bookies=1, start_timeout_s=_START_TIMEOUT_S)
+        self.cluster = LocalCluster(
+            directory,
+            bookies=1,
+            start_timeout_s=_START_TIMEOUT_S,
+            bookie_options=("--unmade-ledgers", str(UNMADE_LEDGERS)),
+        )
         self.transport = GrpcTransport(
             lambda _: self.address, timeout_s=60.0, connect_timeout_s=60.0
         )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from benchmarks.bookie.bench import BOOKIE
+from benchmarks.bookie.bench import BOOKIE, UNMADE_LEDGERS
 from bookie.command import run_until_signal
 from bookie.config import BookieConfig
 from bookie.service import ServiceConfig
@@ -19,6 +19,7 @@ def main() -> None:
         uri=sys.argv[1],
         directory=Path(sys.argv[2]),
         bookie=BOOKIE,
+        unmade_ledgers_max=UNMADE_LEDGERS,
         service=ServiceConfig(checkpoint_interval_s=3600.0, checkpoint_bytes=_NEVER_BYTES),
         storage=StorageConfig(memtable_bytes_max=_NEVER_BYTES),
     )

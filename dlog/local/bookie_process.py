@@ -9,6 +9,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +23,15 @@ _PACKAGES: Final = Path(bookie.__file__).parents[1]
 class BookieProcess:
     """Bookie *name* in *directory*; may be started again after each end."""
 
-    def __init__(self, name: str, directory: Path, *, uri: str, log_path: Path) -> None:
+    def __init__(
+        self, name: str, directory: Path, *, uri: str, log_path: Path, options: Sequence[str] = ()
+    ) -> None:
+        """*options*: further ones of its command line."""
         self.name = name
         self.directory = directory
         self.log_path = log_path
         self._uri = uri
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -89,7 +94,8 @@ class BookieProcess:
         # -P: what lies in the working directory must not be taken for our packages.
         python = [sys.executable, "-P", "-m", "bookie", "--die-with-parent"]
         where = ["--uri", self._uri, "--dir", str(self.directory)]
-        return [*python, *where, "--id", self.name, "--host", "127.0.0.1", "--port", "0"]
+        own = ["--id", self.name, "--host", "127.0.0.1", "--port", "0"]
+        return [*python, *where, *own, *self._options]
 
 
 def _environment() -> dict[str, str]:

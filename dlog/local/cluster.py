@@ -16,7 +16,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,9 @@ class LocalCluster:
         bookies: int = 3,
         zookeeper: str | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        bookie_options: Sequence[str] = (),
     ) -> None:
+        """*bookie_options*: further options of `dlog bookie start`, for each bookie."""
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidCluster(f"{bookies} bookies asked for, 1 to {BOOKIES_MAX} can run here")
         if zookeeper not in (None, MANAGED):
@@ -72,6 +74,7 @@ class LocalCluster:
         self.directory = Path(directory).expanduser().absolute()
         self._count = bookies
         self._zookeeper = zookeeper
+        self._bookie_options = bookie_options
         self._start_timeout_s = start_timeout_s
         self._uri: str | None = None
         self._processes: list[BookieProcess] = []
@@ -165,7 +168,13 @@ class LocalCluster:
     def _process(self, index: int) -> BookieProcess:
         name = f"bookie-{index}"
         log_path = self.directory / f"{name}.log"
-        return BookieProcess(name, self.directory / name, uri=self.uri, log_path=log_path)
+        return BookieProcess(
+            name,
+            self.directory / name,
+            uri=self.uri,
+            log_path=log_path,
+            options=self._bookie_options,
+        )
 
     async def _start_bookies(self, processes: Iterable[BookieProcess]) -> None:
         """Start *processes* and wait until each is registered anew.
