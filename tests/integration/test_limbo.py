@@ -182,7 +182,7 @@ def test_a_bookie_without_its_files_makes_nobody_cut_off_acknowledged_records(
         wait_until(lambda: not cluster.status()["read_only"], "it knows what it has to doubt")
         [doubts] = [one for one in cluster.status()["warnings"] if "in limbo" in one]
         assert why in doubts
-        assert cluster.listed()["limbo"] == doubts
+        wait_until(lambda: cluster.listed()["limbo"] == doubts, "the metadata store is told")
         assert f"bookie {NAME} is {doubts}" in cluster.dlog("bookie", "list")
 
         with pytest.raises(RecoveryFailed, match="Nothing was decided") as failure:
