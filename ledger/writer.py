@@ -42,10 +42,10 @@ from ledger.runs import runs_of, with_ranges
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Larger sends are cut, between entries, into several runs."""
 ENTRY_CHARGE_MIN: Final = 256
-PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
-"""So that no writer has more entries in flight than bookies take for possible."""
 """An entry that waits for confirmation counts as this many bytes at least: so much it costs
 however small it is."""
+PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
+"""So that no writer has more entries in flight than bookies take for possible."""
 
 
 class LedgerWriter:

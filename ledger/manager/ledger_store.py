@@ -98,16 +98,17 @@ class LedgerStore:
         The same transaction counts it: a bookie whose ledger is gone can tell a deletion from a
         loss of the metadata store by that."""
         path = self._path(ledger_id)
-        while True:
+        for tries_left in reversed(range(2)):
             try:
                 await self._store.multi((DeleteOp(path), SetOp(DELETIONS, b"")))
+                return
             except NoSuchNode as error:
                 if error.path == path:
                     return
+                if not tries_left:  # nobody removes what counts them
+                    raise
                 with suppress(NodeExists):  # made by the first deletion that there is
                     await self._store.create(DELETIONS)
-            else:
-                return
 
     async def vitals(self) -> Vitals:
         """Return what all writes that were finished before the call have made of the namespace.
