@@ -118,8 +118,8 @@ chaos-bookie: $(STAMP)
 	    $(PY) -m pytest -s tests/integration/test_bookie_chaos.py tests/integration/test_bookie_full_disk.py
 	DLOG_TEST_MODEL_S=$(or $(MODEL_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \
 	    DLOG_TEST_CRASH_EVERY=1 DLOG_TEST_DAMAGE_EVERY=1 \
-	    $(PY) -m pytest tests/bookie/test_storage_model.py tests/bookie/test_storage_damage.py \
-	    tests/bookie/test_storage_crash.py tests/bookie/test_storage_crash_twice.py \
+	    $(PY) -m pytest tests/bookie/storage/test_storage_model.py tests/bookie/storage/test_storage_damage.py \
+	    tests/bookie/storage/test_storage_crash.py tests/bookie/storage/test_storage_crash_twice.py \
 	    tests/ledger/metastore/test_sqlite_damage.py
 
 clean:

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.runs import runs_of
-from bookie.core import Storage
-from bookie.disk import RealDisk
-from bookie.prepared import Prepared
-from bookie.server import BookieServer
-from bookie.service import BookieService, ServiceConfig
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.disk.port import RealDisk
+from bookie.server.core import Storage
+from bookie.server.grpc import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
+from bookie.storage.prepared import Prepared
 from ledger.entry import HEADER_BYTES
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, LacAnswer, ReadAnswer, ReadQuery, Status

@@ -16,9 +16,9 @@ from typing import Final
 
 from bookie.collector.plan import CollectorConfig
 from bookie.config import BookieConfig
-from bookie.descriptors import raise_descriptor_limit
-from bookie.disk_watch import DiskLimits
+from bookie.disk.watch import DiskLimits
 from bookie.process import run_bookie
+from bookie.server.descriptors import raise_descriptor_limit
 from ledger import log_events
 from ledger.errors import LogError
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from bookie.collector.plan import CollectorConfig
-from bookie.directories import Directories
-from bookie.disk import Disk, RealDisk
-from bookie.disk_watch import DiskLimits
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk, RealDisk
+from bookie.disk.watch import DiskLimits
 from bookie.errors import AddressUnusable, DirectoryGivenTwice, DirectoryUnusable
-from bookie.service import ServiceConfig
-from bookie.storage_config import StorageConfig
+from bookie.server.service import ServiceConfig
+from bookie.storage.config import StorageConfig
 
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound by itself
 

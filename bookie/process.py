@@ -17,21 +17,21 @@ from typing import Any, Final, NoReturn
 from bookie.collector.collector import Collector
 from bookie.collector.remembering import recall
 from bookie.config import BookieConfig
-from bookie.cookie import read_cookie
-from bookie.descriptors import descriptor_limit, share_out
-from bookie.directories import Directories
+from bookie.disk.directories import Directories
 from bookie.errors import BookieFailed, BookieRunning, BookieSuperseded, DirectoryInUse, PortInUse
-from bookie.identity import Identity, identify, mark_clean, settle_doubt
-from bookie.lives import LifeKeeper
-from bookie.made_ledgers import MadeLedgers
-from bookie.operator_service import OperatorService
-from bookie.read_only import ReadOnlyKeeper
-from bookie.registering import Registrar
-from bookie.server import BookieServer, is_free
-from bookie.service import BookieService
-from bookie.settling import Settler
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.identity.cookie import read_cookie
+from bookie.identity.lives import LifeKeeper
+from bookie.identity.registering import Registrar
+from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
+from bookie.server.descriptors import descriptor_limit, share_out
+from bookie.server.grpc import BookieServer, is_free
+from bookie.server.made_ledgers import MadeLedgers
+from bookie.server.operator import OperatorService
+from bookie.server.read_only import ReadOnlyKeeper
+from bookie.server.service import BookieService
+from bookie.server.settling import Settler
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
 from ledger.log_events import get_logger

@@ -30,12 +30,12 @@ from dlog.errors import (
     TxidOutOfOrder,
     UnexpectedOffset,
 )
-from dlog.log import Log
 from dlog.position import DLSN, Record, RecordId, RecordIds, Timestamp, Txid
-from dlog.reading import Consumer, ManyReader, Reader
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings, parse_settings
-from dlog.standby import Standby
+from dlog.sync.log import Log
+from dlog.sync.reader import Consumer, ManyReader, Reader
+from dlog.sync.standby import Standby
 from ledger.errors import LogError, TooManyPending
 
 __all__ = [

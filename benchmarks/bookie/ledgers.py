@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.bookie.bench import Bench, OneBookie, one_bookie
 from benchmarks.bookie.load import Pump
 from benchmarks.runs import runs_of
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
 from ledger.requests import AddRun
 
 _ENTRY_BYTES: Final = 100

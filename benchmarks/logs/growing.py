@@ -17,10 +17,10 @@ from benchmarks import ledger
 from benchmarks.figures import percentile
 from benchmarks.logs.bench import RECORD_BYTES, Bench, lone_times
 from dlog.aio import Log
-from dlog.aio.manifests import ManifestNode
-from dlog.aio.segments import stamp
+from dlog.aio.admin import create_log, list_logs
+from dlog.aio.read.segments import stamp
+from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import OPEN_SEGMENTS_MAX, Manifest, Sealed, Segment
-from dlog.namespace import create_log, list_logs
 from ledger.clock import now_ms
 from ledger.ids import EntryId, LedgerId
 

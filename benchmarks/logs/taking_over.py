@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks import ledger
 from benchmarks.logs.bench import Bench
 from dlog.aio import Log
-from dlog.aio.manifests import ManifestNode
+from dlog.aio.store.manifests import ManifestNode
 from dlog.position import RecordIds
 from ledger import LedgerClient
 

@@ -2,11 +2,11 @@
 those with nothing live, puts together those with little.
 
 Which ledgers are here is asked after the logs were listed: whatever is in those logs belongs to
-a ledger that was here before, or to none: unless an index was lost (`bookie.limbo`). A log with
-entries of a ledger that may have lost its index stays as it is until the index names all of them,
-or the ledger is deleted: an index can be made anew from it. Only logs are listed that are finished,
-while no flush is under way: what they hold is in the index. The newest log is never touched, so
-that its id is never given out again.
+a ledger that was here before, or to none: unless an index was lost (`bookie.loss.limbo`). A log
+with entries of a ledger that may have lost its index stays as it is until the index names all of
+them, or the ledger is deleted: an index can be made anew from it. Only logs are listed that are
+finished, while no flush is under way: what they hold is in the index. The newest log is never
+touched, so that its id is never given out again.
 """
 
 from array import array
@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 from bookie.collector.compaction import Compactor, Settled, failing
 from bookie.collector.plan import CollectorConfig, LogFacts, plan
-from bookie.disk import DiskFull
+from bookie.disk.port import DiskFull
 from bookie.entrylog.catalog import LogCatalog, LogInfo
 from bookie.entrylog.format import HEADER_BYTES
 from bookie.entrylog.ledger_map import LedgerMap
 from bookie.errors import FileDamaged
-from bookie.ledger_directory import LedgerDirectory
+from bookie.storage.ledger_directory import LedgerDirectory
 
 
 @dataclass(frozen=True, slots=True)

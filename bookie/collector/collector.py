@@ -30,9 +30,9 @@ from bookie.collector.garbage import (
 from bookie.collector.plan import CollectorConfig, Kind, Timetable
 from bookie.collector.remembering import keep, recall
 from bookie.collector.throttle import Throttle
-from bookie.disk import Disk, DiskFull
+from bookie.disk.port import Disk, DiskFull
 from bookie.errors import FileDamaged
-from bookie.ledger_directory import LedgerDirectory
+from bookie.storage.ledger_directory import LedgerDirectory
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from bookie.disk import DiskFile, DiskFull
+from bookie.disk.port import DiskFile, DiskFull
 from bookie.entrylog.catalog import LogCatalog, LogInfo
 from bookie.entrylog.format import (
     DIRECTORY,
@@ -36,8 +36,8 @@ from bookie.errors import EntryLogDamaged, FileDamaged, IndexDamaged
 from bookie.frames import Checked, check_frames
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location
-from bookie.ledger_directory import LedgerDirectory
 from bookie.pieces import Piece, whole
+from bookie.storage.ledger_directory import LedgerDirectory
 
 _STEP_BYTES: Final = 1024 * 1024
 _LEDGERS_A_STEP: Final = 64

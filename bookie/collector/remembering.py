@@ -11,7 +11,7 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from bookie.collector.garbage import Seen
-from bookie.disk import Disk, DiskFull
+from bookie.disk.port import Disk, DiskFull
 
 PATH: Final = "collected"
 NEW_PATH: Final = "collected.tmp"

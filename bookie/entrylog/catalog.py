@@ -11,7 +11,7 @@ Used by one thread at a time.
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.entrylog.format import (
     DIRECTORY,
     HEADER_BYTES,

@@ -22,7 +22,7 @@ from typing import Final
 
 from google_crc32c import value as crc32c
 
-from bookie.disk import DiskFile
+from bookie.disk.port import DiskFile
 from bookie.entrylog.format import HEADER_BYTES, VERSION
 from bookie.entrylog.graves import owner_of
 

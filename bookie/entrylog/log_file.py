@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.entrylog.format import (
     DIRECTORY,
     HEADER_BYTES,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bookie.disk import Disk
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Disk
 from bookie.entrylog.format import path_of
 from bookie.entrylog.graves import grave_of
 from bookie.errors import EntryLogDamaged, IndexDamaged
-from bookie.files import FileCache
 from bookie.frames import Bad, check_frames
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
 from bookie.index.ledger_index import LedgerIndex, Location

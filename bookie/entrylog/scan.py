@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.disk import Disk, DiskFile
+from bookie.disk.port import Disk, DiskFile
 from bookie.entrylog.format import HEADER_BYTES, path_of
 from bookie.frames import Bad, Checked, check_frames
 from ledger.entry import ENTRY_BYTES_MAX, HEADER, TRAILER_BYTES, VERSION, Digest

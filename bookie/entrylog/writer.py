@@ -7,7 +7,7 @@ Used by one thread at a time, except `is_writing`.
 from collections.abc import Iterable
 from contextlib import suppress
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.entrylog.format import DIRECTORY
 from bookie.entrylog.log_file import LogFile, LogIds
 from bookie.pieces import Piece

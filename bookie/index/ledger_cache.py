@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Container
 from typing import Final
 
-from bookie.disk import Disk
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Disk
 from bookie.errors import IndexDamaged
-from bookie.files import FileCache
 from bookie.index.format import PAGE_BYTES, check_page, new_page, page_offset, path_of
 
 _PAGE_COST_BYTES: Final = PAGE_BYTES + 300

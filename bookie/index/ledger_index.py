@@ -18,9 +18,9 @@ from operator import attrgetter, sub
 from struct import Struct
 from typing import Final, NamedTuple
 
-from bookie.disk import Disk, DiskFile
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Disk, DiskFile
 from bookie.errors import IndexDamaged
-from bookie.files import FileCache
 from bookie.index import redo
 from bookie.index.format import (
     DIRECTORY,

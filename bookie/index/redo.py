@@ -17,7 +17,7 @@ from typing import Final
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.index.format import DIRECTORY, PAGE_BYTES
 
 VERSION: Final = 1

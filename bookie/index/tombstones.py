@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from google_crc32c import value as crc32c
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.errors import IndexDamaged
 from bookie.index.format import DIRECTORY
 

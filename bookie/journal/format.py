@@ -59,7 +59,7 @@ class FileHeader:
     allocated_bytes: int = 0
     """How much was taken ahead when it was made, durably; 0 in files of older versions."""
     is_counted: bool = False
-    """Whether there was a census (`bookie.census`) when it was made."""
+    """Whether there was a census (`bookie.loss.census`) when it was made."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

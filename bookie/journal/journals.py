@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from bookie.directories import Directories
+from bookie.disk.directories import Directories
 from bookie.journal.format import FileHeader, Mark, Record, path_of
 from bookie.journal.writer import JournalWriter, journal_ids, write_mark
 

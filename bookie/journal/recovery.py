@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.disk import Disk, DiskFile
+from bookie.disk.port import Disk, DiskFile
 from bookie.errors import JournalDamaged, JournalMissing
 from bookie.journal.format import (
     DIRECTORY,

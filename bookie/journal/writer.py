@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from bookie.disk import Disk, DiskFile, DiskFull
+from bookie.disk.port import Disk, DiskFile, DiskFull
 from bookie.errors import JournalFailed
 from bookie.journal.format import (
     DIRECTORY,

@@ -10,17 +10,17 @@ What the next start does is taken into account: the redo file lies over the inde
 that the journal still has from the mark on is not lost, whatever an entry log says.
 """
 
-from bookie import cookie
-from bookie.census import read_census
-from bookie.cookie import read_cookie
-from bookie.directories import Directories
-from bookie.disk import Disk
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk
 from bookie.errors import CensusDamaged, CookieDamaged, DirectoriesChanged, DirectoryMisplaced
 from bookie.frames import Bad, check_frames
+from bookie.identity import cookie
+from bookie.identity.cookie import read_cookie
 from bookie.journal.format import DIRECTORY as JOURNAL_DIRECTORY
 from bookie.journal.format import Kind, Record
 from bookie.journal.recovery import is_new
 from bookie.journal.writer import journal_ids
+from bookie.loss.census import read_census
 from bookie.tools.check_ledgers import LedgerDirectoryCheck
 from bookie.tools.findings import RESTORE, Findings, Progress, no_progress
 from bookie.tools.intervals import EntrySets

@@ -4,14 +4,14 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-from bookie.directories import Directories
-from bookie.disk import Disk
+from bookie.disk.directories import Directories
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Disk
 from bookie.entrylog.format import path_of as log_path_of
 from bookie.entrylog.graves import owner_of
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder
 from bookie.entrylog.scan import Batch
 from bookie.errors import IndexDamaged
-from bookie.files import FileCache
 from bookie.frames import Bad, check_frames
 from bookie.index import format as index_format
 from bookie.index import redo

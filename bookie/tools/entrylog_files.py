@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.entrylog.format import (
     DIRECTORY,
     HEADER_BYTES,

@@ -8,14 +8,16 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bookie import accounts, census, cookie, read_only
 from bookie.collector import remembering
-from bookie.cookie import Cookie, read_cookie
-from bookie.directories import Directories
-from bookie.disk import RealDisk
+from bookie.disk.directories import Directories
+from bookie.disk.port import RealDisk
 from bookie.errors import CookieDamaged, ForeignCluster
-from bookie.ledger_directory import DIRECTORIES
-from bookie.recovery import initialise
+from bookie.identity import cookie
+from bookie.identity.cookie import Cookie, read_cookie
+from bookie.loss import accounts, census
+from bookie.server import read_only
+from bookie.storage.ledger_directory import DIRECTORIES
+from bookie.storage.replay import initialise
 from bookie.tools.errors import BookieRegistered, DataThere
 from bookie.tools.offline import OWN_NAMES
 from ledger.clock import now_ms

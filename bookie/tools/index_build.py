@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from bookie.disk import Disk, DiskFile
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Disk, DiskFile
 from bookie.entrylog.format import path_of as log_path_of
-from bookie.files import FileCache
 from bookie.index.format import (
     PAGE_BYTES,
     PAGE_ENTRIES,

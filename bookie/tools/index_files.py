@@ -12,9 +12,9 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from bookie.disk import Disk
+from bookie.disk.file_cache import FileCache
+from bookie.disk.port import Disk
 from bookie.errors import IndexDamaged
-from bookie.files import FileCache
 from bookie.index import redo
 from bookie.index.format import (
     DIRECTORY,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.errors import FileDamaged, MarkDamaged
 from bookie.journal.format import (
     DIRECTORY,

@@ -7,16 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bookie import accounts, census, cookie
 from bookie.config import BookieConfig
-from bookie.cookie import Cookie, read_cookie
-from bookie.directories import Directories
-from bookie.disk import LOCK_FILE, Disk, DiskFile, DiskUsage
+from bookie.disk.directories import Directories
+from bookie.disk.port import LOCK_FILE, Disk, DiskFile, DiskUsage
 from bookie.entrylog import format as entrylog_format
 from bookie.errors import DirectoriesChanged, DirectoryMisplaced
-from bookie.identity import places
+from bookie.identity import cookie
+from bookie.identity.cookie import Cookie, read_cookie
+from bookie.identity.stamp import places
 from bookie.index import format as index_format
 from bookie.journal import format as journal_format
+from bookie.loss import accounts, census
 from bookie.tools.errors import NotABookie
 
 OWN_NAMES: Final = (

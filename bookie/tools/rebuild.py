@@ -14,8 +14,8 @@ up: what was deleted may come back, until the next collection.
 
 It is refused where an entry log is damaged: what is lost there would become a "no such entry",
 while the old index, whatever is left of it, tells it as damage. The journals stay as they are: the
-next start replays them onto the new index. It begins a limbo (`bookie.limbo`) if the store was not
-asked and a ledger is missing that the roll of the old index names, or if that is gone.
+next start replays them onto the new index. It begins a limbo (`bookie.loss.limbo`) if the store was
+not asked and a ledger is missing that the roll of the old index names, or if that is gone.
 
 Crash-safe: new files are written beside the old ones and synced; then the redo file is applied
 and emptied; then each new file takes the place of the old one. An end at any place leaves
@@ -26,15 +26,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.census import Roll, read_census
-from bookie.directories import Directories
-from bookie.disk import Disk, DiskFile
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk, DiskFile
 from bookie.entrylog.graves import owner_of
 from bookie.entrylog.scan import Batch
 from bookie.errors import CensusDamaged
 from bookie.index import redo, tombstones
 from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
 from bookie.index.ledger_index import LedgerIndex
+from bookie.loss.census import Roll, read_census
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
 from bookie.tools.errors import RebuildRefused

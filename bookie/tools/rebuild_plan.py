@@ -6,8 +6,8 @@ Writes nothing, and tells all reasons against it together.
 from array import array
 from typing import Final
 
-from bookie.directories import Directories
-from bookie.disk import Disk
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk
 from bookie.entrylog.graves import is_grave, owner_of
 from bookie.errors import IndexDamaged
 from bookie.index.format import LedgerHeader

@@ -11,9 +11,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from dlog.aio import reading
 from dlog.aio.port import Ledgers
-from dlog.aio.reader import Reader
+from dlog.aio.read import handles
+from dlog.aio.read.reader import Reader
 from dlog.errors import NoSuchLog
 from dlog.position import Record
 from ledger.errors import LogError
@@ -70,7 +70,7 @@ class Following:
         backoff_s = BACKOFF_S
         while True:
             try:
-                reader = await reading.tail(self.log, start=self.position, client=self._ledgers)
+                reader = await handles.tail(self.log, start=self.position, client=self._ledgers)
             except LogError as error:
                 if not error.retryable:
                     raise

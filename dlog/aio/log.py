@@ -15,18 +15,18 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from dlog.aio import reading
-from dlog.aio.append_future import AppendFuture, resolve_many
 from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.connecting import connect
-from dlog.aio.creating import ensure_log
-from dlog.aio.healing import HEAL_S
-from dlog.aio.manifests import ManifestNode
-from dlog.aio.opening import TakeoverDriver
+from dlog.aio.maintain.lifecycle import ensure_log
+from dlog.aio.maintain.seal import seal
+from dlog.aio.maintain.trim import Before, Keep, trim_target
 from dlog.aio.port import Leadership, Ledgers
-from dlog.aio.sealing import seal
-from dlog.aio.trimming import Before, Keep, trim_target
-from dlog.aio.writer import CLOSE_S, LogWriter
+from dlog.aio.read import handles
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.write.append_future import AppendFuture, resolve_many
+from dlog.aio.write.healing import HEAL_S
+from dlog.aio.write.opening import TakeoverDriver
+from dlog.aio.write.writer import CLOSE_S, LogWriter
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
 from dlog.settings import LogSettings, parse_settings
@@ -95,11 +95,11 @@ class Log:
             raise
         return cls(writer, ledgers, owns_ledgers=owns)
 
-    tail = staticmethod(reading.tail)
-    tail_many = staticmethod(reading.tail_many)
-    consumer = staticmethod(reading.consumer)
-    last = staticmethod(reading.last)
-    end_of = staticmethod(reading.end_of)
+    tail = staticmethod(handles.tail)
+    tail_many = staticmethod(handles.tail_many)
+    consumer = staticmethod(handles.consumer)
+    last = staticmethod(handles.last)
+    end_of = staticmethod(handles.end_of)
 
     @property
     def writer(self) -> LogWriter:

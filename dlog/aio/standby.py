@@ -25,12 +25,12 @@ from typing import Self
 
 from dlog.aio.cancelling import is_cancelled
 from dlog.aio.connecting import connect
-from dlog.aio.creating import ensure_log
 from dlog.aio.following import Apply, Following
 from dlog.aio.log import Log
-from dlog.aio.manifests import ManifestNode
+from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.port import Ledgers
-from dlog.aio.reader import Reader
+from dlog.aio.read.reader import Reader
+from dlog.aio.store.manifests import ManifestNode
 from dlog.config import load
 from dlog.errors import AlreadyPromoted, LogClosed, LostOwnership, NotPromoted
 from dlog.names import check_name

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
-from dlog.cli import bookie, completing, consumer, janitor, leader, ledger, log, metadata
+from dlog.cli import completing, consumer, janitor, leader, ledger, metadata
+from dlog.cli.bookie import app as bookie
+from dlog.cli.log import app as log
 from dlog.cli.options import examples
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up

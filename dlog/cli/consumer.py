@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.running import FAILED, run_at
-from dlog.cli.values import POSITION_HELP, parse_start
+from dlog.cli.parsing import POSITION_HELP, parse_start
+from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.runner import FAILED, run_at
 
 if TYPE_CHECKING:
-    from dlog.consumers import ConsumerInfo
+    from dlog.aio.consumer_admin import ConsumerInfo
 
 app = typer.Typer(
     no_args_is_help=True, help="Named consumers of a log: look, begin again elsewhere, forget."
@@ -27,7 +27,7 @@ def list_(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     """List the consumers of a log with their positions. With --json, one line for all."""
 
     async def command() -> None:
-        from dlog.consumers import list_consumers
+        from dlog.aio.consumer_admin import list_consumers
 
         found = await list_consumers(log, uri=uri)
         if as_json:
@@ -63,7 +63,7 @@ def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = Fals
     """Show a consumer: its position, how far it is behind, and who uses it."""
 
     async def command() -> None:
-        from dlog.consumers import consumer_info
+        from dlog.aio.consumer_admin import consumer_info
 
         found = await consumer_info(name, log, uri=uri)
         if as_json:
@@ -109,7 +109,7 @@ def reset(
     position = parse_start(to, "--to")
 
     async def command() -> None:
-        from dlog.consumers import reset_consumer
+        from dlog.aio.consumer_admin import reset_consumer
 
         offset = await reset_consumer(name, log, position, uri=uri)
         if as_json:
@@ -133,7 +133,7 @@ def delete(
         typer.confirm(f"Forget consumer {name!r} of log {log!r}?", abort=True, err=True)
 
     async def command() -> None:
-        from dlog.consumers import delete_consumer
+        from dlog.aio.consumer_admin import delete_consumer
 
         await delete_consumer(name, log, uri=uri)
         if as_json:
@@ -168,7 +168,7 @@ def lag(
     Records that were trimmed away before they were processed count, too."""
 
     async def command() -> list["ConsumerInfo"]:
-        from dlog.consumers import consumer_info, list_consumers
+        from dlog.aio.consumer_admin import consumer_info, list_consumers
 
         if name is None:
             return await list_consumers(log, uri=uri)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.checking import unlisted_facts
+from dlog.cli.connections import connected
+from dlog.cli.log.checking import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_json
-from dlog.cli.running import FAILED, run_at
-from dlog.cli.stores import connected
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import FAILED, run_at
 
 if TYPE_CHECKING:
-    from dlog.aio.janitor import Janitor, JanitorPass
+    from dlog.aio.maintain.janitor import Janitor, JanitorPass
 
 _SECOND_MIN: Final = 0.001
 
@@ -62,7 +62,7 @@ def run_(
     something could not be done."""
 
     async def command() -> bool:
-        from dlog.aio.janitor import Janitor, JanitorConfig
+        from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 
         config = JanitorConfig(interval_s=interval_s, orphans_max=orphans_max, elect=elect)
         async with connected(uri) as client:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.output import print_facts, print_json, print_table, shown_time
-from dlog.cli.running import FAILED, failed, run_at
-from dlog.cli.stores import opened_store
-from dlog.cli.values import DURATION_HELP, parse_duration
+from dlog.cli.parsing import DURATION_HELP, parse_duration
+from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.runner import FAILED, failed, run_at
 
 if TYPE_CHECKING:
     from leader import LeaderInfo

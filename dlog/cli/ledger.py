@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dlog.cli.connections import connected
 from dlog.cli.options import Json, LedgerNumber, Uri, examples
-from dlog.cli.output import (
+from dlog.cli.render.output import (
     json_bytes,
     print_facts,
     print_json,
@@ -14,8 +15,7 @@ from dlog.cli.output import (
     shown_bytes,
     shown_time,
 )
-from dlog.cli.running import run_at
-from dlog.cli.stores import connected
+from dlog.cli.runner import run_at
 from ledger.ids import LedgerId
 
 if TYPE_CHECKING:

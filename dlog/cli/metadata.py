@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.output import print_json
-from dlog.cli.running import run_at
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import run_at
 from dlog.config import resolve_uri
 from ledger.errors import CallerError
 from ledger.metastore.uri import FileUri, parse_uri

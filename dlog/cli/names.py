@@ -15,8 +15,8 @@ def complete_log(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of logs that begin with *incomplete*; none if they cannot be told."""
 
     async def look() -> list[str]:
-        from dlog.aio.watching import log_names
-        from dlog.cli.stores import check_there, opened_store
+        from dlog.aio.store.watching import log_names
+        from dlog.cli.connections import check_there, opened_store
 
         uri = context.params.get("uri")
         check_there(uri)

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from dlog.cli.options import Json, examples
-from dlog.cli.output import print_json, print_table
-from dlog.cli.running import run
+from dlog.cli.render.output import print_json, print_table
+from dlog.cli.runner import run
 from dlog.config import default_directory, default_uri
 from dlog.local.cluster import MANAGED, LocalCluster
 

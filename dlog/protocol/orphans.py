@@ -10,8 +10,8 @@ raises the next segment number above its own. Story of why nothing else is ever 
     (C) no log has the incarnation: it was deleted. An incarnation is random and never made twice.
 
 (A) and (B) hold for any reading of the manifest, however old: they never become false again.
-(C) needs a reading of all manifests in which no log can have hidden (`dlog.aio.renames`), begun
-after the ledger was there: the log is there before its first ledger is.
+(C) needs a reading of all manifests in which no log can have hidden (`dlog.aio.store.renames`),
+begun after the ledger was there: the log is there before its first ledger is.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from typing import Final, Self
 from dlog.manifest import Manifest
 from ledger.ids import LedgerId
 
-STAMP_LOG: Final = "dlog.log"
+STAMP_LOG: Final = "dlog.sync.log"
 STAMP_INCARNATION: Final = "dlog.incarnation"
 STAMP_SEGMENT: Final = "dlog.segment"
 

@@ -13,16 +13,16 @@ from typing import Final, cast
 
 import pyarrow as pa
 
-from dlog.aio.chunks import Chunk
 from dlog.aio.connecting import connect
 from dlog.aio.port import Ledgers
-from dlog.aio.ranges import read_range
-from dlog.aio.tails import LogTail as CommittedTail
-from dlog.aio.tails import TailTracker
+from dlog.aio.read.chunks import Chunk
+from dlog.aio.read.ranges import read_range
+from dlog.aio.read.tails import LogTail as CommittedTail
+from dlog.aio.read.tails import TailTracker
 from dlog.errors import DamagedLog
-from dlog.loop_thread import LoopThread
 from dlog.spark.arrow import to_arrow
 from dlog.spark.plan import LogRange, LogTail
+from dlog.sync.loop_thread import LoopThread
 
 CHUNKS_AHEAD_MAX: Final = 16
 """Chunks read before Spark asks for them; a chunk is one entry, 512 KiB at most."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from dlog.loop_thread import LoopThread
+from dlog.sync.loop_thread import LoopThread
 from dlog.testing.bookie import InProcessBookie
 from dlog.testing.cluster import BOOKIES, BYTES_MAX, AsyncCluster
 

@@ -8,16 +8,16 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from bookie.directories import Directories
+from bookie.disk.directories import Directories
 from bookie.errors import PortInUse
-from bookie.identity import identify, settle_doubt
-from bookie.lives import LifeKeeper
-from bookie.registering import Registrar
-from bookie.server import BookieServer
-from bookie.service import BookieService, ServiceConfig
-from bookie.settling import Settler
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.identity.lives import LifeKeeper
+from bookie.identity.registering import Registrar
+from bookie.identity.stamp import identify, settle_doubt
+from bookie.server.grpc import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
+from bookie.server.settling import Settler
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.cluster import Namespace
 from ledger.manager import LedgerStore

@@ -1,4 +1,4 @@
-"""A disk in memory for bookies in the process of a test: the port `bookie.disk.Disk`.
+"""A disk in memory for bookies in the process of a test: the port `bookie.disk.port.Disk`.
 
 What was written survives the bookie that wrote it, as the page cache survives a killed
 process; it is gone with the object. Power loss is the simulator's business.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from bookie.disk import DiskFile, DiskFull, DiskUsage
+from bookie.disk.port import DiskFile, DiskFull, DiskUsage
 
 _NUMBERS: Final = count(1)
 """Of all files, so that a copy has another one."""

@@ -6,13 +6,13 @@ Tickets and journals are as in `bookie.journal.journals`: a ticket is durable wi
 import threading
 from collections.abc import Sequence
 
-from bookie.prepared import Prepared
+from bookie.storage.prepared import Prepared
 from ledger.entry import parse_header, proof_of
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 
 
 class MemoryStorage:
-    """Same calls as `bookie.storage.BookieStorage`; nothing survives it."""
+    """Same calls as `bookie.storage.engine.BookieStorage`; nothing survives it."""
 
     def __init__(self, journals: int = 1) -> None:
         self.journals = journals

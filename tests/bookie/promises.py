@@ -6,10 +6,10 @@ from typing import Final
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.collector.plan import CollectorConfig
-from bookie.directories import Directories
-from bookie.disk import DiskFull
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.disk.directories import Directories
+from bookie.disk.port import DiskFull
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.entry import encode_frame, encode_lac, parse_header
 from ledger.requests import AddRun, ReadQuery, Status
 from tests.bookie.machine import Machine

@@ -14,9 +14,9 @@ from typing import Final
 from bookie.collector.plan import CollectorConfig
 from bookie.command import die_with_parent, run_until_signal
 from bookie.config import BookieConfig
-from bookie.disk_watch import DiskLimits
-from bookie.service import ServiceConfig
-from bookie.storage_config import StorageConfig
+from bookie.disk.watch import DiskLimits
+from bookie.server.service import ServiceConfig
+from bookie.storage.config import StorageConfig
 from ledger import log_events
 from ledger.errors import LogError
 

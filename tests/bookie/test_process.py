@@ -15,15 +15,15 @@ from typing import TypeVar
 import pytest
 
 from bookie.config import BookieConfig
-from bookie.cookie import Cookie
-from bookie.directories import Directories
-from bookie.disk import RealDisk
+from bookie.disk.directories import Directories
+from bookie.disk.port import RealDisk
 from bookie.entrylog.format import DIRECTORY as ENTRY_LOGS
 from bookie.errors import DirectoryInUse
-from bookie.identity import accept_loss
+from bookie.identity.cookie import Cookie
+from bookie.identity.stamp import accept_loss
 from bookie.process import run_bookie
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import RecoveryFailed
 from ledger.ids import BookieId, LedgerId

@@ -4,9 +4,9 @@ import json
 import zipfile
 from pathlib import Path
 
-from bookie.directories import Directories
-from bookie.disk import RealDisk
-from bookie.storage import BookieStorage
+from bookie.disk.directories import Directories
+from bookie.disk.port import RealDisk
+from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
 from ledger.requests import Status
 from tests.bookie.promises import KEY, run_of

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bookie.disk import RealDisk
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.disk.port import RealDisk
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.entry import encode_lac
 from ledger.requests import AddRun, Status
 from tests.bookie.promises import KEY, entries_of, run_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
 from ledger.requests import Status
 from tests.bookie.machine import Machine
 from tests.bookie.promises import SMALL, Promises

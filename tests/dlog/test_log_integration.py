@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log, read_range
+from dlog.aio.admin import delete_log, list_logs, log_info
 from dlog.errors import AppendOutcomeUnknown, LostOwnership
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
-from dlog.namespace import delete_log, list_logs, log_info
 from dlog.settings import LogSettings
 from tests.zookeeper import fresh_uri
 

@@ -21,8 +21,8 @@ class Reads:
     """Logs with records, and which entry of each was asked for last."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dlog.aio.many.READ_AHEAD_BYTES", AHEAD_ENTRIES * ENTRY_BYTES)
-        monkeypatch.setattr("dlog.aio.many.SHARE_BYTES_MIN", 1)
+        monkeypatch.setattr("dlog.aio.read.many.READ_AHEAD_BYTES", AHEAD_ENTRIES * ENTRY_BYTES)
+        monkeypatch.setattr("dlog.aio.read.many.SHARE_BYTES_MIN", 1)
         self.cluster = FakeCluster()
         self.client = self.cluster.client()
         self.last: dict[object, int] = {}

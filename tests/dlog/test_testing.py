@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import dlog.testing
-from bookie.directories import Directories
+from bookie.disk.directories import Directories
 from bookie.errors import DataMissing
-from bookie.identity import accept_loss
+from bookie.identity.stamp import accept_loss
 from dlog import Log, LogSettings, aio
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.errors import MetadataUnavailable

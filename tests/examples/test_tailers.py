@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dlog.aio import Log
-from dlog.consumers import consumer_info
+from dlog.aio.admin import create_log, delete_log
+from dlog.aio.consumer_admin import consumer_info
 from dlog.local.cluster import LocalCluster
-from dlog.namespace import create_log, delete_log
 from tests.examples.programs import program
 
 pytestmark = pytest.mark.integration

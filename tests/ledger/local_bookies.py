@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bookie.core import Storage
-from bookie.disk import RealDisk
-from bookie.server import BookieServer
-from bookie.service import BookieService, ServiceConfig
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.disk.port import RealDisk
+from bookie.server.core import Storage
+from bookie.server.grpc import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.client import ClientConfig, LedgerClient
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore

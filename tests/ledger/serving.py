@@ -5,8 +5,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from bookie.server import BookieServer
-from bookie.service import BookieService, ServiceConfig
+from bookie.server.grpc import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.transport.grpc import GrpcTransport

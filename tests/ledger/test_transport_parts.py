@@ -76,7 +76,7 @@ def test_the_largest_entry_arrives_and_no_message_is_larger_than_a_part() -> Non
 def test_a_message_that_is_never_completed_does_not_keep_its_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server._PART_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.grpc._PART_S_MAX", 0.05)
 
     async def scenario() -> None:
         async with serving() as bookie:

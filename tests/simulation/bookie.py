@@ -1,10 +1,10 @@
 """A simulated bookie: the production request handling on the production storage engine.
 
-`bookie.core` and `bookie.storage` are driven as `bookie.service` drives them, one step at a
-time: a commit of the journal and a checkpoint are steps of their own, some time after what
-caused them, and a crash may come between any two. Here the bookie is also watched: each
-promise that leaves it is reported to the oracle, and after each restart it is asked whether
-it kept them.
+`bookie.server.core` and `bookie.storage.engine` are driven as `bookie.server.service` drives them,
+one step at a time: a commit of the journal and a checkpoint are steps of their own, some time after
+what caused them, and a crash may come between any two. Here the bookie is also watched: each
+promise that leaves it is reported to the oracle, and after each restart it is asked whether it kept
+them.
 """
 
 from collections import deque
@@ -12,17 +12,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
 
-from bookie.core import (
-    AddSession,
-    BookieCore,
-    FromDisk,
-    Loaded,
-    Need,
-    Resume,
-    UntilChanged,
-    UntilDurable,
-)
-from bookie.directories import Directories
+from bookie.disk.directories import Directories
 from bookie.errors import (
     BookieRetired,
     DataCopied,
@@ -32,16 +22,26 @@ from bookie.errors import (
     StorageFailed,
     WrongDirectory,
 )
-from bookie.identity import Identity, accept_loss, identify, settle_doubt
+from bookie.identity.lives import Claim
+from bookie.identity.stamp import Identity, accept_loss, identify, settle_doubt
 from bookie.index.format import SUFFIX as INDEX_SUFFIX
 from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
 from bookie.journal.recovery import read_mark
-from bookie.limbo import Limbo, Phase
-from bookie.lives import Claim
-from bookie.settling import doubtful_of, look
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.loss.limbo import Limbo, Phase
+from bookie.server.core import (
+    AddSession,
+    BookieCore,
+    FromDisk,
+    Loaded,
+    Need,
+    Resume,
+    UntilChanged,
+    UntilDurable,
+)
+from bookie.server.settling import doubtful_of, look
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.errors import MetadataError, MetadataUnavailable, StorageError
 from ledger.ids import BookieId
 from ledger.manager import LedgerStore
@@ -358,7 +358,7 @@ class SimBookie:
             self.on_down(self)
 
     def _settle(self, again_s: float = LOOK_S) -> None:
-        """Look at what is in doubt, now and again, as `bookie.settling` does."""
+        """Look at what is in doubt, now and again, as `bookie.server.settling` does."""
         limbo = self.storage.limbo
         if limbo is None or limbo.phase is Phase.OVER:
             return
@@ -548,7 +548,8 @@ class SimBookie:
                 self.host.after(0.0, resume)
 
     def _retry(self) -> None:
-        """See whether there is space again, also with nothing to write, as `bookie.service`."""
+        """See whether there is space again, also with nothing to write, as
+        `bookie.server.service`."""
         self._retrying = False
         if self.storage.read_only and not self._committing:
             self._commit()
@@ -598,7 +599,7 @@ class SimBookie:
 
 
 class _Session:
-    """One client's connection: what `bookie.service` keeps per stream of adds."""
+    """One client's connection: what `bookie.server.service` keeps per stream of adds."""
 
     def __init__(self, state: AddSession) -> None:
         self.state = state
@@ -630,7 +631,8 @@ class _Request(Generic[Answer]):
         self._waits = 0
 
     def resume(self, outcome: Resume) -> None:
-        """Take the next step; a disk that cannot read is an error, as in `bookie.service`."""
+        """Take the next step; a disk that cannot read is an error, as in
+        `bookie.server.service`."""
         self._waits += 1
         try:
             need = self._steps.send(outcome)

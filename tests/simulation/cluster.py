@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS, Layout, LedgerStore

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from bookie.disk import DiskFile, DiskUsage, disk_error
+from bookie.disk.port import DiskFile, DiskUsage, disk_error
 from bookie.errors import DirectoryInUse
 
 SECTOR_BYTES: Final = 512
@@ -197,7 +197,7 @@ class SimFile:
 
 
 class SimDisk:
-    """See the module's docstring; the same calls as `bookie.disk.Disk`."""
+    """See the module's docstring; the same calls as `bookie.disk.port.Disk`."""
 
     def __init__(self, lot: random.Random | int = 0, *, capacity_bytes: int | None = None) -> None:
         self.lot = random.Random(lot) if isinstance(lot, int) else lot

@@ -8,10 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from bookie import identity
-from bookie.census import read_census
-from bookie.cookie import Cookie, read_cookie
-from bookie.directories import Directories
+from bookie.disk.directories import Directories
 from bookie.errors import (
     BookieRunning,
     BookieSuperseded,
@@ -19,7 +16,10 @@ from bookie.errors import (
     StorageFailed,
     WrongDirectory,
 )
-from bookie.lives import Claim, tell, with_census
+from bookie.identity import stamp
+from bookie.identity.cookie import Cookie, read_cookie
+from bookie.identity.lives import Claim, tell, with_census
+from bookie.loss.census import read_census
 from bookie.tools.formatting import retire
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.registry import COOKIES
@@ -28,7 +28,7 @@ from tests.simulation.host import Host
 from tests.simulation.store import SimStore, drive
 
 if TYPE_CHECKING:
-    from bookie.census import Census
+    from bookie.loss.census import Census
     from tests.simulation.bookie import SimBookie
     from tests.simulation.cluster import Cluster
 
@@ -99,7 +99,7 @@ def start_copy(bookie: "SimBookie", cluster: "Cluster", copy: SimDisk) -> None:
 
     async def start() -> str:
         try:
-            await identity.identify(
+            await stamp.identify(
                 store,
                 Directories.single(copy),
                 bookie=bookie.name,
@@ -146,7 +146,7 @@ def stop_cleanly(bookie: "SimBookie", cluster: "Cluster", on_done: Callable[[boo
     bookie.storage.checkpoint()
     bookie.storage.close()
     try:
-        marked = identity.mark_clean(Directories.single(bookie.disk), bookie.claim)
+        marked = stamp.mark_clean(Directories.single(bookie.disk), bookie.claim)
         assert marked, "nobody else uses its disk"
     except (OSError, StorageFailed, FileDamaged):
         marked = False  # it ends without a word

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
 from ledger.manager import LAYOUTS
 from ledger.protocol.quarantine import QuarantineConfig
 from ledger.protocol.writer import WriterConfig

@@ -1,7 +1,7 @@
 """The port to the metadata store as one simulated host has it, and a way to run what awaits it.
 
-Production code that is written against the port (`ledger.manager`, `bookie.cookie`) runs here
-unchanged, without an event loop: `drive` resumes its coroutine when the simulated store, or
+Production code that is written against the port (`ledger.manager`, `bookie.identity.cookie`) runs
+here unchanged, without an event loop: `drive` resumes its coroutine when the simulated store, or
 nobody, has answered. A coroutine whose host dies is never resumed.
 """
 

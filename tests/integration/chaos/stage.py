@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from dlog.aio import Log
-from dlog.namespace import create_log, log_info, truncate_log
+from dlog.aio.admin import create_log, log_info, truncate_log
 from dlog.settings import LogSettings
 from ledger import LedgerClient, Quorum
 from ledger.errors import LogError

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from dlog.aio.janitor import Janitor, JanitorConfig
-from dlog.aio.trimming import Keep
+from dlog.aio.admin import delete_log, rename_log, seal_log, truncate_log
+from dlog.aio.maintain.janitor import Janitor, JanitorConfig
+from dlog.aio.maintain.trim import Keep
 from dlog.errors import InvalidPosition, LogExists, LostOwnership, NoSuchLog
-from dlog.namespace import delete_log, rename_log, seal_log, truncate_log
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
 

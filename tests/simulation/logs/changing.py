@@ -1,8 +1,8 @@
 """Processes that change settings of logs, and reset and forget consumers, beside who uses them."""
 
-from dlog.consumers import delete_consumer, reset_consumer
+from dlog.aio.admin import update_settings
+from dlog.aio.consumer_admin import delete_consumer, reset_consumer
 from dlog.errors import ConsumerBusy, InvalidPosition, NoSuchConsumer, NoSuchLog, Trimmed
-from dlog.namespace import update_settings
 from ledger.errors import LogError
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.requests import Reset, Update

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from dlog.aio.consumer import Consumer
 from dlog.aio.log import Log
+from dlog.aio.read.consumer import Consumer
 from dlog.errors import ConsumerBusy, ConsumerFenced, NoSuchConsumer, NoSuchLog, Trimmed
 from ledger.errors import LogError
 from tests.simulation.logs.oracle import Reading, Seen

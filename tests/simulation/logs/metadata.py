@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from dlog.aio.consumer_nodes import decode
+from dlog.aio.store.consumer_nodes import decode
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, name_of
 from leader.election import LEADERS_PATH

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
-from dlog.aio.trimming import Keep
+from dlog.aio.maintain.trim import Keep
 from dlog.manifest import Manifest
 from dlog.position import DLSN
 from dlog.protocol.consuming import ConsumerState

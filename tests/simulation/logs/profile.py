@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from dlog.aio.chunks import WAIT_S
+from dlog.aio.read.chunks import WAIT_S
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.entry import Digest

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from dlog.aio.log import Log
-from dlog.aio.reader import Reader
+from dlog.aio.read.reader import Reader
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.position import Start, Txid
 from ledger.errors import LogError

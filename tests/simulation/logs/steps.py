@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dlog.aio.opening import TakeoverDriver
+from dlog.aio.write.opening import TakeoverDriver
 from dlog.protocol.takeover import TakeoverEffect, TakeoverEvent
 from tests.simulation.logs.loop import SimLoop
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.aio.writer import LogWriter
+from dlog.aio.write.writer import LogWriter
 from tests.simulation.__main__ import main
 from tests.simulation.logs.coverage import REQUIRED_OF_LOGS, missing_of_logs
 from tests.simulation.logs.workload import LogSimulation

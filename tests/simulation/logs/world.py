@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
 from leader.record import CandidateRecord
 from ledger.quorum import Quorum
 from ledger.requests import AddRun

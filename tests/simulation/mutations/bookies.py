@@ -3,19 +3,18 @@
 from collections.abc import Generator
 from dataclasses import replace
 
-from bookie import keeping, reads
-from bookie import storage as storage_module
-from bookie.core import Ack, AddSession, BookieCore, Need, Resume
 from bookie.entrylog.reader import Stored
 from bookie.frames import Checked
 from bookie.index.format import LedgerHeader
 from bookie.journal.format import Kind, Record
-from bookie.ledgers import LedgerRecord, LedgerTable
-from bookie.memtable import Memtable
 from bookie.pieces import Found
-from bookie.prepared import Vetted
-from bookie.recovery import Recovery
-from bookie.storage import BookieStorage
+from bookie.server.core import Ack, AddSession, BookieCore, Need, Resume
+from bookie.storage import checkpoint, engine, reads
+from bookie.storage.engine import BookieStorage
+from bookie.storage.ledger_table import LedgerRecord, LedgerTable
+from bookie.storage.memtable import Memtable
+from bookie.storage.prepared import Vetted
+from bookie.storage.replay import Recovery
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -110,7 +109,7 @@ def loses_the_fence_at_a_checkpoint(patch: Patch) -> None:
     def header_of(record: LedgerRecord) -> LedgerHeader:
         return replace(record.stored, lac_proof=record.lac_proof)
 
-    patch.set(keeping, "header_of", header_of)
+    patch.set(checkpoint, "header_of", header_of)
 
 
 @mutation("rule 34")
@@ -162,7 +161,7 @@ def accepts_other_bytes_under_the_same_id(patch: Patch) -> None:
 
 @mutation("sparse ids [I]")
 def takes_ids_that_no_writer_can_have_made(patch: Patch) -> None:
-    patch.set(storage_module, "ENTRIES_AHEAD_MAX", 1 << 62)
+    patch.set(engine, "ENTRIES_AHEAD_MAX", 1 << 62)
 
 
 @mutation("rule 58 [I]")

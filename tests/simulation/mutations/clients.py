@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from bookie import frames, identity
-from bookie import storage as storage_module
-from bookie.cookie import Cookie
-from bookie.directories import Directories
+from bookie import frames
+from bookie.disk.directories import Directories
+from bookie.identity import stamp
+from bookie.identity.cookie import Cookie
+from bookie.storage import engine
 from ledger.entry import (
     HEADER_BYTES,
     Digest,
@@ -61,18 +62,16 @@ def recovery_encodes_entries_again_with_its_own_lac(patch: Patch) -> None:
 def accepts_a_bookie_that_lost_its_disk(patch: Patch) -> None:
     """The cookie check skipped: who finds no data begins anew, under the old name."""
 
-    def check_together(
-        stamped: list[identity._Stamped], known: Cookie | None, _wanted: str
-    ) -> None:
+    def check_together(stamped: list[stamp._Stamped], known: Cookie | None, _wanted: str) -> None:
         if known is not None and stamped[0].cookie is None:
             directories = Directories.single(stamped[0].disk)
-            stamped[:] = identity._stamp(directories, stamped, known, bytes)
+            stamped[:] = stamp._stamp(directories, stamped, known, bytes)
 
     def check_newest(*_arguments: object) -> None:
         """Nothing is compared."""
 
-    patch.set(identity, "_check_together", check_together)
-    patch.set(identity, "_check_newest", check_newest)
+    patch.set(stamp, "_check_together", check_together)
+    patch.set(stamp, "_check_newest", check_newest)
 
 
 @mutation("rule 53")
@@ -126,7 +125,7 @@ def stores_what_arrives_without_a_check(patch: Patch) -> None:
         starts = array("q", accumulate(lengths, initial=0))
         return frames.Checked(array("q", entries), starts, bytes(data), -1, 0)
 
-    patch.set(storage_module, "check_frames", check_frames)
+    patch.set(engine, "check_frames", check_frames)
 
 
 @mutation("rule 54")

@@ -1,10 +1,10 @@
 """Bugs of checkpoint and index, and of a bookie's identity."""
 
-from bookie.disk import Disk
+from bookie.disk.port import Disk
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.index import redo
 from bookie.index.redo import Image
-from bookie.keeping import Keeper
+from bookie.storage.checkpoint import Keeper
 from tests.simulation.mutations.mutation import Patch, mutation
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Generator
 from dataclasses import replace
 
-from bookie import settling
-from bookie.accounts import Accounts
 from bookie.collector.collection import DirectoryCollection
 from bookie.entrylog.catalog import LogInfo
 from bookie.journal.writer import JournalWriter
-from bookie.ledger_directory import Recovered
-from bookie.limbo import Limbo, Phase
-from bookie.recovery import Recovery
+from bookie.loss.accounts import Accounts
+from bookie.loss.limbo import Limbo, Phase
+from bookie.server import settling
+from bookie.storage.ledger_directory import Recovered
+from bookie.storage.replay import Recovery
 from ledger.protocol import recovery_events
 from ledger.protocol.answers import Found
 from ledger.protocol.recovery_events import EntriesRead, SendRead
@@ -95,7 +95,7 @@ def does_not_compare_the_journal_with_the_census(patch: Patch) -> None:
 @mutation(
     "",
     drawn=False,
-    test="tests/bookie/test_limbo.py::test_a_namespace_made_anew_ends_no_limbo",
+    test="tests/bookie/loss/test_limbo.py::test_a_namespace_made_anew_ends_no_limbo",
 )
 def limbo_ends_by_what_another_namespace_says(patch: Patch) -> None:
     patch.set(settling, "doubt", lambda *_asked: None)
@@ -104,7 +104,7 @@ def limbo_ends_by_what_another_namespace_says(patch: Patch) -> None:
 @mutation(
     "",
     drawn=False,
-    test="tests/bookie/test_collector_compaction.py::"
+    test="tests/bookie/collector/test_collector_compaction.py::"
     "test_what_an_index_that_was_lost_named_stays_until_the_ledger_is_deleted",
 )
 def removes_logs_of_which_the_index_was_lost(patch: Patch) -> None:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from bookie import identity, lives
-from bookie.cookie import Cookie, write_cookie
-from bookie.directories import Directories
-from bookie.disk import Disk
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk
 from bookie.errors import BookieSuperseded
-from bookie.lives import Claim
+from bookie.identity import lives, stamp
+from bookie.identity.cookie import Cookie, write_cookie
+from bookie.identity.lives import Claim
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 from tests.simulation import disks_elsewhere
@@ -18,48 +18,48 @@ from tests.simulation.mutations.mutation import Patch, mutation
 @mutation("rules 74, 76")
 def accepts_an_older_directory(patch: Patch) -> None:
     """A backup of an earlier life: whose cookie it is is all that is asked."""
-    honest = identity._check_newest
+    honest = stamp._check_newest
 
     def check_newest(
-        stamped: list[identity._Stamped], known: Cookie, directories: Directories
+        stamped: list[stamp._Stamped], known: Cookie, directories: Directories
     ) -> None:
         here = stamped[0].cookie
         assert here is not None
         known = replace(_not_ahead(known, directories), token=here.token)
         honest(stamped, known, directories)
 
-    patch.set(identity, "_check_newest", check_newest)
+    patch.set(stamp, "_check_newest", check_newest)
 
 
 @mutation("rules 74, 76")
 def compares_no_checkpoints(patch: Patch) -> None:
     """A backup of this life is taken for the newest data."""
-    honest = identity._check_newest
+    honest = stamp._check_newest
 
     def check_newest(
-        stamped: list[identity._Stamped], known: Cookie, directories: Directories
+        stamped: list[stamp._Stamped], known: Cookie, directories: Directories
     ) -> None:
         honest(stamped, _not_ahead(known, directories), directories)
 
-    patch.set(identity, "_check_newest", check_newest)
+    patch.set(stamp, "_check_newest", check_newest)
 
 
 def _not_ahead(known: Cookie, directories: Directories) -> Cookie:
     """Return the store's node as if it knew of no checkpoint that is not in the directories."""
-    return replace(known, checkpoint=min(known.checkpoint, identity._checkpoint(directories)))
+    return replace(known, checkpoint=min(known.checkpoint, stamp._checkpoint(directories)))
 
 
 @mutation("rules 74, 76")
 def takes_a_copy_for_the_original(patch: Patch) -> None:
-    patch.set(identity._Stamped, "is_original", True)
+    patch.set(stamp._Stamped, "is_original", True)
 
 
 @mutation("own, rule 74")
 def a_start_leaves_the_clean_stop_standing(patch: Patch) -> None:
     """What is copied from then on passes for the data of the clean stop."""
-    honest = identity._of_life
+    honest = stamp._of_life
 
-    def of_life(life: Cookie, one: identity._Stamped) -> Cookie:
+    def of_life(life: Cookie, one: stamp._Stamped) -> Cookie:
         assert one.cookie is not None
         return replace(honest(life, one), clean=one.cookie.clean)
 
@@ -68,8 +68,8 @@ def a_start_leaves_the_clean_stop_standing(patch: Patch) -> None:
             changes["clean"] = cookie.clean
         return replace(cookie, **changes)
 
-    patch.set(identity, "_of_life", of_life)
-    patch.set(identity, "replace", cookie_as_before)
+    patch.set(stamp, "_of_life", of_life)
+    patch.set(stamp, "replace", cookie_as_before)
 
 
 @mutation("own, rule 74")
@@ -79,7 +79,7 @@ def counts_a_start_before_the_directories_know(patch: Patch) -> None:
     def write(disk: Disk, cookie: Cookie) -> None:
         write_cookie(disk, replace(cookie, tries=()))
 
-    patch.set(identity, "write_cookie", write)
+    patch.set(stamp, "write_cookie", write)
 
 
 @mutation("rules 74, 76")
@@ -95,7 +95,7 @@ def a_retired_name_comes_back(patch: Patch) -> None:
 
 @mutation(
     "own, rule 74",
-    test="tests/bookie/test_lives.py::test_a_bookie_ends_when_another_process_took_its_identity",
+    test="tests/bookie/identity/test_lives.py::test_a_bookie_ends_when_another_process_took_its_identity",
     drawn=False,
 )
 def a_running_bookie_does_not_ask_whose_life_it_is(patch: Patch) -> None:
@@ -113,18 +113,18 @@ def a_running_bookie_does_not_ask_whose_life_it_is(patch: Patch) -> None:
 
 @mutation(
     "own, rule 74",
-    test="tests/bookie/test_identity.py::"
+    test="tests/bookie/identity/test_identity.py::"
     "test_where_the_locks_prove_nothing_a_start_waits_until_nobody_has_the_name",
     drawn=False,
 )
 def a_lock_is_taken_for_proof_on_another_machine(patch: Patch) -> None:
-    honest = identity._read
+    honest = stamp._read
 
-    def read(disk: Disk, place: str) -> identity._Stamped:
+    def read(disk: Disk, place: str) -> stamp._Stamped:
         stamped = honest(disk, place)
         cookie = stamped.cookie
         if cookie is None:
             return stamped
         return replace(stamped, cookie=replace(cookie, system=disk.where()))
 
-    patch.set(identity, "_read", read)
+    patch.set(stamp, "_read", read)

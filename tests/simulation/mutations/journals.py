@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from bookie import recovery as recovery_module
-from bookie.disk import Disk, DiskFile
+from bookie.disk.port import Disk, DiskFile
 from bookie.errors import JournalDamaged
 from bookie.journal import recovery as replay_module
 from bookie.journal import writer as writer_module
 from bookie.journal.format import Record
 from bookie.journal.recovery import Segment
 from bookie.journal.writer import JournalWriter
+from bookie.storage import replay
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -97,7 +97,7 @@ def refuses_to_start_after_a_torn_tail(patch: Patch) -> None:
 
 @mutation(
     "#3956, rule 61",
-    test="tests/bookie/test_journal.py::test_damage_in_an_older_file_refuses_up_to_its_last_byte",
+    test="tests/bookie/journal/test_journal.py::test_damage_in_an_older_file_refuses_up_to_its_last_byte",
 )
 def ends_the_replay_at_any_damage(patch: Patch) -> None:
     def check_torn(*_arguments: object) -> None:
@@ -132,4 +132,4 @@ def does_not_sync_the_directory_of_a_new_journal(patch: Patch) -> None:
         return honest(Forgetful(disk), *arguments, **options)  # type: ignore[arg-type]
 
     patch.set(writer_module, "begin", begin)
-    patch.set(recovery_module, "begin", begin)
+    patch.set(replay, "begin", begin)

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from bookie import descriptors, made_ledgers, server, vouching
 from bookie.collector import collector, garbage
 from bookie.collector.garbage import Alarm, Seen, Verdict
-from bookie.service import BookieService
+from bookie.server import descriptors, made_ledgers, vouching
+from bookie.server import grpc as server
+from bookie.server.service import BookieService
 from dlog import recordbatch
-from dlog.aio import writer as log_writer
+from dlog.aio.write import writer as log_writer
 from ledger import vitals
 from ledger.protocol import fencing, reading, writer
 from ledger.protocol.recovery_events import LacRead
@@ -19,10 +20,10 @@ from ledger.transport.channel import server_options
 from ledger.vitals import Vitals
 from tests.simulation.mutations.mutation import Patch, mutation
 
-_COLLECTOR = "tests/bookie/test_collector.py"
-_MADE = "tests/bookie/test_made_ledgers.py"
+_COLLECTOR = "tests/bookie/collector/test_collector.py"
+_MADE = "tests/bookie/server/test_made_ledgers.py"
 _KEYS = "tests/simulation/scenarios/test_strange_keys.py"
-_POISON = "tests/dlog/test_poisoned_ledgers.py"
+_POISON = "tests/dlog/aio/test_poisoned_ledgers.py"
 
 
 # A collector, and a metadata store that is not what it was.
@@ -205,7 +206,7 @@ def a_log_ends_with_its_first_poisoned_ledger(patch: Patch) -> None:
 @mutation(
     "own",
     drawn=False,
-    test="tests/bookie/test_descriptors.py::test_the_shares_never_add_up_to_more_than_there_are",
+    test="tests/bookie/server/test_descriptors.py::test_the_shares_never_add_up_to_more_than_there_are",
 )
 def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
     patch.set(descriptors, "CONNECTIONS_MAX", 1 << 20)
@@ -215,7 +216,7 @@ def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
 @mutation(
     "own",
     drawn=False,
-    test="tests/bookie/test_descriptors.py::test_one_connection_too_many_is_not_served",
+    test="tests/bookie/server/test_descriptors.py::test_one_connection_too_many_is_not_served",
 )
 def connections_have_no_bound(patch: Patch) -> None:
     patch.set(server, "server_options", lambda _: server_options(1 << 20))

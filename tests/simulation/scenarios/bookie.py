@@ -9,9 +9,17 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookie.core import BookieCore, FromDisk, Loaded, Need, Resume, UntilChanged, UntilDurable
-from bookie.storage import BookieStorage
-from bookie.storage_config import StorageConfig
+from bookie.server.core import (
+    BookieCore,
+    FromDisk,
+    Loaded,
+    Need,
+    Resume,
+    UntilChanged,
+    UntilDurable,
+)
+from bookie.storage.config import StorageConfig
+from bookie.storage.engine import BookieStorage
 from ledger.entry import access_key, encode_frame
 from ledger.errors import StorageError
 from ledger.ids import BookieId

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
-from bookie.disk import DiskFile
+from bookie.disk.port import DiskFile
 from tests.simulation.disk import PowerLost, SimDisk, SimFile
 
 Result = TypeVar("Result")

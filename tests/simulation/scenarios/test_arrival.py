@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.storage import BookieStorage
+from bookie.storage.engine import BookieStorage
 from ledger.entry import HEADER_BYTES, access_key, encode_frame
 from ledger.ids import NO_ENTRY
 from ledger.protocol import recovery_events

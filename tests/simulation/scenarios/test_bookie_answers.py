@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from bookie.storage import BookieStorage
+from bookie.storage.engine import BookieStorage
 from ledger.entry import access_key, encode_frame, parse_header
 from ledger.metadata import LedgerState
 from ledger.protocol import recovery_events

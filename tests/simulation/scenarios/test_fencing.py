@@ -5,7 +5,7 @@ code cites. #208 (disk full) only as far as bookies know "full" today: a memtabl
 normal add. A read-only mode of its own and disk thresholds come with the storage's own part.
 """
 
-from bookie.storage_config import StorageConfig
+from bookie.storage.config import StorageConfig
 from ledger.entry import access_key
 from ledger.protocol import recovery_events, writer_events
 from tests.simulation.scenarios.post import Kind

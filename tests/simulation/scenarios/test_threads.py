@@ -13,8 +13,8 @@ from itertools import count
 
 import pytest
 
-from bookie.core import AddSession, BookieCore
-from bookie.storage import BookieStorage
+from bookie.server.core import AddSession, BookieCore
+from bookie.storage.engine import BookieStorage
 from ledger.requests import LacQuery, ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, entries_of, frame_of, run_of
 from tests.simulation.disk import Loss, SimDisk

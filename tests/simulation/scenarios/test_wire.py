@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.storage import BookieStorage
+from bookie.storage.engine import BookieStorage
 from ledger.entry import ENTRY_BYTES_MAX, HEADER_BYTES
 from ledger.protocol.answers import verified
 from ledger.requests import AddRun, ReadQuery, Status

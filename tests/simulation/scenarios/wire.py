@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import grpc
 
-from bookie.server import BookieServer
-from bookie.service import BookieService, ServiceConfig
-from bookie.storage import BookieStorage
+from bookie.server.grpc import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
+from bookie.storage.engine import BookieStorage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.transport.grpc import GrpcTransport

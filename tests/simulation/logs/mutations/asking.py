@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dlog import namespace
-from dlog.aio import dropping, manifests, rolling
-from dlog.aio.append_path import AppendPath
-from dlog.aio.consumer_nodes import delete_consumers as delete_all
-from dlog.aio.manifests import ManifestNode
+from dlog.aio import admin
+from dlog.aio.maintain import lifecycle
 from dlog.aio.port import Ledgers
+from dlog.aio.store import manifests
+from dlog.aio.store.consumer_nodes import delete_consumers as delete_all
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.write import rolling
+from dlog.aio.write.append_path import AppendPath
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
 from dlog.protocol.consuming import ConsumerState
@@ -25,7 +27,7 @@ from tests.simulation.mutations.mutation import Patch, mutation
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_what_is_given_up.py"
+    test="tests/dlog/aio/test_what_is_given_up.py"
     "::test_a_roll_that_meets_the_deletion_of_its_log_leaves_the_ledgers_to_it",
 )
 def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
@@ -45,7 +47,7 @@ def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def drops_a_log_without_fencing_it(patch: Patch) -> None:
-    honest = dropping.finish_drop
+    honest = lifecycle.finish_drop
 
     async def finish(ledgers: Ledgers, node: ManifestNode) -> None:
         manifest, _ = await node.read()
@@ -53,7 +55,7 @@ def drops_a_log_without_fencing_it(patch: Patch) -> None:
             await manifests.delete_listed(ledgers, node, manifest, fenced=True)
         await honest(ledgers, node)
 
-    patch.set(dropping, "finish_drop", finish)
+    patch.set(lifecycle, "finish_drop", finish)
 
 
 @mutation("", logs=True)
@@ -113,7 +115,7 @@ def takes_every_other_setting_back_to_its_default(patch: Patch) -> None:
 
         return edit
 
-    patch.set(namespace, "change_settings", change_settings)
+    patch.set(admin, "change_settings", change_settings)
 
 
 @mutation("", logs=True)
@@ -148,7 +150,7 @@ def believes_the_clock_of_who_opened_it_last(patch: Patch) -> None:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_aio_consumer.py"
+    test="tests/dlog/aio/test_aio_consumer.py"
     "::test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew",
 )
 def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
@@ -159,4 +161,4 @@ def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
         there_is_some_log = CheckOp(LOGS_PATH)
         await delete_all(store, log, there_is_some_log)
 
-    patch.set(dropping, "delete_consumers", delete_consumers)
+    patch.set(lifecycle, "delete_consumers", delete_consumers)

@@ -1,11 +1,11 @@
 """Bugs of who tells where a segment ends while its writer is about to go on in the next one."""
 
-from dlog.aio import chunks, segments, tails
-from dlog.aio.chunks import ChunkReader
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.rolling import Roller
-from dlog.aio.segments import opened
-from dlog.aio.tails import TailTracker, _Open
+from dlog.aio.read import chunks, segments, tails
+from dlog.aio.read.chunks import ChunkReader
+from dlog.aio.read.segments import opened
+from dlog.aio.read.tails import TailTracker, _Open
+from dlog.aio.write.rolling import Roller
 from dlog.manifest import Manifest, Segment
 from dlog.position import NO_TXID
 from dlog.protocol import roll
@@ -18,7 +18,7 @@ from tests.simulation.mutations.mutation import Patch, mutation
 @mutation(
     "",
     logs=True,
-    test="tests/dlog/test_ends_of_segments.py"
+    test="tests/dlog/aio/test_ends_of_segments.py"
     "::test_a_reader_that_looks_for_an_end_while_the_writer_switches_skips_nothing",
 )
 def asks_for_the_end_before_it_looks_for_an_entry_behind(patch: Patch) -> None:
@@ -45,7 +45,7 @@ def asks_for_the_end_before_it_looks_for_an_entry_behind(patch: Patch) -> None:
     "",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_ends_of_segments.py"
+    test="tests/dlog/aio/test_ends_of_segments.py"
     "::test_a_tail_found_while_the_writer_switches_tells_no_txid_of_a_record_behind_it",
 )
 def adds_up_open_segments_whatever_they_are(patch: Patch) -> None:
@@ -66,7 +66,7 @@ def adds_up_open_segments_whatever_they_are(patch: Patch) -> None:
 @mutation(
     "",
     logs=True,
-    test="tests/dlog/test_ends_of_segments.py"
+    test="tests/dlog/aio/test_ends_of_segments.py"
     "::test_a_segment_sealed_by_a_roll_does_not_claim_the_txids_of_the_next",
 )
 def seals_with_the_txid_of_now(patch: Patch) -> None:
@@ -88,7 +88,7 @@ def seals_with_the_txid_of_now(patch: Patch) -> None:
     "",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_ends_of_segments.py"
+    test="tests/dlog/aio/test_ends_of_segments.py"
     "::test_a_segment_that_closes_as_a_read_of_it_times_out_is_read_to_its_end",
 )
 def ends_a_segment_that_closed_as_a_read_of_it_timed_out(patch: Patch) -> None:

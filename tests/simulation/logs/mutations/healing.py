@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from dlog.aio.opening import OpenedLog, TakeoverDriver
 from dlog.aio.port import LedgerAppender
-from dlog.aio.writer import LogWriter
+from dlog.aio.write.opening import OpenedLog, TakeoverDriver
+from dlog.aio.write.writer import LogWriter
 from dlog.errors import AppendOutcomeUnknown
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
@@ -19,7 +19,7 @@ from ledger.ids import EntryId
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
 
-_KEEPS: Final = "tests/dlog/test_what_healing_keeps.py"
+_KEEPS: Final = "tests/dlog/aio/test_what_healing_keeps.py"
 
 
 @mutation("", logs=True)

@@ -5,14 +5,18 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from dlog.aio import auditing, dropping, janitor, manifests, places, survey, trimming, writer
-from dlog.aio.consumer_nodes import read_consumers
-from dlog.aio.manifests import ManifestNode
+from dlog.aio.maintain import audit, janitor, lifecycle, survey
+from dlog.aio.maintain import trim as trimming
+from dlog.aio.maintain.survey import Survey, Unlisted, Visit
+from dlog.aio.maintain.trim import Before
 from dlog.aio.port import Ledgers
-from dlog.aio.survey import Survey, Unlisted, Visit
-from dlog.aio.trimming import Before
-from dlog.aio.watching import log_names
-from dlog.aio.writer import LogWriter
+from dlog.aio.read import places
+from dlog.aio.store import manifests
+from dlog.aio.store.consumer_nodes import read_consumers
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store.watching import log_names
+from dlog.aio.write import writer
+from dlog.aio.write.writer import LogWriter
 from dlog.errors import InvalidPosition, ManifestTooLarge
 from dlog.manifest import Manifest
 from dlog.position import Timestamp
@@ -25,7 +29,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import MetadataStore
 from tests.simulation.mutations.mutation import Patch, mutation
 
-_GIVEN_UP: Final = "tests/dlog/test_what_is_given_up.py"
+_GIVEN_UP: Final = "tests/dlog/aio/test_what_is_given_up.py"
 
 
 @mutation("", logs=True)
@@ -186,7 +190,7 @@ async def _keep(_: Ledgers, orphan: Unlisted) -> LedgerId:
     "",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_janitor.py"
+    test="tests/dlog/aio/test_janitor.py"
     "::test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan",
 )
 def lists_the_logs_before_the_ledgers(patch: Patch) -> None:
@@ -206,7 +210,7 @@ def lists_the_logs_before_the_ledgers(patch: Patch) -> None:
 
     patch.set(survey, "log_names", old)
     patch.set(janitor, "survey", look)
-    patch.set(auditing, "survey", look)
+    patch.set(audit, "survey", look)
 
 
 @mutation("", logs=True)
@@ -281,13 +285,13 @@ def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
 )
 def drops_a_log_of_which_one_ledger_of_two_is_fenced(patch: Patch) -> None:
     """A writer that was not told yet that its next segment is listed goes on in the one before."""
-    honest = dropping.finish_drop
+    honest = lifecycle.finish_drop
 
     async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
         manifest, _ = await node.read()
         await honest(_FencesOne(ledgers, manifest.deleting[-1:]), node)
 
-    patch.set(dropping, "finish_drop", finish_drop)
+    patch.set(lifecycle, "finish_drop", finish_drop)
     patch.set(janitor, "finish_drop", finish_drop)
 
 
@@ -308,7 +312,7 @@ class _FencesOne:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_full_manifest.py"
+    test="tests/dlog/aio/test_full_manifest.py"
     "::test_a_takeover_of_a_full_log_ends_before_anybody_is_fenced",
 )
 def adds_segments_until_nothing_fits(patch: Patch) -> None:
@@ -324,7 +328,7 @@ def adds_segments_until_nothing_fits(patch: Patch) -> None:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_full_manifest.py"
+    test="tests/dlog/aio/test_full_manifest.py"
     "::test_a_full_log_is_appended_to_and_read_and_rolls_once_it_is_truncated",
 )
 def a_full_manifest_ends_the_writer(patch: Patch) -> None:

@@ -1,7 +1,7 @@
 """Bugs of reads that believe a server of the metadata store which lags behind the others."""
 
-from bookie import identity
-from dlog.aio.manifests import ManifestNode
+from bookie.identity import stamp
+from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest
 from ledger.errors import NoSuchNode
 from ledger.metastore.port import MetadataStore
@@ -18,7 +18,7 @@ def believes_a_lagging_server_that_nobody_knows_the_bookie(patch: Patch) -> None
         except NoSuchNode:
             return None
 
-    patch.set(identity, "_get", get)
+    patch.set(stamp, "_get", get)
 
 
 @mutation("", logs=True)

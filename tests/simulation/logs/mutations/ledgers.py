@@ -78,7 +78,7 @@ def _without_lac(**frame: object) -> bytes:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_strangers.py::test_a_stranger_reads_forges_and_stops_nothing",
+    test="tests/dlog/aio/test_strangers.py::test_a_stranger_reads_forges_and_stops_nothing",
 )
 def gives_all_ledgers_the_key_of_the_empty_password(patch: Patch) -> None:
     """Not drawn: nobody is a stranger there."""

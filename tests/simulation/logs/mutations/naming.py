@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from dlog.aio import dropping, manifests, rolling, trimming, writer
-from dlog.aio.consumer_nodes import ConsumerNode
-from dlog.aio.manifests import ManifestNode
+from dlog.aio.maintain import lifecycle, trim
+from dlog.aio.store import manifests
+from dlog.aio.store.consumer_nodes import ConsumerNode
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.write import rolling, writer
 from dlog.errors import LogExists, LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol import edits
@@ -75,7 +77,7 @@ def writes_by_the_version_alone(patch: Patch) -> None:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_manifest_node.py"
+    test="tests/dlog/aio/test_manifest_node.py"
     "::test_a_deletion_meant_for_the_log_before_leaves_the_one_made_anew",
 )
 def deletes_by_the_version_alone(patch: Patch) -> None:
@@ -133,7 +135,7 @@ def commits_by_the_version_alone(patch: Patch) -> None:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_trimming.py"
+    test="tests/dlog/aio/test_trimming.py"
     "::test_retention_takes_nothing_from_consumers_that_a_rename_took_along",
 )
 def looks_for_consumers_under_an_old_name(patch: Patch) -> None:
@@ -149,27 +151,27 @@ def looks_for_consumers_under_an_old_name(patch: Patch) -> None:
 
         return edit
 
-    patch.set(trimming, "retain", retain)
+    patch.set(trim, "retain", retain)
 
 
 @mutation(
     "own bug",
     logs=True,
-    test="tests/dlog/test_namespace.py::test_a_deletion_that_slept_leaves_the_log_made_anew_alone",
+    test="tests/dlog/aio/test_namespace.py::test_a_deletion_that_slept_leaves_the_log_made_anew_alone",
 )
 def deletes_whatever_has_the_name_by_then(patch: Patch) -> None:
     def drop_by_name(_log: str, *, incarnation: str) -> Edit:
         assert incarnation
         return lambda manifest: manifest if manifest.dropped else manifest.dropping()
 
-    patch.set(dropping, "drop_log", drop_by_name)
+    patch.set(lifecycle, "drop_log", drop_by_name)
 
 
 @mutation(
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_aio_consumer.py"
+    test="tests/dlog/aio/test_aio_consumer.py"
     "::test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew",
 )
 def commits_to_a_consumer_that_was_made_anew(patch: Patch) -> None:
@@ -186,7 +188,7 @@ def commits_to_a_consumer_that_was_made_anew(patch: Patch) -> None:
     "own bug",
     logs=True,
     drawn=False,
-    test="tests/dlog/test_aio_consumer.py"
+    test="tests/dlog/aio/test_aio_consumer.py"
     "::test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind",
 )
 def forgets_a_lock_that_got_no_answer(patch: Patch) -> None:

@@ -3,11 +3,11 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from dlog.aio import chunks, places, reader
-from dlog.aio.consumer_nodes import ConsumerNode
-from dlog.aio.manifests import ManifestNode
 from dlog.aio.port import Ledgers, LedgerTail
-from dlog.aio.tails import tail_of
+from dlog.aio.read import chunks, places, reader
+from dlog.aio.read.tails import tail_of
+from dlog.aio.store.consumer_nodes import ConsumerNode
+from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import DamagedLog, NoSuchLog
 from dlog.manifest import Manifest
 from dlog.position import Start, Timestamp, Txid

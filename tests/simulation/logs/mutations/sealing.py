@@ -1,7 +1,7 @@
 """The end of a segment, told by somebody who did not fence it: for mutations."""
 
 from dlog.aio.port import Ledgers
-from dlog.aio.segments import header_of, opened, seal_of
+from dlog.aio.read.segments import header_of, opened, seal_of
 from dlog.manifest import Sealed
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from dlog.aio import opening
 from dlog.aio.log import Log
-from dlog.aio.opening import OpenedLog, TakeoverDriver
 from dlog.aio.port import Ledgers
-from dlog.aio.segments import seal_of
+from dlog.aio.read.segments import seal_of
 from dlog.aio.standby import Standby
+from dlog.aio.write import opening
+from dlog.aio.write.opening import OpenedLog, TakeoverDriver
 from dlog.manifest import Sealed
 from dlog.protocol import takeover
 from dlog.protocol.takeover import Takeover, TakeoverEffect

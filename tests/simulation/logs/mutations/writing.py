@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from dlog.aio import rolling, sealing, writer
-from dlog.aio.manifests import ManifestNode
+from dlog.aio.maintain import seal
 from dlog.aio.port import LedgerAppender, Ledgers
-from dlog.aio.writer import LogWriter
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.write import rolling, writer
+from dlog.aio.write.writer import LogWriter
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
 from dlog.protocol.edits import Edit, check_incarnation, check_writable
@@ -76,7 +77,7 @@ def uses_the_number_of_an_empty_segment_again(patch: Patch) -> None:
 @mutation(
     "own bug",
     logs=True,
-    test="tests/dlog/test_closing.py"
+    test="tests/dlog/aio/test_closing.py"
     "::test_who_closes_a_log_in_the_middle_of_a_roll_seals_no_segment_of_who_took_it_over",
 )
 def seals_by_the_number_alone(patch: Patch) -> None:
@@ -144,5 +145,5 @@ def seals_a_log_beside_its_writer(patch: Patch) -> None:
 
         return edit
 
-    patch.set(sealing, "_ends", ends)
-    patch.set(sealing, "end_log", end_log)
+    patch.set(seal, "_ends", ends)
+    patch.set(seal, "end_log", end_log)

@@ -1,0 +1,108 @@
+"""When a disk is too full for normal adds, and when there is space enough again.
+
+Pure: it is told what was measured and says what follows. A directory is *full* from the high
+mark on, or when less than the reserve is free; it stays so until it is below the low mark and
+has twice the reserve, so that a bookie does not change its mind with every file removed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from bookie.disk.port import DiskUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskLimits:
+    """Shares are of the file system's space, from 0 to 1."""
+
+    warn_share: float = 0.90
+    high_share: float = 0.95
+    """From here on the bookie is read-only."""
+    low_share: float = 0.90
+    """Below, it is not any more."""
+    reserve_bytes: int = 512 * 1024 * 1024
+    """Free space below this is full too: for recovery adds, to compact with, and for a restart,
+    which writes what is in the journals to entry logs. Below half of it recovery adds end too."""
+
+    def __post_init__(self) -> None:
+        assert 0 < self.low_share <= self.high_share <= 1, "low mark <= high mark"
+        assert 0 < self.warn_share <= 1, "a share is above 0 and not above 1"
+        assert self.reserve_bytes >= 0, "a reserve is a number of bytes"
+
+
+class Level(IntEnum):
+    FINE = 0
+    WARN = 1
+    FULL = 2
+    EXHAUSTED = 3
+    """Not even a recovery adds anything more."""
+    UNKNOWN = 4
+    """It cannot be asked: taken for full."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChanged:
+    """To be told to a person."""
+
+    path: str
+    before: Level
+    now: Level
+    reason: str
+
+
+def level_of(before: Level, usage: DiskUsage | None, limits: DiskLimits) -> Level:
+    """Return the level of a directory that was at *before*; None is a disk that gave no answer."""
+    if usage is None:
+        return Level.UNKNOWN
+    share, free_bytes = usage.used_share, usage.free_bytes
+    if free_bytes < limits.reserve_bytes // 2:
+        return Level.EXHAUSTED
+    is_full = share >= limits.high_share or free_bytes < limits.reserve_bytes
+    if before >= Level.FULL:
+        is_full = is_full or share >= limits.low_share or free_bytes < 2 * limits.reserve_bytes
+    if is_full:
+        return Level.FULL
+    return Level.WARN if share >= limits.warn_share else Level.FINE
+
+
+class DiskWatch:
+    """The levels of the directories of one bookie."""
+
+    def __init__(self, limits: DiskLimits, paths: Sequence[str]) -> None:
+        self._limits = limits
+        self._paths = tuple(paths)
+        self._levels = [Level.FINE] * len(paths)
+        self._words = [""] * len(paths)
+
+    def observe(self, at: int, usage: DiskUsage | None) -> LevelChanged | None:
+        """Take note of what directory number *at* was found to be; return what changed by it."""
+        path, before = self._paths[at], self._levels[at]
+        now = level_of(before, usage, self._limits)
+        self._levels[at] = now
+        self._words[at] = f"{path} {_words(usage)}"
+        return LevelChanged(path, before, now, self._words[at]) if now is not before else None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the bookie has to be read-only, one sentence per directory."""
+        return self._where(Level.FULL, Level.EXHAUSTED, Level.UNKNOWN)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether some disk has no space for recovery adds either."""
+        return Level.EXHAUSTED in self._levels
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._where(Level.WARN)
+
+    def _where(self, *levels: Level) -> tuple[str, ...]:
+        found = zip(self._words, self._levels, strict=True)
+        return tuple(words for words, level in found if level in levels)
+
+
+def _words(usage: DiskUsage | None) -> str:
+    if usage is None:
+        return "cannot be asked for its space"
+    return f"is {usage.used_share:.1%} full, {usage.free_bytes / 2**20:,.0f} MiB are free"

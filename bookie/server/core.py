@@ -1,0 +1,332 @@
+"""What a bookie does with each request, apart from threads, sockets and time.
+
+`BookieCore` turns requests into calls of the storage and says what an answer must wait for.
+It is driven; the driver (`bookie.server.service`, and the simulator) does as follows, all on one
+thread:
+
+    adds    `session()` per client stream. Per batch: where `storage.needs_disk(run)` for any of
+            its runs, call `storage.prepare(run)` for all, where blocking is allowed; then
+            `session.offer(batch, runs, prepared)`. Then let a
+            thread per journal call `storage.commit(journal)` until
+            `storage.has_pending(journal)` is false, and hand each result to `committed()`;
+            then send `session.acks()` of every session.
+    reads   `read(query)` and `read_lac(query)` are generators: `send(None)` first, then do
+            what each yielded need asks for and send what its docstring names. The generator's
+            return value is the answer. Close it if the client is gone.
+    wakes   after `offer`, and after any step of a generator, `take_changed()` names ledgers
+            whose `UntilChanged` needs are to be resumed with True.
+
+Invariants:
+    no add is acknowledged before the ticket that the storage gave for it is durable (59)
+    the answers of a session leave in the order of its batches
+    a fencing request gets no answer, not even a "no", before its fence is durable (32, 33)
+    a waiting reader gets no entry above the last add confirmed that is known here (53)
+    what is queued is bounded; recovery has a share of its own (90)
+"""
+
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Protocol
+
+from bookie.storage.prepared import Prepared
+from ledger.entry import parse_header
+from ledger.errors import BadMessage
+from ledger.ids import NO_ENTRY
+from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+
+
+class Storage(Protocol):
+    """What the core and its driver need of `bookie.storage.engine.BookieStorage`."""
+
+    def is_new(self, ledger_id: int) -> bool: ...
+    def needs_load(self, ledger_id: int) -> bool: ...
+    def load(self, ledger_id: int) -> None: ...
+    def needs_disk(self, run: AddRun) -> bool: ...
+    def prepare(self, run: AddRun) -> Prepared: ...
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]: ...
+    def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]: ...
+    def set_lac(self, run: AddRun) -> Status: ...
+    @property
+    def journals(self) -> int: ...
+    def has_pending(self, journal: int = 0) -> bool: ...
+    def commit(self, journal: int = 0) -> int: ...
+    @property
+    def read_only(self) -> bool: ...
+    def read(self, query: ReadQuery) -> ReadAnswer: ...
+    def read_recent(self, query: ReadQuery) -> ReadAnswer | None: ...
+    def lac(self, ledger_id: int, key: bytes) -> LacAnswer: ...
+    def checkpoint(self) -> None: ...
+    def delete(self, ledger_ids: Sequence[int]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UntilDurable:
+    """Resume with None once `core.durable` is at least *ticket*."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class UntilChanged:
+    """Resume with True when `take_changed` names *ledger_id*; with False when the query's
+    `wait_ms` since its arrival are over, or the bookie stops."""
+
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Resume with None after `storage.load(ledger_id)`, called where blocking is allowed."""
+
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromDisk:
+    """Resume with the answer of `storage.read(query)`, called where blocking is allowed."""
+
+    query: ReadQuery
+
+
+Need = UntilDurable | UntilChanged | Loaded | FromDisk
+Resume = ReadAnswer | bool | None
+ReadSteps = Generator[Need, Resume, ReadAnswer]
+LacSteps = Generator[Need, Resume, LacAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Batches first..last are durable, or (statuses given) the one batch was answered so."""
+
+    first: int
+    last: int
+    statuses: tuple[Status, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreLimits:
+    adds_bytes_max: int = 64 * 1024 * 1024
+    """Frames accepted and not durable yet, over all clients; more is TOO_MANY_REQUESTS."""
+    recovery_adds_bytes_max: int = 24 * 1024 * 1024
+    """The same for recovery adds, apart, so that writers cannot starve recovery. Together, with a
+    quarter more for the journal's own bytes, they fit into the space that it takes ahead."""
+    disk_reads_max: int = 256
+    waiting_reads_max: int = 10_000
+    fencing_reads_max: int = 1024
+    read_bytes_max: int = 8 * 1024 * 1024
+    """Answers are not larger, whatever a query asks for, except for a single larger entry."""
+
+
+class BookieCore:
+    """See the module's docstring."""
+
+    def __init__(self, storage: Storage, limits: CoreLimits | None = None) -> None:
+        self.storage = storage
+        self.limits = limits or CoreLimits()
+        self.durable = 0
+        self._queued_bytes = {False: 0, True: 0}  # by: is it recovery
+        self._charges: deque[tuple[int, int, bool]] = deque()
+        self._disk_reads = self._fencing_reads = self._waiting_reads = 0
+        self._waiting: dict[int, int] = {}
+        self._changed: dict[int, None] = {}
+
+    def session(self) -> "AddSession":
+        """Return the state of one client's stream of adds."""
+        return AddSession(self)
+
+    def committed(self, durable: int) -> None:
+        """Take note that every ticket up to *durable* is on disk."""
+        self.durable = max(self.durable, durable)
+        while self._charges and self._charges[0][0] <= self.durable:
+            _, size_bytes, recovery = self._charges.popleft()
+            self._queued_bytes[recovery] -= size_bytes
+
+    def deleted(self, ledger_ids: Iterable[int]) -> None:
+        """Take note that the storage has forgotten these ledgers: who waits for them is told
+        (37)."""
+        for ledger_id in ledger_ids:
+            self._touch(ledger_id)
+
+    def take_changed(self) -> tuple[int, ...]:
+        """Return the ledgers whose waiting reads must look again, each once."""
+        changed = tuple(self._changed)
+        self._changed.clear()
+        return changed
+
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
+        """Hand one run to the storage; return its status and the ticket that must be durable
+        before the answer. For `AddSession`, and drivers that have no batches."""
+        if prepared is Status.NO_SUCH_LEDGER or prepared is Status.TOO_MANY_REQUESTS:
+            return prepared, 0  # nobody vouches for the ledger
+        if run.explicit_lac:
+            status, ticket = self.storage.set_lac(run), 0
+        else:
+            size_bytes = len(run.frames)
+            queued_bytes = self._queued_bytes[run.recovery]
+            limits = self.limits
+            bytes_max = limits.recovery_adds_bytes_max if run.recovery else limits.adds_bytes_max
+            if queued_bytes and queued_bytes + size_bytes > bytes_max:
+                return Status.TOO_MANY_REQUESTS, 0
+            status, ticket = self.storage.add(run, prepared)
+            if status is Status.OK and ticket > self.durable:
+                self._queued_bytes[run.recovery] += size_bytes
+                # A repeated add may get an earlier ticket than the run before it had.
+                ticket_charged = max(ticket, self._charges[-1][0]) if self._charges else ticket
+                self._charges.append((ticket_charged, size_bytes, run.recovery))
+        if status is Status.OK:
+            self._touch(run.ledger_id)
+        return status, ticket
+
+    def read(self, query: ReadQuery) -> ReadSteps:
+        """Answer a read; see the module's docstring for how to drive it."""
+        if query.first < 0 or query.last < query.first:
+            return ReadAnswer(Status.BAD_REQUEST)
+        query = replace(query, bytes_max=min(query.bytes_max, self.limits.read_bytes_max))
+        if query.fence:
+            refused = yield from self._fence(query.ledger_id, query.key)
+            if refused is not None:
+                return ReadAnswer(refused)
+        if query.wait_ms > 0:
+            lac = yield from self._wait_confirmed(query)
+            if isinstance(lac, ReadAnswer):
+                return lac
+            query = replace(query, last=min(query.last, lac))
+        answer = self.storage.read_recent(query)
+        if answer is None:
+            answer = yield from self._read_disk(query)
+        return answer
+
+    def read_lac(self, query: LacQuery) -> LacSteps:
+        """Answer a query for the last add confirmed; driven like `read`."""
+        if query.fence:
+            refused = yield from self._fence(query.ledger_id, query.key)
+            if refused is not None:
+                return LacAnswer(refused)
+        yield from self._load(query.ledger_id)
+        return self.storage.lac(query.ledger_id, query.key)
+
+    def _fence(self, ledger_id: int, key: bytes) -> Generator[Need, Resume, Status | None]:
+        """Fence and wait until that is durable. Return None, or why it was not done."""
+        if self._fencing_reads >= self.limits.fencing_reads_max:
+            return Status.TOO_MANY_REQUESTS
+        yield from self._load(ledger_id)
+        status, ticket = self.storage.fence(ledger_id, key)
+        if status is not Status.OK:
+            return status
+        self._touch(ledger_id)
+        self._fencing_reads += 1
+        try:
+            if ticket > self.durable:
+                yield UntilDurable(ticket)
+        finally:
+            self._fencing_reads -= 1
+        assert ticket <= self.durable, "a fence was to be answered before it was durable"
+        return None
+
+    def _load(self, ledger_id: int) -> Generator[Need, Resume, None]:
+        if self.storage.needs_load(ledger_id):
+            yield Loaded(ledger_id)
+
+    def _wait_confirmed(self, query: ReadQuery) -> Generator[Need, Resume, int | ReadAnswer]:
+        """Wait for a confirmed entry from *first* on. Return the LAC, or the final answer.
+
+        A ledger never heard of may still get its first entry; one that was here and is gone
+        was deleted."""
+        if self._waiting_reads >= self.limits.waiting_reads_max:
+            return ReadAnswer(Status.TOO_MANY_REQUESTS)
+        ledger_id = query.ledger_id
+        self._waiting[ledger_id] = self._waiting.get(ledger_id, 0) + 1
+        self._waiting_reads += 1
+        try:
+            seen = False
+            while True:
+                yield from self._load(ledger_id)
+                answer = self.storage.lac(ledger_id, query.key)
+                lac = _last_add_confirmed(answer)
+                if answer.status in {Status.OK, Status.UNKNOWN}:
+                    if lac >= query.first:
+                        return lac
+                    # In limbo it is told nothing more of the ledger: others are.
+                    over = answer.fenced or answer.status is Status.UNKNOWN
+                    seen = True
+                else:
+                    over = seen or answer.status is not Status.NO_SUCH_LEDGER
+                if over or not (yield UntilChanged(ledger_id)):
+                    break
+        finally:
+            self._waiting_reads -= 1
+            self._waiting[ledger_id] -= 1
+            if not self._waiting[ledger_id]:
+                del self._waiting[ledger_id]
+        return ReadAnswer(
+            answer.status,
+            considered=query.first - 1,
+            lac_proof=answer.lac_proof,
+            fenced=answer.fenced,
+        )
+
+    def _read_disk(self, query: ReadQuery) -> ReadSteps:
+        # Fencing reads were counted in: those of recovery never find the share used up.
+        if not query.fence and self._disk_reads >= self.limits.disk_reads_max:
+            return ReadAnswer(Status.TOO_MANY_REQUESTS)
+        self._disk_reads += not query.fence
+        try:
+            answer = yield FromDisk(query)
+        finally:
+            self._disk_reads -= not query.fence
+        assert isinstance(answer, ReadAnswer)
+        return answer
+
+    def _touch(self, ledger_id: int) -> None:
+        if ledger_id in self._waiting:
+            self._changed[ledger_id] = None
+
+
+class AddSession:
+    """The batches of one client that are not answered yet, in order."""
+
+    def __init__(self, core: BookieCore) -> None:
+        self._core = core
+        self._last_batch = 0
+        self._open: deque[tuple[int, int, tuple[Status, ...]]] = deque()
+
+    def __len__(self) -> int:
+        """Return how many batches are not answered yet."""
+        return len(self._open)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `acks` has something to say."""
+        return bool(self._open) and self._open[0][1] <= self._core.durable
+
+    def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
+        """Take batch number *batch*, which follows the last one. Raises `BadMessage`.
+
+        *prepared* is what `storage.prepare` said of each run, if any needed it."""
+        if batch != self._last_batch + 1:
+            raise BadMessage("AddBatch", f"batch {batch} came after {self._last_batch}")
+        self._last_batch = batch
+        results = [self._core.add(run, ready) for run, ready in zip_longest(runs, prepared)]
+        statuses = tuple(status for status, _ in results)
+        if all(status is Status.OK for status in statuses):
+            statuses = ()
+        ticket = max((ticket for _, ticket in results), default=0)
+        self._open.append((batch, ticket, statuses))
+
+    def acks(self) -> list[Ack]:
+        """Return the answers that may leave now; a run of good batches is one ack."""
+        acks: list[Ack] = []
+        while self.ready:
+            batch, _, statuses = self._open.popleft()
+            if acks and not statuses and not acks[-1].statuses:
+                acks[-1] = Ack(acks[-1].first, batch)
+            else:
+                acks.append(Ack(batch, batch, statuses))
+        return acks
+
+
+def _last_add_confirmed(answer: LacAnswer) -> int:
+    return parse_header(answer.lac_proof).last_add_confirmed if answer.lac_proof else NO_ENTRY

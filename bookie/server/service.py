@@ -1,0 +1,404 @@
+"""Drives `BookieCore` with asyncio and threads; knows nothing of the wire.
+
+Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on a
+thread per journal, woken by adds and fences; `storage.checkpoint` on the sync thread, by time,
+by bytes taken since the last one, when there may be space again, and at the end; disk reads on
+a small pool. A storage that fails in commit or checkpoint is not trusted again: `failure` is
+set, nothing is acknowledged any more, and the process is expected to end (rule 60).
+
+A storage without space is read-only and keeps what is queued; its journal threads try again
+every now and then, also with nothing queued, as it is a commit that finds the space.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from bookie.server.core import (
+    Ack,
+    BookieCore,
+    CoreLimits,
+    FromDisk,
+    Loaded,
+    Need,
+    Resume,
+    Storage,
+    UntilChanged,
+    UntilDurable,
+)
+from bookie.server.made_ledgers import MadeLedgers
+from bookie.storage.prepared import Prepared
+from ledger.errors import BadMessage, StorageError
+from ledger.log_events import get_logger
+from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+
+_WAIT_MS_MAX: Final = 60_000
+_STREAM_BATCHES_MAX: Final = 1024
+"""A stream with more unanswered batches is not read from until some are answered."""
+_NO_SPACE_RETRY_S: Final = 0.2
+
+_Answer = TypeVar("_Answer")
+_Asked = TypeVar("_Asked")
+_Value = TypeVar("_Value")
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    limits: CoreLimits = field(default_factory=CoreLimits)
+    checkpoint_interval_s: float = 10.0
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """A checkpoint is due early when so much came in since the last one."""
+    read_threads: int = 4
+
+
+class BookieService:
+    """See the module's docstring. Takes over *storage* and closes it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        info: InfoAnswer,
+        config: ServiceConfig,
+        *,
+        made: MadeLedgers | None = None,
+    ) -> None:
+        """*made* is asked about ledgers that were never here; None: all are taken."""
+        loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[BaseException] = loop.create_future()
+        """Set once, to why the storage cannot go on."""
+        self.stopping = asyncio.Event()
+        self._loop = loop
+        self._info = info
+        self._config = config
+        self._storage = storage
+        self._made = made
+        self._core = BookieCore(storage, config.limits)
+        self._streams: dict[AddStream, None] = {}
+        self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
+        self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
+        self._bytes_since_checkpoint = 0
+        self._ending = threading.Event()
+        self._journal_wakes = [threading.Event() for _ in range(storage.journals)]
+        self._sync_wake = threading.Event()
+        self._readers = ThreadPoolExecutor(config.read_threads, "bookie-read")
+        self._threads = ThreadPoolExecutor(storage.journals + 1, "bookie-disk")
+        self._journals = [
+            loop.run_in_executor(self._threads, partial(self._commit_loop, journal, wake))
+            for journal, wake in enumerate(self._journal_wakes)
+        ]
+        self._sync = loop.run_in_executor(self._threads, self._checkpoint_loop)
+        for thread in (*self._journals, self._sync):
+            thread.add_done_callback(self._thread_ended)
+
+    @property
+    def info(self) -> InfoAnswer:
+        read_only = self._storage.read_only
+        if read_only != self._info.read_only:
+            self._info = replace(self._info, read_only=read_only)
+        return self._info
+
+    def stream(self) -> "AddStream":
+        """Return a new stream of adds; its user closes it."""
+        stream = AddStream(self, self._core)
+        self._streams[stream] = None
+        return stream
+
+    async def read(self, query: ReadQuery) -> ReadAnswer:
+        if query.fence and await self._admits(query.ledger_id, query.key) is not Status.OK:
+            return ReadAnswer(Status.TOO_MANY_REQUESTS)
+        try:
+            return await self._drive(self._core.read(query), query.wait_ms)
+        except (StorageError, OSError) as error:
+            _log.error("read_failed", ledger_id=query.ledger_id, reason=str(error))
+            return ReadAnswer(Status.IO_ERROR)
+
+    async def read_lac(self, query: LacQuery) -> LacAnswer:
+        if query.fence and await self._admits(query.ledger_id, query.key) is not Status.OK:
+            return LacAnswer(Status.TOO_MANY_REQUESTS)
+        try:
+            return await self._drive(self._core.read_lac(query), 0)
+        except (StorageError, OSError) as error:
+            _log.error("read_lac_failed", ledger_id=query.ledger_id, reason=str(error))
+            return LacAnswer(Status.IO_ERROR)
+
+    def stop_taking(self) -> None:
+        """Let waiting reads answer now and streams end after what they have taken."""
+        self.stopping.set()
+        for waiting in self._until_changed.values():
+            for future in waiting:
+                _resolve(future, False)
+
+    def abandon(self) -> None:
+        """After a failure: let threads that may hang in the disk be."""
+        assert self.failure.done()
+        self.stop_taking()
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
+
+    async def close(self) -> None:
+        """Commit and checkpoint what was taken, end the threads, close the storage.
+
+        After a failure nothing more is written."""
+        self.stop_taking()
+        self._wake_journals()
+        await asyncio.wait(self._journals)
+        self._sync_wake.set()
+        await asyncio.wait([self._sync])
+        if self.failure.done():
+            self.abandon()
+        else:
+            self._threads.shutdown(wait=False)
+            await asyncio.to_thread(self._readers.shutdown, cancel_futures=True)
+            await asyncio.to_thread(self._storage.close)
+
+    def fail(self, error: BaseException) -> None:
+        """Take note that the storage cannot go on: nothing is committed from here on."""
+        _resolve(self.failure, error)
+        self._wake_journals()
+        self._sync_wake.set()
+
+    def checkpoint_soon(self) -> None:
+        """Let the sync thread not wait for its time: there may be space again."""
+        self._sync_wake.set()
+
+    def taken(self, size_bytes: int) -> None:
+        """Wake the journal threads, and whoever waits for what just came in."""
+        for journal, wake in enumerate(self._journal_wakes):
+            if self._storage.has_pending(journal):
+                wake.set()
+        self._bytes_since_checkpoint += size_bytes
+        if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:
+            self._sync_wake.set()
+        for ledger_id in self._core.take_changed():
+            for future in self._until_changed.get(ledger_id, ()):
+                _resolve(future, True)
+
+    def forget(self, stream: "AddStream") -> None:
+        self._streams.pop(stream, None)
+
+    async def _drive(self, steps: Generator[Need, Resume, _Answer], wait_ms: int) -> _Answer:
+        deadline = self._loop.time() + min(wait_ms, _WAIT_MS_MAX) / 1000
+        resume: Resume = None
+        try:
+            while True:
+                try:
+                    need = steps.send(resume)
+                except StopIteration as stop:
+                    answer: _Answer = stop.value
+                    return answer
+                finally:
+                    self.taken(0)
+                match need:
+                    case UntilDurable(ticket):
+                        await self._durable(ticket)
+                        resume = None
+                    case UntilChanged(ledger_id):
+                        resume = await self._changed(ledger_id, deadline)
+                    case Loaded(ledger_id):
+                        resume = await self.on_reader(self._storage.load, ledger_id)
+                    case FromDisk(query):
+                        resume = await self.on_reader(self._storage.read, query)
+        finally:
+            steps.close()
+
+    async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
+        """Look up what adds of *runs* will need; nothing in the common case."""
+        refused = await self._refused(runs)
+        if not refused and not any(map(self._storage.needs_disk, runs)):
+            return ()
+        return [
+            refused.get((run.ledger_id, run.key))
+            or await self.on_reader(self._storage.prepare, run)
+            for run in runs
+        ]
+
+    async def _refused(self, runs: Sequence[AddRun]) -> dict[tuple[int, bytes], Status]:
+        """Return why nothing may be promised about some ledgers of *runs*, by id and key.
+
+        All are asked about at once: the adds of all ledgers on the stream wait for it."""
+        if self._made is None:
+            return {}
+        new = {
+            (run.ledger_id, run.key): None for run in runs if self._storage.is_new(run.ledger_id)
+        }
+        if not new:
+            return {}
+        answers = await asyncio.gather(*(self._made.admits(*one) for one in new))
+        told = zip(new, answers, strict=True)
+        return {one: status for one, status in told if status is not Status.OK}
+
+    async def _admits(self, ledger_id: int, key: bytes) -> Status:
+        """Return OK if promises may be made about the ledger; asked if it was never here."""
+        if self._made is None or not self._storage.is_new(ledger_id):
+            return Status.OK
+        return await self._made.admits(ledger_id, key)
+
+    async def on_reader(self, call: Callable[[_Asked], _Value], asked: _Asked) -> _Value:
+        """Call where blocking is allowed."""
+        return await self._loop.run_in_executor(self._readers, call, asked)
+
+    async def delete(self, ledger_ids: Sequence[int]) -> None:
+        """Forget ledgers that were deleted from the cluster. Raises `DiskFull`, `StorageFailed`."""
+        try:
+            await self.on_reader(self._storage.delete, ledger_ids)
+        except StorageError as error:
+            self.fail(error)
+            raise
+        self._core.deleted(ledger_ids)
+        self.taken(0)
+
+    async def _durable(self, ticket: int) -> None:
+        future = self._loop.create_future()
+        self._until_durable.append((ticket, future))
+        await future
+
+    async def _changed(self, ledger_id: int, deadline: float) -> bool:
+        if self.stopping.is_set():
+            return False
+        future: asyncio.Future[bool] = self._loop.create_future()
+        timer = self._loop.call_at(deadline, _resolve, future, False)
+        waiting = self._until_changed.setdefault(ledger_id, [])
+        waiting.append(future)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            waiting.remove(future)
+            if not waiting:
+                del self._until_changed[ledger_id]
+
+    def _committed(self, durable: int) -> None:
+        if self.failure.done():
+            return
+        self._core.committed(durable)
+        waiting, self._until_durable = self._until_durable, []
+        for ticket, future in waiting:
+            if ticket <= durable:
+                _resolve(future, None)
+            else:
+                self._until_durable.append((ticket, future))
+        for stream in self._streams:
+            stream.look()
+
+    def _thread_ended(self, thread: "asyncio.Future[None]") -> None:
+        error = None if thread.cancelled() else thread.exception()
+        if error is not None:
+            self.fail(error)
+
+    def _wake_journals(self) -> None:
+        self._ending.set()
+        for wake in self._journal_wakes:
+            wake.set()
+
+    def _commit_loop(self, journal: int, wake: threading.Event) -> None:
+        """Run on the journal's thread until the service is closed and nothing is pending."""
+        while not self.failure.done():
+            wake.wait(_NO_SPACE_RETRY_S if self._storage.read_only else None)
+            wake.clear()
+            # Asked first: what was queued before the end is committed. While the bookie is
+            # only stopping, its streams still answer what they have taken.
+            ending = self._ending.is_set()
+            if self._storage.has_pending(journal) or self._storage.read_only:
+                self._commit_queued(journal)
+            if ending:
+                return
+
+    def _commit_queued(self, journal: int) -> None:
+        """Commit until nothing is pending. What queues while one commit runs is the next group."""
+        durable = -1
+        while not self.failure.done():
+            before, durable = durable, self._storage.commit(journal)
+            self._loop.call_soon_threadsafe(self._committed, durable)
+            if not self._storage.has_pending(journal):
+                return
+            no_space = durable == before and self._storage.read_only
+            if no_space and self._ending.wait(_NO_SPACE_RETRY_S):
+                return  # what waits was not acknowledged
+
+    def _checkpoint_loop(self) -> None:
+        """Run on the sync thread until stopped; the last checkpoint follows the last commit."""
+        while not self.failure.done():
+            self._sync_wake.wait(self._config.checkpoint_interval_s)
+            self._sync_wake.clear()
+            last = self.stopping.is_set() and all(journal.done() for journal in self._journals)
+            if self.failure.done():
+                return
+            self._bytes_since_checkpoint = 0
+            self._storage.checkpoint()
+            if last:
+                return
+
+
+class AddStream:
+    """One client's batches on their way in and their acks on the way out."""
+
+    def __init__(self, service: BookieService, core: BookieCore) -> None:
+        self._service = service
+        self._session = core.session()
+        self._shut = False
+        self._sending = False
+        self._look = asyncio.Event()
+        self._sent = asyncio.Event()
+
+    async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
+        """Return what `offer` is to be told of *runs*."""
+        return await self._service.prepare(runs)
+
+    def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
+        """Take a batch, unless the stream is shut. Raises `BadMessage`."""
+        if self._shut:
+            return
+        try:
+            self._session.offer(batch, runs, prepared)
+        except BadMessage:
+            raise
+        except Exception as error:
+            self._service.fail(error)  # what the storage holds now is not known
+            raise
+        self._service.taken(sum(len(run.frames) for run in runs))
+        self.look()
+
+    async def room(self) -> None:
+        """Wait until another batch may be offered."""
+        while len(self._session) >= _STREAM_BATCHES_MAX:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def acks(self) -> list[Ack]:
+        """Wait for and return the answers to send next; call `sent` when they are."""
+        while not self._session.ready:
+            self._look.clear()
+            await self._look.wait()
+        self._sending = True
+        return self._session.acks()
+
+    def sent(self) -> None:
+        self._sending = False
+        self._sent.set()
+
+    def shut(self) -> None:
+        """Take nothing more; what was taken is still answered."""
+        self._shut = True
+
+    async def answered(self) -> None:
+        """Wait until everything that was taken is answered and sent."""
+        while self._sending or len(self._session):
+            self._sent.clear()
+            await self._sent.wait()
+
+    def look(self) -> None:
+        if self._session.ready:
+            self._look.set()
+
+    def close(self) -> None:
+        self._service.forget(self)
+
+
+def _resolve(future: "asyncio.Future[_Value]", value: _Value) -> None:
+    if not future.done():
+        future.set_result(value)

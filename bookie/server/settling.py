@@ -1,0 +1,154 @@
+"""Finds out what a bookie in limbo has to doubt, and ends its limbo ledger by ledger.
+
+What the metadata store says is asked only after this life of the bookie was claimed there, so no
+other process has promised anything in its name since. Each look sees all that was written before
+it began. It counts only if the store was the bookie's own namespace all the while, and no older
+state of it: one made anew has none of the doubtful ledgers, and the true one may come back. A look
+that fails or does not count changes nothing, and is done again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from bookie.collector.garbage import Seen, doubt
+from bookie.errors import StoreNotBelieved
+from bookie.loss.limbo import Limbo, Phase, is_doubtful
+from ledger.errors import LogError
+from ledger.ids import LedgerId
+from ledger.log_events import get_logger
+from ledger.manager import LedgerStore
+
+LOOK_S: Final = 5.0
+"""Between two looks at what is doubtful."""
+_RETRY_S: Final = 1.0
+_AT_ONCE: Final = 16
+_BATCH: Final = 128
+"""Ledgers that one look reads one after the other."""
+
+_log = get_logger(__name__)
+
+
+class Doubting(Protocol):
+    """What is needed of `bookie.storage.engine.BookieStorage`."""
+
+    @property
+    def limbo(self) -> Limbo | None: ...
+    @property
+    def doubts(self) -> str: ...
+    def judged(self, change: Callable[[Limbo], Limbo]) -> None: ...
+
+
+async def listed(ledgers: LedgerStore) -> list[LedgerId]:
+    """Return all ledgers that there are. Raises what the store raises."""
+    return [ledger_id async for ledger_id in ledgers.list()]
+
+
+async def doubtful_of(
+    ledgers: LedgerStore, bookie: str, ledger_ids: Sequence[int]
+) -> list[LedgerId]:
+    """Return those of *ledger_ids* of which a "no" of *bookie* would be evidence.
+
+    One whose metadata cannot be read stays doubtful. Raises `MetadataUnavailable`."""
+    found = await ledgers.read_all([LedgerId(one) for one in ledger_ids])
+    return [
+        ledger_id
+        for ledger_id, metadata in found.items()
+        if metadata is None or is_doubtful(metadata, bookie)
+    ]
+
+
+Doubtful = Callable[[Sequence[int]], Awaitable[list[LedgerId]]]
+"""`doubtful_of` for one bookie."""
+
+
+async def look(limbo: Limbo, ledgers: LedgerStore, doubtful: Doubtful) -> Callable[[Limbo], Limbo]:
+    """Return what a look at the store makes of a limbo. Raises what the store raises."""
+    if limbo.phase is Phase.OVER:
+        there = await listed(ledgers)
+        return lambda now: now.only(there)
+    if limbo.phase is Phase.BEGUN:
+        before = await listed(ledgers)
+        found = await doubtful(before)
+        return lambda now: now.known(before, found)
+    left = await doubtful(sorted(limbo.doubtful))
+    return lambda now: now.still(left)
+
+
+class Settler:
+    """`run` until it returns: nothing is doubtful any more; or until cancelled."""
+
+    def __init__(
+        self,
+        storage: Doubting,
+        ledgers: LedgerStore,
+        bookie: str,
+        *,
+        instance: str,
+        seen: Callable[[], Seen | None] = lambda: None,
+        on_change: Callable[[str], None] = lambda _doubts: None,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """*instance* is the namespace that the bookie belongs to, *seen* returns what it remembers
+        of the store, and may block and raise `OSError`. *on_change* is told what is in doubt, at
+        the start and after each change."""
+        self._storage = storage
+        self._ledgers = ledgers
+        self._bookie = bookie
+        self._instance = instance
+        self._seen = seen
+        self._on_change = on_change
+        self._look_s = look_s
+
+    async def run(self) -> None:
+        """See the class's docstring."""
+        limbo = self._storage.limbo
+        self._on_change(self._storage.doubts)
+        was_over = limbo is not None and limbo.phase is Phase.OVER
+        while limbo is not None:
+            try:
+                await self.look()
+            except (LogError, OSError) as error:
+                _log.warning("limbo_not_looked_at", bookie=self._bookie, reason=str(error))
+                retry_s = self._look_s if isinstance(error, StoreNotBelieved) else _RETRY_S
+                await asyncio.sleep(retry_s)
+                continue
+            limbo = self._storage.limbo
+            if was_over or limbo is None or limbo.phase is Phase.OVER:
+                return
+            await asyncio.sleep(self._look_s)
+
+    async def look(self) -> None:
+        """Look once. Raises `StoreNotBelieved`, what the store raises, and `OSError`: then nothing
+        has changed."""
+        limbo = self._storage.limbo
+        assert limbo is not None, "there is nothing to look for"
+        seen = await asyncio.to_thread(self._seen)
+        with self._ledgers.one_session():
+            before = await self._ledgers.vitals()
+            change = await look(limbo, self._ledgers, self._doubtful_of)
+            after = await self._ledgers.vitals()
+        alarm = doubt(self._instance, seen or Seen(0, 0), before, after)
+        if alarm is not None:
+            raise StoreNotBelieved(alarm.reason)
+        await asyncio.to_thread(self._storage.judged, change)
+        if self._storage.limbo != limbo:
+            self._on_change(self._storage.doubts)
+            self._tell()
+
+    async def _doubtful_of(self, ledger_ids: Sequence[int]) -> list[LedgerId]:
+        doubtful: list[LedgerId] = []
+        parts = [ledger_ids[at : at + _BATCH] for at in range(0, len(ledger_ids), _BATCH)]
+        waiting = iter(parts)
+        while some := list(islice(waiting, _AT_ONCE)):
+            looks = (doubtful_of(self._ledgers, self._bookie, part) for part in some)
+            for found in await asyncio.gather(*looks):
+                doubtful += found
+        return doubtful
+
+    def _tell(self) -> None:
+        if self._storage.doubts:
+            _log.warning("in_limbo", bookie=self._bookie, reason=self._storage.doubts)
+        else:
+            _log.info("limbo_is_over", bookie=self._bookie)

@@ -1,0 +1,153 @@
+"""Moves what is in memory to the disk, and forgets what was deleted.
+
+Invariants:
+    the marks move forward only, and only after all before them was synced (65, 66), and counted
+    what a checkpoint has begun is finished before the next one begins, however often it is tried
+    nothing that was deleted is written again (#1757)
+Calls wait for each other; `troubles` may be read at any time.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bookie.disk.port import DiskFull
+from bookie.errors import FileDamaged, StorageFailed
+from bookie.journal.format import Mark
+from bookie.journal.journals import Journals
+from bookie.loss.accounts import Accounts
+from bookie.storage.flush import Flush, header_of
+from bookie.storage.holdings import Holdings
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    """One that is under way, or is to be tried again when there is space."""
+
+    marks: tuple[Mark, ...]
+    flush: Flush
+
+
+class Keeper:
+    """See the module's docstring."""
+
+    def __init__(self, holdings: Holdings, journals: Journals, accounts: Accounts) -> None:
+        self._holdings = holdings
+        self._accounts = accounts
+        self._journals = journals
+        self._one = threading.Lock()
+        self._begun: _Checkpoint | None = None
+        self._marks = journals.positions()
+        self._no_space = ""
+        self._frozen: StorageFailed | None = None
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """Where the next start would begin to replay each journal."""
+        return self._marks
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why not much more can be taken into memory."""
+        frozen = "" if self._frozen is None else str(self._frozen)
+        return tuple(trouble for trouble in (self._no_space, frozen) if trouble)
+
+    def checkpoint(self) -> None:
+        """Move what is in memory to entry logs and index, and the marks behind it (rule 65).
+
+        If a disk is full, it is done again by the next call. Once one of several ledger
+        directories has failed, nothing is done any more. Raises `StorageFailed`; then the
+        process has to end."""
+        with self._one:
+            self._holdings.check()
+            if self._frozen is not None:
+                return
+            try:
+                self._checkpoint()
+            except DiskFull as error:
+                self._no_space = f"a checkpoint found no space: {error}"
+            except (OSError, FileDamaged) as error:
+                self._fail("a checkpoint", error)
+            else:
+                self._no_space = ""
+
+    def delete(self, ledger_ids: Sequence[int]) -> None:
+        """Forget ledgers that were deleted from the cluster, for good: whatever is asked of them
+        from now on is answered with "no such ledger" (70). Those that are not here are left out.
+        Once one of several ledger directories has failed, nothing is done any more.
+
+        Raises `DiskFull`, if a disk is too full to remember it, and `StorageFailed`."""
+        with self._one:
+            self._holdings.check()
+            with self._holdings.lock:
+                here = [one for one in ledger_ids if self._holdings.ledgers.is_known(one)]
+            if self._frozen is not None or not here:
+                return
+            try:
+                self._delete(here)
+            except DiskFull:
+                raise
+            except (OSError, FileDamaged) as error:
+                self._fail("the deletion of ledgers", error)
+
+    def _checkpoint(self) -> None:
+        begun = self._begun or self._begin()
+        if begun is None:
+            return
+        begun.flush.run()
+        rolls = [directory.roll.place for directory in self._holdings.ledger_directories]
+        self._accounts.count(rolls, self._journals.positions(), self._journals.sizes())
+        with self._holdings.lock:
+            self._holdings.ledgers.end_flush(begun.flush.stored)
+            self._holdings.memory.end_flush()
+            self._holdings.generation += 1
+            self._begun = None
+        assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
+        self._journals.advance(begun.marks)
+        self._marks = begun.marks
+
+    def _begin(self) -> _Checkpoint | None:
+        """Take what is in memory; None if there is nothing to do."""
+        # Everything in a journal before this place was put into the memtable before it was
+        # queued, so into the one that is taken now or an earlier one.
+        marks = self._journals.positions()
+        rolled = [mark.journal_id for mark in marks] != [mark.journal_id for mark in self._marks]
+        holdings = self._holdings
+        with holdings.lock:
+            if not holdings.ledgers.is_dirty and not rolled:
+                return None
+            headers = [header_of(record) for record in holdings.ledgers.begin_flush()]
+            memtable = holdings.memory.begin_flush(headers)
+            self._begun = _Checkpoint(
+                marks, Flush(memtable, headers, holdings.directories, holdings.ledger_directories)
+            )
+        return self._begun
+
+    def _delete(self, ledger_ids: Sequence[int]) -> None:
+        holdings = self._holdings
+        by_directory = [
+            (directory, own)
+            for directory in holdings.ledger_directories
+            if (own := [one for one in ledger_ids if holdings.directory_of(one) is directory])
+        ]
+        for directory, own in by_directory:
+            directory.bury(own)
+        with holdings.lock:
+            for ledger_id in ledger_ids:
+                holdings.ledgers.remove(ledger_id)
+                holdings.memory.remove(ledger_id)
+            if self._begun is not None:
+                self._begun.flush.forget(ledger_ids)
+            holdings.generation += 1
+        for directory, own in by_directory:
+            directory.remove(own)
+
+    def _fail(self, what: str, error: OSError | FileDamaged) -> None:
+        """Take note that the disk failed. Raises `StorageFailed`, unless there are ledger
+        directories left that did not."""
+        failure = StorageFailed(what, str(error))
+        failed = [directory.failure is not None for directory in self._holdings.ledger_directories]
+        if not any(failed) or all(failed):
+            self._holdings.failure = failure
+            raise failure from error
+        self._frozen = failure

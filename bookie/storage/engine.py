@@ -1,0 +1,501 @@
+"""The storage engine of a bookie: journals, memtable, entry logs and index, held together.
+
+Who may call what: `add`, `fence`, `set_lac`, `read_recent` and `lac` take short turns under
+one lock and are meant for the event loop; `commit` is the journal threads' (one per journal),
+`checkpoint` the sync thread's, `read`, `load` and `prepare` any thread's. Nothing here starts a
+thread. Two things need the disk before an add or a fence: a ledger that was not used for long
+has its header read again, and an add of an id below the ledger's highest is compared with what
+is stored under it. `needs_load` and `needs_disk` tell so, `load` and `prepare` do it; without
+them the call does it itself, and blocks.
+
+A full disk is no failure: a commit or a checkpoint that finds no space leaves everything as it
+was, to be done again, and the storage refuses normal adds until there is space (`read_only`).
+When one of several ledger directories fails, nothing is flushed any more and the marks stay:
+what is in memory and on the other disks is served, and normal adds are refused for good.
+
+Invariants:
+    an add checks the fence and enters the memtable in one step under the lock (30, 31)
+    whatever was answered is in a journal from the mark on, or in synced entry logs and index
+    the mark moves forward only, and only after all before it was synced (65, 66)
+    an entry is in memory until the index that names it is published; a reader looks at both
+        in the state of one moment, so it misses nothing in between (58)
+    after a failed write or sync of a journal or the only ledger directory every call raises (60)
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hmac import compare_digest
+from os import urandom
+from typing import Final, Self
+
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk
+from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
+from bookie.frames import Bad, Checked, check_frames
+from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
+from bookie.journal.format import Kind, Record
+from bookie.journal.journals import Journals
+from bookie.loss.accounts import Accounts
+from bookie.loss.census import Census
+from bookie.loss.limbo import Limbo, Phase
+from bookie.storage import reads
+from bookie.storage.checkpoint import Keeper
+from bookie.storage.config import StorageConfig
+from bookie.storage.holdings import Holdings
+from bookie.storage.ledger_directory import LedgerDirectory, open_ledger_directories
+from bookie.storage.ledger_table import LedgerRecord
+from bookie.storage.memtables import Memory
+from bookie.storage.prepared import Prepared, Vetted
+from bookie.storage.read_cache import ReadCache
+from bookie.storage.replay import Recovery
+from bookie.storage.status import StorageStatus, status_of
+from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY
+from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
+
+RUN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Frames of one add; the largest journal record is little more."""
+_ATTEMPTS_MAX: Final = 1000
+"""Each is undone only by a checkpoint that ends meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unvetted:
+    """Some entries of an add may be on disk already: compare first, with *stored*."""
+
+    stored: LedgerHeader
+    generation: int
+
+
+class BookieStorage:
+    """See the module's docstring; made by `open`."""
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        holdings: Holdings,
+        journals: Journals,
+        accounts: Accounts,
+    ) -> None:
+        self._config = config
+        self._accounts = accounts
+        self._holdings = holdings
+        self._ledgers = holdings.ledgers
+        self._memory = holdings.memory
+        self._lock = holdings.lock
+        self._journals = journals
+        self._keeper = Keeper(holdings, journals, accounts)
+        self._told_read_only = self._told_no_recovery = False
+
+    @classmethod
+    def open(
+        cls,
+        directories: Directories | Disk,
+        config: StorageConfig,
+        *,
+        doubt: str = "",
+        entropy: Callable[[int], bytes] = urandom,
+    ) -> Self:
+        """Replay wholly, flush, and return a storage that may serve (rule 64).
+
+        A lone disk is all directories. Whoever knows that something may be missing gives the
+        reason as *doubt*; what is missing by the census is found here. Either begins a limbo, which
+        is durable before anything is served (`bookie.loss.limbo`). Raises `DirectoryInUse`, or a
+        `FileDamaged` where a file is not as it was written; then nothing that matters has changed.
+        """
+        if not isinstance(directories, Directories):
+            directories = Directories.single(directories)
+        directories.lock()
+        try:
+            ledger_directories = open_ledger_directories(directories, config)
+            accounts = Accounts(directories.main)
+            accounts.lost([doubt] if doubt else [])
+            recovery = Recovery(
+                directories=directories,
+                ledger_directories=ledger_directories,
+                accounts=accounts,
+                memtable_bytes_max=config.memtable_bytes_max,
+                ledgers_in_memory_max=config.ledgers_in_memory_max,
+                entropy=entropy,
+            )
+            ledgers, headers = recovery.run()
+            journals = Journals(
+                directories,
+                headers,
+                file_bytes_max=config.journal_file_bytes_max,
+                preallocate_bytes=config.journal_preallocate_bytes,
+                entropy=entropy,
+            )
+            journals.advance(journals.positions())
+            journals.take_space()
+            rolls = [directory.roll.place for directory in ledger_directories]
+            accounts.count(rolls, journals.positions(), journals.sizes())
+        except OSError as error:
+            directories.unlock()
+            raise StorageFailed("the start of the storage", str(error)) from error
+        except FileDamaged:
+            directories.unlock()
+            raise
+        holdings = Holdings(
+            directories,
+            ledger_directories,
+            ledgers,
+            Memory(recent_bytes_max=config.recent_bytes_max),
+            ReadCache(bytes_max=config.read_cache_bytes, ahead_bytes=config.read_ahead_bytes),
+        )
+        return cls(config, holdings, journals, accounts)
+
+    # Adding and fencing.
+
+    def is_new(self, ledger_id: int) -> bool:
+        """Whether nothing is known of the ledger here, not even that it was deleted."""
+        return not (self._ledgers.is_known(ledger_id) or self._holdings.is_deleted(ledger_id))
+
+    def needs_load(self, ledger_id: int) -> bool:
+        """Whether the ledger's header is not in memory; a ledger that is not here needs none."""
+        with self._lock:
+            return self._ledgers.get(ledger_id) is None and self._ledgers.is_known(ledger_id)
+
+    def load(self, ledger_id: int) -> None:
+        """Bring the ledger's header into memory, if it can be read; may block."""
+        self._holdings.with_record(ledger_id, lambda _record: None, None)
+
+    def needs_disk(self, run: AddRun) -> bool:
+        """Whether `add` would have to look at the disk, so that `prepare` should do so before."""
+        with self._lock:
+            record = self._ledgers.get(run.ledger_id)
+            if record is None:
+                return self._ledgers.is_known(run.ledger_id)
+            if run.explicit_lac or not run.entries:
+                return False
+            floor = self._memory.floor(record.stored)
+            return run.entries[0] <= floor and any(
+                self._memory.frame(run.ledger_id, entry_id) is None
+                for entry_id in run.entries
+                if entry_id <= floor
+            )
+
+    def prepare(self, run: AddRun) -> Prepared:
+        """Look up on disk what `add` will need; may block."""
+        checked = check_frames(run.ledger_id, run.entries, run.lengths, run.frames)
+        if isinstance(checked, Bad):
+            return None
+
+        def unvetted(record: LedgerRecord | None) -> _Unvetted | None:
+            return None if record is None else _Unvetted(record.stored, self._holdings.generation)
+
+        outcome = self._holdings.with_record(run.ledger_id, unvetted, None)
+        return None if outcome is None else self._vet(outcome, checked, repairs=run.recovery)
+
+    def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
+        """Take *run*; it may be acknowledged once the ticket returned is durable.
+
+        Ids that no writer can have made are a `BAD_REQUEST`: below the LAC of their own header, or
+        farther beyond it than a writer has entries in flight; or in more stretches than there can
+        be fragments (`STRETCHES_MAX`). What a ledger costs is bounded by what is stored of it."""
+        if len(run.frames) > RUN_BYTES_MAX or len(run.key) > KEY_BYTES_MAX:
+            return Status.BAD_REQUEST, 0
+        checked = check_frames(run.ledger_id, run.entries, run.lengths, run.frames)
+        if isinstance(checked, Bad):
+            return (Status.BAD_REQUEST if checked.index < 0 else Status.DAMAGED), 0
+        if checked.entries[0] < 0 or checked.entries[-1] > ENTRY_ID_MAX or run.ledger_id < 0:
+            return Status.BAD_REQUEST, 0
+        if not 0 < checked.entries[-1] - checked.last_add_confirmed <= ENTRIES_AHEAD_MAX:
+            return Status.BAD_REQUEST, 0
+        vetted = prepared
+        for _ in range(_ATTEMPTS_MAX):
+            action = partial(self._add, run, checked, vetted)
+            outcome = self._holdings.with_record(run.ledger_id, action, (Status.IO_ERROR, 0))
+            if not isinstance(outcome, _Unvetted):
+                return outcome
+            result = self._vet(outcome, checked, repairs=run.recovery)
+            if isinstance(result, Status):
+                return result, 0
+            vetted = result
+        return Status.TOO_MANY_REQUESTS, 0
+
+    def fence(self, ledger_id: int, key: bytes) -> tuple[Status, int]:
+        """Refuse normal adds to the ledger from now on, for ever; the answer may be given
+        once the ticket returned is durable. A ledger never seen is made (rule 29)."""
+        if len(key) > KEY_BYTES_MAX or ledger_id < 0:
+            return Status.BAD_REQUEST, 0
+        action = partial(self._fence, ledger_id, key)
+        return self._holdings.with_record(ledger_id, action, (Status.IO_ERROR, 0))
+
+    def set_lac(self, run: AddRun) -> Status:
+        """Take note of an explicit LAC; kept in memory, and on disk from a checkpoint on."""
+        if len(run.key) > KEY_BYTES_MAX or run.ledger_id < 0:
+            return Status.BAD_REQUEST
+        frame = bytes(run.frames)
+        checked = check_frames(run.ledger_id, (LAC_ENTRY,), (len(frame),), frame)
+        if isinstance(checked, Bad):
+            return Status.DAMAGED
+        action = partial(self._set_lac, run, checked)
+        return self._holdings.with_record(run.ledger_id, action, Status.IO_ERROR)
+
+    @property
+    def journals(self) -> int:
+        """How many journals there are; they are numbered from 0."""
+        return len(self._journals)
+
+    def has_pending(self, journal: int = 0) -> bool:
+        """Whether something is queued in *journal*. If its disk is full, a commit may not
+        change that."""
+        return self._journals.has_pending(journal)
+
+    def commit(self, journal: int = 0) -> int:
+        """Make durable what queued in *journal*; return the highest ticket that is durable
+        together with all before it.
+
+        If the disk is full, what does not fit stays queued. Raises `JournalFailed`; then the
+        process has to end."""
+        self._holdings.check()
+        try:
+            return self._journals.commit(journal)
+        except StorageFailed as failure:
+            self._holdings.failure = failure
+            raise
+
+    # Refusing.
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why normal adds are refused, apart from what `set_read_only` was told."""
+        journals = self._holdings.directories.journals
+        full = [
+            f"{journals[at].describe('')} has no room for its journal" for at in self._journals.full
+        ]
+        doubts = (self.doubts,) if self._in_new_limbo else ()
+        return (*doubts, *full, *self._keeper.troubles)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether normal adds are refused; fences and reads never are."""
+        return bool(
+            self._told_read_only
+            or self._journals.full
+            or self._keeper.troubles
+            or self._in_new_limbo
+        )
+
+    @property
+    def _in_new_limbo(self) -> bool:
+        return self.limbo is not None and self.limbo.phase is Phase.BEGUN
+
+    def set_read_only(self, *, read_only: bool, recovery_too: bool = False) -> None:
+        """Refuse normal adds from now on, or do so only for reasons of its own; *recovery_too*
+        refuses recovery adds as well, as long as nothing else is said."""
+        self._told_read_only = read_only
+        self._told_no_recovery = recovery_too
+
+    # Reading.
+
+    def read(self, query: ReadQuery) -> ReadAnswer:
+        """Answer from memory and disk. Ignores `fence` and `wait_ms`."""
+        answer = reads.read(self._holdings, query)
+        limbo = self.limbo
+        return answer if limbo is None else limbo.read(query, answer)
+
+    def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
+        """Answer from memory alone; None if that is not the whole truth."""
+        answer = reads.read_recent(self._holdings, query)
+        limbo = self.limbo
+        return answer if limbo is None or answer is None else limbo.read(query, answer)
+
+    def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
+        """Say what is known of the ledger's LAC, its fence and its last entry."""
+        answer = reads.lac(self._holdings, ledger_id, key)
+        limbo = self.limbo
+        return answer if limbo is None else limbo.lac(ledger_id, answer)
+
+    def ledger_ids(self) -> list[int]:
+        """Return all ledgers that are here, ascending."""
+        with self._lock:
+            return self._ledgers.ids()
+
+    def status(self) -> StorageStatus:
+        """Say what is where, for operators; asks the disk for the sizes of files."""
+        self._holdings.check()
+        return status_of(self._holdings, self._journals, self._keeper.marks, self._config)
+
+    # What may be lost.
+
+    @property
+    def limbo(self) -> Limbo | None:
+        """What it may say although it may have lost something; None: it is whole."""
+        return self._accounts.limbo
+
+    @property
+    def doubts(self) -> str:
+        """What may be lost and is not settled yet, for operators; "" for nothing."""
+        return "" if self.limbo is None else self.limbo.warning
+
+    def may_have_lost(self, ledger_id: int) -> bool:
+        """Whether the ledger was there before this bookie knew of a loss."""
+        limbo = self.limbo
+        return limbo is not None and not limbo.takes_adds_to(ledger_id)
+
+    def judged(self, change: Callable[[Limbo], Limbo]) -> None:
+        """Let `limbo` become what *change* makes of it, durably; blocks. Raises `StorageFailed`,
+        and then it is as it was."""
+        try:
+            self._accounts.judged(change)
+        except OSError as error:
+            raise StorageFailed("keeping what may be lost", str(error)) from error
+
+    @property
+    def census(self) -> Census:
+        """Of the last checkpoint; the start makes one."""
+        census = self._accounts.census
+        assert census is not None, "a start counts before it serves"
+        return census
+
+    def on_census(self, told: Callable[[Census], None]) -> None:
+        """Let *told* know of each later census, on the thread that makes it."""
+        self._accounts.on_census = told
+
+    # Keeping.
+
+    def checkpoint(self) -> None:
+        """See `Keeper.checkpoint`."""
+        self._keeper.checkpoint()
+
+    @property
+    def ledger_directories(self) -> Sequence[LedgerDirectory]:
+        """For the collector, which works on them beside everything else."""
+        return self._holdings.ledger_directories
+
+    def delete(self, ledger_ids: Sequence[int]) -> None:
+        """See `Keeper.delete`."""
+        self._keeper.delete(ledger_ids)
+
+    def close(self) -> None:
+        """Close all files and free the directories. Requires that no other call is under way.
+
+        What is not in entry logs is in the journals, and replayed at the next start."""
+        holdings = self._holdings
+        if holdings.closed:
+            return
+        holdings.closed = True
+        self._journals.close()
+        for directory in holdings.ledger_directories:
+            directory.close()
+        holdings.directories.unlock()
+
+    def _add(
+        self,
+        run: AddRun,
+        checked: Checked,
+        vetted: Prepared,
+        record: LedgerRecord | None,
+    ) -> tuple[Status, int] | _Unvetted:
+        if record is not None:
+            if not compare_digest(record.key, run.key):
+                return Status.WRONG_KEY, 0
+            if record.fenced and not run.recovery:
+                return Status.FENCED, 0
+        refused = self._refuses(run, len(checked.data))
+        if refused is not None:
+            return refused, 0
+        new: list[int] | None = None
+        if record is None:
+            if self._holdings.is_deleted(run.ledger_id):
+                return Status.NO_SUCH_LEDGER, 0
+            record = self._ledgers.create(run.ledger_id, run.key)
+        elif checked.entries[0] <= record.last_entry:
+            outcome = self._new_entries(record, checked, vetted)
+            if not isinstance(outcome, list):
+                return outcome
+            if not outcome:
+                return Status.OK, self._journals.last_ticket  # it may still be on its way
+            new = outcome
+        if not record.reach(checked):
+            return Status.BAD_REQUEST, 0  # of a new ledger this leaves an empty one behind
+        self._memory.add(run.ledger_id, checked, new)
+        self._ledgers.touch(record)
+        record.learn(checked)
+        lengths = array("I", run.lengths)
+        journaled = Record(Kind.ADD, run.ledger_id, run.key, checked.entries, lengths, checked.data)
+        return Status.OK, self._journals.add(journaled)
+
+    def _refuses(self, run: AddRun, size_bytes: int) -> Status | None:
+        """Return why nothing like *run* is taken now, None if it may be."""
+        bytes_max = self._config.memtable_bytes_max
+        if run.recovery:
+            bytes_max += self._config.recovery_reserve_bytes
+        if self._told_no_recovery if run.recovery else self.read_only:
+            return Status.READ_ONLY
+        if not run.recovery and self.may_have_lost(run.ledger_id):
+            return Status.READ_ONLY
+        if not self._journals.has_room(run.ledger_id, size_bytes):
+            return Status.TOO_MANY_REQUESTS
+        active = self._memory.active
+        if len(active) and active.size_bytes + size_bytes > bytes_max:
+            return Status.TOO_MANY_REQUESTS
+        return None
+
+    def _new_entries(
+        self, record: LedgerRecord, checked: Checked, vetted: Prepared
+    ) -> list[int] | tuple[Status, int] | _Unvetted:
+        """Return the indexes of entries that are not here yet; others must be the same bytes."""
+        new = []
+        floor = self._memory.floor(record.stored)
+        for index, entry_id in enumerate(checked.entries):
+            frame = self._memory.frame(record.ledger_id, entry_id)
+            if frame is not None:
+                if frame != checked.frame(index):
+                    return Status.CONFLICT, 0
+            elif entry_id > floor:
+                new.append(index)
+            elif isinstance(vetted, Status):
+                return vetted, 0
+            elif vetted is None or vetted.generation != self._holdings.generation:
+                return _Unvetted(record.stored, self._holdings.generation)
+            elif entry_id not in vetted.present:
+                new.append(index)
+        return new
+
+    def _vet(self, unvetted: _Unvetted, checked: Checked, *, repairs: bool) -> Vetted | Status:
+        """Compare an add with what is on disk; takes no lock.
+
+        What is damaged there counts as absent if the add *repairs*: recovery read these bytes
+        from another replica. A writer's are refused, as nobody can say that they are the same."""
+        present: dict[int, None] = {}
+        for index, entry_id in enumerate(checked.entries):
+            stored = self._holdings.find(unvetted.stored, entry_id, entry_id, 1)
+            if isinstance(stored.damage, EntryLogDamaged) and repairs:
+                continue
+            if stored.damage is not None:
+                return Status.IO_ERROR
+            for piece in stored.found.pieces:
+                if piece.view() != checked.frame(index):
+                    return Status.CONFLICT
+                present[entry_id] = None
+        return Vetted(present, unvetted.generation)
+
+    def _fence(self, ledger_id: int, key: bytes, record: LedgerRecord | None) -> tuple[Status, int]:
+        if record is None:
+            if self._holdings.is_deleted(ledger_id):
+                return Status.NO_SUCH_LEDGER, 0
+            record = self._ledgers.create(ledger_id, key)
+        elif not compare_digest(record.key, key):
+            return Status.WRONG_KEY, 0
+        if not record.fenced:
+            record.fenced = True
+            record.fence_ticket = self._journals.add(Record(Kind.FENCE, ledger_id, key))
+            self._ledgers.touch(record)
+        return Status.OK, record.fence_ticket  # a second fence waits for the first (34)
+
+    def _set_lac(self, run: AddRun, checked: Checked, record: LedgerRecord | None) -> Status:
+        if record is None:
+            if self._holdings.is_deleted(run.ledger_id):
+                return Status.NO_SUCH_LEDGER
+            record = self._ledgers.create(run.ledger_id, run.key)
+        elif not compare_digest(record.key, run.key):
+            return Status.WRONG_KEY
+        elif record.fenced and not run.recovery:
+            return Status.FENCED
+        if record.learn_lac(checked):
+            self._ledgers.touch(record)
+        return Status.OK

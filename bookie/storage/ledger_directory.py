@@ -1,0 +1,181 @@
+"""One ledger directory: the entry logs and the index of the ledgers that belong to it.
+
+Invariants:
+    `lock` is held by whoever writes entry logs' places into the index: a flush, a deletion or
+        a compaction, one at a time
+    an index never points to bytes that are not synced (67), nor into a file whose name is not
+    after a write or a sync failed, the directory is never written again, only read (60)
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.disk.directories import Directories
+from bookie.disk.port import Disk, DiskFull
+from bookie.entrylog import format as entrylog_format
+from bookie.entrylog.reader import EntryLogReader
+from bookie.entrylog.writer import EntryLogWriter
+from bookie.errors import FileDamaged
+from bookie.index import format as index_format
+from bookie.index.format import LedgerHeader
+from bookie.index.ledger_index import LedgerIndex
+from bookie.index.tombstones import Tombstones
+from bookie.loss.census import Roll, RollPlace
+from bookie.storage.config import StorageConfig
+from bookie.storage.memtable import Memtable
+
+DIRECTORIES: Final = (entrylog_format.DIRECTORY, index_format.DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDirectoryConfig:
+    entry_log_bytes_max: int
+    index_cache_bytes: int
+    files_open_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a start found in one ledger directory."""
+
+    here: list[int]
+    """Ledgers with an index file."""
+    missing: list[int]
+    """Ledgers that had one."""
+    problem: str
+    """Why *missing* may not be all; "" for no reason."""
+
+
+class LedgerDirectory:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: LedgerDirectoryConfig,
+        *,
+        owns: Callable[[int], bool] = lambda _ledger_id: True,
+    ) -> None:
+        """*owns* says of any ledger whether it belongs here."""
+        for directory in DIRECTORIES:
+            disk.make_directory(directory)
+        disk.sync_directory("")
+        for directory in DIRECTORIES:  # a killed process may have renamed without syncing
+            disk.sync_directory(directory)
+        self.disk = disk
+        self.owns = owns
+        self.lock = threading.Lock()
+        self.failure: OSError | FileDamaged | None = None
+        """Why it is only read from, if so."""
+        self.index = LedgerIndex(
+            disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
+        )
+        self.tombstones = Tombstones.load(disk)
+        self.roll = Roll(disk)
+        self.logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
+        self.reader = EntryLogReader(disk, self.index, files_max=config.files_open_max)
+
+    def recover(self, counted: RollPlace | None) -> Recovered:
+        """Finish what a crash may have interrupted; return the ledgers that are here, and what
+        should be here. *counted*: how far the roll had come at the last census, if there was
+        one. The roll stays as it was, until `begin`."""
+        found = self.index.recover()
+        deleted = [ledger_id for ledger_id in found if ledger_id in self.tombstones]
+        if deleted:
+            self.index.remove(deleted)
+        here = [ledger_id for ledger_id in found if ledger_id not in self.tombstones]
+        counts, problem = self.roll.load(counted)
+        missing = [
+            ledger_id
+            for ledger_id in counts.keys() - dict.fromkeys(here).keys()
+            if ledger_id not in self.tombstones
+        ]
+        return Recovered(here, sorted(missing), problem)
+
+    def begin(self, recovered: Recovered) -> None:
+        """Let the roll say what is here, before anything is added to it.
+
+        Written anew in any case: what was read of it may be in the system's memory only."""
+        self.index.made.clear()
+        if recovered.here or self.roll.place.batch:
+            self.roll.write(recovered.here)
+
+    def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
+        """Write all *headers* and what *memtable* has of their ledgers; all is durable then.
+
+        Entry logs first, synced, then the index (rules 65, 67). Returns the headers as they are
+        on disk. Raises `DiskFull`, after which it may be done again, and `OSError` and
+        `FileDamaged`, now and ever after."""
+        with self.lock:
+            try:
+                with self._writing():
+                    return self._flush(headers, memtable)
+            except DiskFull:
+                self.logs.abandon()
+                raise
+
+    def bury(self, ledger_ids: Sequence[int]) -> None:
+        """Remember, durably, that these ledgers were deleted. Raises as `flush` does."""
+        with self.lock, self._writing():
+            self.tombstones.add(ledger_ids)
+            with suppress(DiskFull):  # the next start finds them among the tombstones
+                self.roll.append(ledger_ids, removed=True)
+
+    def remove(self, ledger_ids: Sequence[int]) -> None:
+        """Remove the index of ledgers that are buried; the entries stay in the entry logs until
+        those are collected. Raises as `flush` does."""
+        with self.lock, self._writing():
+            self.index.remove(ledger_ids)
+
+    def close(self) -> None:
+        self.logs.close(finish=self.failure is None)
+        self.reader.close()
+        self.index.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            yield
+        except DiskFull:
+            raise
+        except (OSError, FileDamaged) as error:
+            self.failure = error
+            raise
+
+    def _flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
+        placed = []
+        for header in headers:
+            entries = memtable.ledger(header.ledger_id)
+            pieces = entries.pieces() if entries else []
+            placed.append((header, pieces, self.logs.write(pieces)))
+        self.logs.sync()
+        stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
+        self.index.flush()
+        if stored:  # also if none is new: else an older state of this directory is not told
+            self.roll.append(self.index.made)
+            self.index.made.clear()
+        return stored
+
+
+def open_ledger_directories(
+    directories: Directories, config: StorageConfig
+) -> list[LedgerDirectory]:
+    """Share caches and files out among all of them."""
+    count = len(directories.ledgers)
+    each = LedgerDirectoryConfig(
+        entry_log_bytes_max=config.entry_log_bytes_max,
+        index_cache_bytes=config.index_cache_bytes // count,
+        files_open_max=max(1, config.files_open_max // count),
+    )
+
+    def owner(at: int) -> Callable[[int], bool]:
+        return lambda ledger_id: directories.ledger_directory_of(ledger_id) == at
+
+    return [
+        LedgerDirectory(disk, each, owns=owner(at)) for at, disk in enumerate(directories.ledgers)
+    ]

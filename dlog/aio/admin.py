@@ -1,0 +1,307 @@
+"""Logs as a whole: create, list, watch, describe, rename, truncate, seal and delete them.
+
+All of it beside a living writer, if there is one.
+
+Each function connects for itself, to *uri* or to the configured namespace, unless it is given
+a *client* to use.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dlog.aio.connecting import connect, connected
+from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
+from dlog.aio.maintain.lifecycle import create, drop
+from dlog.aio.maintain.rename import rename
+from dlog.aio.maintain.seal import seal
+from dlog.aio.maintain.trim import Before, Keep, plan, truncate
+from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, verify
+from dlog.aio.port import Ledgers
+from dlog.aio.read.tails import LogTail, TailTracker, tail_of
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store.watching import LogChange, LogWatch, log_names
+from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest
+from dlog.names import check_name
+from dlog.protocol.edits import change_settings, check_living
+from dlog.protocol.retention import TrimPlan
+from dlog.settings import LogSettings, parse_settings
+from ledger.clock import now_ms
+
+__all__ = [
+    "AuditProgress",
+    "AuditReport",
+    "LogChange",
+    "LogInfo",
+    "LogTail",
+    "LogWatch",
+    "TailTracker",
+    "TrimPlan",
+    "VerifyProgress",
+    "VerifyReport",
+    "audit_namespace",
+    "create_log",
+    "delete_log",
+    "list_logs",
+    "log_exists",
+    "log_info",
+    "log_settings",
+    "log_tail",
+    "plan_truncation",
+    "rename_log",
+    "seal_log",
+    "truncate_log",
+    "update_settings",
+    "verify_log",
+    "watch_logs",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log's manifest and where it ends now."""
+
+    name: str
+    manifest: Manifest
+    tail: LogTail
+
+    @property
+    def records(self) -> int:
+        """How many records can be read."""
+        return self.tail.next_offset - self.tail.first_offset
+
+
+async def create_log(
+    name: str,
+    *,
+    settings: LogSettings | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> None:
+    """Create an empty log. Raises `InvalidName`, `LogExists`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        await create(ledgers, ManifestNode(ledgers.store, name), settings)
+
+
+async def list_logs(
+    *,
+    prefix: str = "",
+    recursive: bool = True,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> list[str]:
+    """Return the names of all logs that begin with *prefix*, sorted.
+
+    With *recursive* False, names that have a slash after the prefix are cut behind the first
+    one, and told once: of ``eu/a``, ``eu/west/b`` and ``eu/west/c`` with the prefix ``eu/``
+    remain ``eu/a`` and ``eu/west/``. One read of the metadata store, however many there are."""
+    async with connected(uri, client) as ledgers:
+        names = await log_names(ledgers.store, prefix)
+    if recursive:
+        return names
+    cut = (name.partition("/") for name in (name[len(prefix) :] for name in names))
+    return list(dict.fromkeys(prefix + head + slash for head, slash, _ in cut))
+
+
+async def log_exists(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> bool:
+    """Return True iff there is such a log and it is not being deleted. Raises `InvalidName`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        try:
+            manifest, _ = await ManifestNode(ledgers.store, name).read()
+        except NoSuchLog:
+            return False
+    return not manifest.dropped
+
+
+async def watch_logs(
+    *,
+    prefix: str = "",
+    existing: bool = True,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> LogWatch:
+    """Return an async iterator of logs that are added and removed; close it.
+
+        async with await watch_logs(prefix="eu/") as watch:
+            async for change in watch:
+                ...  # change.kind is "added" or "removed", change.log the name
+
+    It begins with what there is, as added, unless *existing* is False. `LogWatch` tells what
+    it promises. Raises what connecting raises, and without *existing* `MetadataUnavailable`."""
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        known = [] if existing else await log_names(ledgers.store, prefix)
+        return LogWatch(ledgers, prefix=prefix, known=known, owns_ledgers=client is None)
+    except BaseException:
+        if client is None:
+            await ledgers.close()
+        raise
+
+
+async def log_settings(
+    name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> LogSettings:
+    """Return the settings of a log. Raises `InvalidName`, `NoSuchLog`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        manifest, _ = await ManifestNode(ledgers.store, name).read()
+    check_living(manifest, name)
+    return manifest.settings
+
+
+async def update_settings(
+    name: str,
+    changes: Mapping[str, object] | Callable[[LogSettings], LogSettings],
+    *,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> LogSettings:
+    """Change settings of a log by compare-and-swap; return all of them.
+
+    *changes* are values by name, as `dlog.settings.parse_settings` takes them, or a function of
+    the present settings, which may be called several times. What is not changed stays, also
+    if others change it at the same time. Retention applies from the next time that it is
+    looked at; everything else from the next takeover on, as a writer keeps what it opened with.
+    Raises `InvalidName`, `InvalidSettings`, `InvalidQuorum`, `NoSuchLog`."""
+    check_name(name)
+    change = changes if callable(changes) else (lambda settings: parse_settings(changes, settings))
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        incarnation = (await node.read())[0].incarnation
+        edit = change_settings(name, incarnation=incarnation, change=change)
+        return (await node.edit(edit)).settings
+
+
+async def rename_log(
+    name: str, new_name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> None:
+    """Give a log another name, in one step: its records, offsets, settings and consumers stay.
+
+    A crash leaves it with the old name or with the new one. Its writer and its readers go on
+    and need not know; a consumer that is open gets `NoSuchConsumer` when it commits, and is
+    opened again under the new name. Elections go by name: let the candidates of the old one
+    stop first, or one of them makes a new log with that name when it is elected.
+
+    Raises `InvalidName`, `NoSuchLog`, `LogExists`, `ValueTooLarge` if manifest and consumers
+    do not fit into one transaction, and `MetadataUnavailable`: then look which name it has."""
+    check_name(name)
+    check_name(new_name)
+    async with connected(uri, client) as ledgers:
+        store = ledgers.store
+        old, new = ManifestNode(store, name), ManifestNode(store, new_name)
+        await rename(ledgers, old, new, now_ms=now_ms)
+
+
+async def log_info(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> LogInfo:
+    """Return what is known of a log. Raises `InvalidName`, `NoSuchLog`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        tail = await tail_of(ledgers, name)
+        manifest, _ = await ManifestNode(ledgers.store, name).read()
+    return LogInfo(name, manifest, tail)
+
+
+async def log_tail(client: Ledgers, name: str) -> LogTail:
+    """Return where the log begins and ends now; `TailTracker` is cheaper for many polls."""
+    return await tail_of(client, name)
+
+
+async def truncate_log(
+    name: str,
+    *,
+    before: Before | None = None,
+    keep_bytes: int | None = None,
+    keep_age_s: float | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> int:
+    """Remove the oldest records; return the first offset there is now.
+
+    Say what stays by one of three: *before* is the first record to keep (offset, `DLSN`,
+    `Timestamp` or `Txid`); *keep_bytes* keeps at least so many payload bytes, in whole
+    segments; *keep_age_s* keeps everything from the first record on that is not older. A
+    living writer is not disturbed; readers below get `Trimmed`. Asking for less than was
+    removed before is no error. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`
+    (beyond the end), ValueError (not one of the three), and what bookies raise."""
+    check_name(name)
+    keep = Keep.of(before, keep_bytes, keep_age_s)
+    async with connected(uri, client) as ledgers:
+        node = ManifestNode(ledgers.store, name)
+        manifest = await truncate(ledgers, node, keep, now_ms=now_ms)
+    return manifest.trim_offset
+
+
+async def plan_truncation(
+    name: str,
+    *,
+    before: Before | None = None,
+    keep_bytes: int | None = None,
+    keep_age_s: float | None = None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> TrimPlan:
+    """Return what `truncate_log` would remove now, and change nothing.
+
+    To do just that, truncate before the plan's *trim_offset*. Raises as `truncate_log`."""
+    check_name(name)
+    keep = Keep.of(before, keep_bytes, keep_age_s)
+    async with connected(uri, client) as ledgers:
+        return await plan(ledgers, ManifestNode(ledgers.store, name), keep, now_ms=now_ms)
+
+
+async def seal_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> int:
+    """End a log for good; return the offset after its last record.
+
+    Everything in it stays readable, and retention and truncation go on. Readers that follow
+    end there; nobody can open it to append (`LogSealed`). A living writer loses it as to a
+    takeover: appends in flight end with `AppendOutcomeUnknown`, and what was acknowledged is
+    kept. Sealing it again changes nothing. There is no way back. Raises `InvalidName`,
+    `NoSuchLog`, `TakeoverFailed` if others open it all the time, and what recovery raises."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        manifest = await seal(ledgers, ManifestNode(ledgers.store, name), now_ms=now_ms)
+    return manifest.sealed_end
+
+
+async def delete_log(name: str, *, uri: str | None = None, client: Ledgers | None = None) -> None:
+    """Delete a log and its ledgers; its writer and readers fail. Raises `NoSuchLog`."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        await drop(ledgers, ManifestNode(ledgers.store, name))
+
+
+async def audit_namespace(
+    *,
+    repair: bool = False,
+    on_progress: Callable[[AuditProgress], None] = lambda _: None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> AuditReport:
+    """Compare all logs with all ledgers: what is missing, leaked, or left half done.
+
+    Changes nothing unless *repair*: then what is provably leaked is deleted, as the janitor
+    does it, and deletions that have begun are finished. Lost records cannot be repaired. May
+    run beside everything else. Raises what listing logs and ledgers raises."""
+    async with connected(uri, client) as ledgers:
+        return await audit(ledgers, repair=repair, on_progress=on_progress)
+
+
+async def verify_log(
+    name: str,
+    *,
+    on_progress: Callable[[VerifyProgress], None] = lambda _: None,
+    uri: str | None = None,
+    client: Ledgers | None = None,
+) -> VerifyReport:
+    """Read every entry of a log from every replica; return what is damaged, short or wrong.
+
+    Checks digests, that replicas are the same, that entries, offsets and txids join, and
+    that segments hold what the manifest says. Disturbs no writer; reads as many bytes as the
+    log has, times its write quorum. *on_progress* is called after each few MiB, from this
+    task. Raises `InvalidName`, `NoSuchLog`, `MetadataUnavailable`; bookies that do not answer
+    are faults in the report."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        return await verify(ledgers, ManifestNode(ledgers.store, name), on_progress=on_progress)

@@ -1,0 +1,189 @@
+"""Audit of a namespace: do its logs and its ledgers fit together? Changes nothing by itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from dlog.aio.maintain.janitor import remove_orphan
+from dlog.aio.maintain.lifecycle import finish_drop
+from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
+from dlog.aio.port import Ledgers
+from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest, Segment
+from dlog.protocol.orphans import Standing
+from ledger.errors import LogError, NoSuchLedger
+from ledger.ids import LedgerId
+
+T = TypeVar("T")
+
+FINDINGS_MAX: Final = 10_000
+"""How many of each kind a report names; it counts all."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingLedger:
+    """A segment whose ledger does not exist: its records are lost."""
+
+    log: str
+    segment: int
+    ledger_id: LedgerId
+    records: int | None
+    """None: not known, the segment was open."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLedgers:
+    """Ledgers of a log that are listed for deletion and still there."""
+
+    log: str
+    ledgers: tuple[LedgerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    logs: int
+    ledgers: int
+    segments: int
+    missing: tuple[MissingLedger, ...]
+    orphans: tuple[Unlisted, ...]
+    """Provably of no use to any log; with *repair* they were deleted."""
+    waiting: tuple[WaitingLedgers, ...]
+    """Left by a truncation that did not finish; with *repair* they were deleted."""
+    half_deleted: tuple[str, ...]
+    """Logs whose deletion has begun; with *repair* it was finished."""
+    pending: tuple[Unlisted, ...]
+    """Made for a log and not listed: a writer may be about to. If it stays so it is a leak
+    that ends with the next takeover of the log; nobody may delete it before."""
+    foreign: int
+    """Ledgers that were not made for logs."""
+    undecided: int
+    """Ledgers of which it could not be told, as logs changed or could not be read meanwhile."""
+    troubles: tuple[Trouble, ...]
+    """What could not be read or repaired."""
+    repaired: bool
+    more: int
+    """Findings beyond those that are named."""
+
+    @property
+    def healthy(self) -> bool:
+        """True iff nothing is lost, leaked or unreadable, or all that was has been repaired."""
+        leaks = (self.orphans, self.waiting, self.half_deleted)
+        return not (self.missing or self.troubles or (any(leaks) and not self.repaired))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditProgress:
+    """*what* is being looked at: "logs", then "ledgers"."""
+
+    what: str
+    done: int
+
+
+async def audit(
+    ledgers: Ledgers,
+    *,
+    repair: bool = False,
+    on_progress: Callable[[AuditProgress], None] = lambda _: None,
+) -> AuditReport:
+    """Compare all logs with all ledgers. With *repair*, delete what is provably leaked.
+
+    Raises what listing logs and ledgers raises."""
+    auditor = _Auditor(ledgers, repair=repair, on_progress=on_progress)
+    found = await survey(ledgers, auditor.look_at_log)
+    async for each in unlisted(ledgers, found, skip=set()):
+        await auditor.look_at_ledger(found, each)
+    return auditor.report(found)
+
+
+class _Auditor:
+    """Gathers the findings of one audit."""
+
+    def __init__(
+        self, ledgers: Ledgers, *, repair: bool, on_progress: Callable[[AuditProgress], None]
+    ) -> None:
+        self._ledgers = ledgers
+        self._repair = repair
+        self._on_progress = on_progress
+        self._logs = self._segments = self._unlisted = self._foreign = self._undecided = 0
+        self._missing: list[MissingLedger] = []
+        self._orphans: list[Unlisted] = []
+        self._waiting: list[WaitingLedgers] = []
+        self._half_deleted: list[str] = []
+        self._pending: list[Unlisted] = []
+        self._more = 0
+
+    async def look_at_log(self, found: Survey, node: ManifestNode, manifest: Manifest) -> None:
+        self._logs += 1
+        self._segments += len(manifest.segments)
+        self._on_progress(AuditProgress("logs", self._logs))
+        if manifest.dropped:
+            self._note(self._half_deleted, node.log)
+            if self._repair:
+                await finish_drop(self._ledgers, node)
+            return
+        if manifest.deleting:
+            self._note(self._waiting, WaitingLedgers(node.log, manifest.deleting))
+            if self._repair:
+                await delete_listed(self._ledgers, node, manifest)
+        for segment in manifest.segments:
+            if not found.exists(segment.ledger_id) and await self._is_missing(node, segment):
+                records = segment.sealed.records if segment.sealed else None
+                lost = MissingLedger(node.log, segment.number, segment.ledger_id, records)
+                self._note(self._missing, lost)
+
+    async def look_at_ledger(self, found: Survey, each: Unlisted) -> None:
+        self._unlisted += 1
+        self._on_progress(AuditProgress("ledgers", self._unlisted))
+        if each.stamp is None:
+            self._foreign += 1
+        elif each.standing is None:
+            self._undecided += 1
+        elif each.standing is Standing.PENDING:
+            self._note(self._pending, each)
+        elif each.is_orphan:
+            self._note(self._orphans, each)
+            if self._repair:
+                try:
+                    await remove_orphan(self._ledgers, each)
+                except LogError as error:
+                    found.troubles.append(Trouble(f"ledger {each.ledger_id}", error))
+
+    def report(self, found: Survey) -> AuditReport:
+        return AuditReport(
+            logs=self._logs,
+            ledgers=len(found.ledgers),
+            segments=self._segments,
+            missing=tuple(self._missing),
+            orphans=tuple(self._orphans),
+            waiting=tuple(self._waiting),
+            half_deleted=tuple(self._half_deleted),
+            pending=tuple(self._pending),
+            foreign=self._foreign,
+            undecided=self._undecided,
+            troubles=tuple(found.troubles),
+            repaired=self._repair,
+            more=self._more,
+        )
+
+    async def _is_missing(self, node: ManifestNode, segment: Segment) -> bool:
+        """Return whether a ledger that was not there before the manifest was read is missing.
+
+        It may be younger than that look; or its segment was trimmed or dropped since."""
+        try:
+            await self._ledgers.describe(segment.ledger_id)
+        except NoSuchLedger:
+            pass
+        else:
+            return False
+        try:
+            manifest, _ = await node.read()
+        except NoSuchLog:
+            return False
+        return any(listed.ledger_id == segment.ledger_id for listed in manifest.segments)
+
+    def _note(self, findings: list[T], finding: T) -> None:
+        if len(findings) < FINDINGS_MAX:
+            findings.append(finding)
+        else:
+            self._more += 1

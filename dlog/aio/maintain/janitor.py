@@ -1,0 +1,221 @@
+"""The janitor: looks after the logs of a namespace that nobody else looks after.
+
+In each pass, one log after the other:
+
+    1. a deletion that has begun is finished
+    2. retention is applied, so logs without a writer shrink too
+    3. ledgers that a truncation listed for deletion are deleted
+
+and then ledgers that can never become part of a log are deleted (`dlog.protocol.orphans`), never
+anything else. Several janitors may run: everything they do is safe to do twice and at the same
+time. An election keeps all but one idle; it is a hint and nothing depends on it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from dlog.aio.maintain.lifecycle import finish_drop
+from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
+from dlog.aio.maintain.trim import apply_retention
+from dlog.aio.port import Ledgers
+from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.manifest import Manifest
+from leader import campaign
+from ledger.clock import now_ms as wall_clock_ms
+from ledger.errors import LogError
+from ledger.ids import LedgerId
+from ledger.log_events import get_logger
+
+ELECTION: Final = ".janitor"
+"""No log can have this name."""
+FOREIGN_MAX: Final = 100_000
+"""Ledgers that are not of logs, remembered so that they are not read in each pass."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JanitorConfig:
+    interval_s: float = 60.0
+    """Pause between two passes."""
+    orphans_max: int = 1000
+    """How many orphans one pass deletes; the next one goes on."""
+    elect: bool = True
+    """Stay idle while another janitor of the namespace works."""
+
+    def __post_init__(self) -> None:
+        assert self.interval_s > 0
+        assert self.orphans_max >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorPass:
+    """What one pass did."""
+
+    logs: int
+    """How many were looked at."""
+    records_trimmed: int
+    """By retention."""
+    ledgers_deleted: int
+    """Of segments that were trimmed, now or by a truncation that did not finish."""
+    logs_deleted: tuple[str, ...]
+    """Whose deletion had begun before."""
+    orphans: tuple[Unlisted, ...]
+    """They were deleted."""
+    troubles: tuple[Trouble, ...]
+    """What could not be done; the next pass tries again."""
+
+
+class Janitor:
+    """One pass at a time. `start` and `close`, or an async context manager; or only `run_once`."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        config: JanitorConfig | None = None,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._ledgers = ledgers
+        self._config = config or JanitorConfig()
+        self._now_ms = now_ms
+        self._one_pass = asyncio.Lock()
+        self._foreign: set[int] = set()
+        self._running: asyncio.Task[None] | None = None
+        self.passes = 0
+        """How many were finished."""
+        self._waiting: list[asyncio.Future[JanitorPass]] = []
+
+    async def start(self) -> None:
+        """Work in the background until `close`."""
+        assert self._running is None, "it runs already"
+        self._running = asyncio.get_running_loop().create_task(self.run())
+
+    async def close(self) -> None:
+        """Stop, also in the middle of a pass: what it began is safe to leave. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def run(self) -> None:
+        """Make a pass now and then, for ever. Errors are logged, and the next pass tries again."""
+        if not self._config.elect:
+            await self._work(asyncio.Event())
+        while True:
+            try:
+                term = await campaign(self._ledgers.store, ELECTION, lifeline_host=None)
+            except LogError as error:
+                _log.warning("janitor_not_elected", error=str(error))
+                await asyncio.sleep(self._config.interval_s)
+                continue
+            async with term:
+                await self._work(term.lost)
+
+    async def run_once(self) -> JanitorPass:
+        """Make one pass; return what it did. Raises what listing logs and ledgers raises."""
+        async with self._one_pass:
+            done = await self._pass()
+        self.passes += 1
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(done)
+        return done
+
+    async def next_pass(self) -> JanitorPass:
+        """Wait until a pass is finished; return what it did."""
+        waiter: asyncio.Future[JanitorPass] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        return await waiter
+
+    async def _work(self, lost: asyncio.Event) -> None:
+        while not lost.is_set():
+            try:
+                await self.run_once()
+            except LogError as error:
+                _log.warning("janitor_pass_failed", error=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.interval_s):
+                    await lost.wait()
+
+    async def _pass(self) -> JanitorPass:
+        logs = trimmed = deleted = 0
+        dropped: list[str] = []
+
+        async def look_after(_: Survey, node: ManifestNode, manifest: Manifest) -> None:
+            nonlocal logs, trimmed, deleted
+            logs += 1
+            if manifest.dropped:
+                await finish_drop(self._ledgers, node)
+                dropped.append(node.log)
+                return
+            kept = await apply_retention(self._ledgers, node, manifest, now_ms=self._now_ms())
+            trimmed += kept.trim_offset - manifest.trim_offset
+            await delete_listed(self._ledgers, node, kept)
+            deleted += len(kept.deleting)
+
+        found = await survey(self._ledgers, look_after)
+        orphans: list[Unlisted] = []
+        async for each in unlisted(self._ledgers, found, skip=self._foreign):
+            if len(orphans) >= self._config.orphans_max:
+                break
+            if each.is_orphan and await self._delete(each, found.troubles):
+                orphans.append(each)
+        if len(self._foreign) > FOREIGN_MAX:
+            self._foreign.clear()
+        for trouble in found.troubles:
+            _log.warning("janitor_trouble", what=trouble.what, error=str(trouble.error))
+        done = JanitorPass(
+            logs, trimmed, deleted, tuple(dropped), tuple(orphans), tuple(found.troubles)
+        )
+        if trimmed or deleted or dropped or orphans:
+            _log.info(
+                "janitor_pass",
+                logs=logs,
+                records_trimmed=trimmed,
+                ledgers_deleted=deleted,
+                logs_deleted=len(dropped),
+                orphans_deleted=len(orphans),
+            )
+        return done
+
+    async def _delete(self, orphan: Unlisted, troubles: list[Trouble]) -> bool:
+        try:
+            await remove_orphan(self._ledgers, orphan)
+        except LogError as error:
+            troubles.append(Trouble(f"ledger {orphan.ledger_id}", error))
+            return False
+        return True
+
+
+async def remove_orphan(ledgers: Ledgers, orphan: Unlisted) -> LedgerId:
+    """Delete a ledger that can never become part of a log; return its id."""
+    assert orphan.is_orphan, "only a ledger that is an orphan for certain may be deleted"
+    assert orphan.standing is not None
+    assert orphan.stamp is not None
+    _log.info(
+        "orphan_deleted",
+        ledger_id=orphan.ledger_id,
+        log=orphan.stamp.log,
+        segment=orphan.stamp.segment,
+        why=orphan.standing.value,
+    )
+    await ledgers.delete(orphan.ledger_id)
+    return orphan.ledger_id

@@ -1,0 +1,153 @@
+"""One look over a whole namespace: all its ledgers, then all its logs, and what fits to nothing.
+
+The ledgers are listed first, so each of them was there before any manifest was read; what the
+order is good for is told in `dlog.protocol.orphans`. Bounded: 16 bytes for each ledger, one name
+for each log; manifests are looked at one after the other.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from dlog.aio.port import Ledgers
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store.renames import count_of_renames
+from dlog.aio.store.watching import log_names
+from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest
+from dlog.names import check_name
+from dlog.protocol.orphans import Stamp, Standing, standing
+from ledger.errors import CallerError, LogError, NoSuchLedger, StorageError
+from ledger.ids import LedgerId
+
+Visit = Callable[["Survey", ManifestNode, Manifest], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What could not be looked at or done; *what* is a log or a ledger."""
+
+    what: str
+    error: LogError
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """A ledger that no log lists."""
+
+    ledger_id: LedgerId
+    stamp: Stamp | None
+    """None: it was not made for a log."""
+    standing: Standing | None
+    """None: it was not made for a log, or this cannot be told now."""
+    length: int | None
+    """Payload bytes, if it is CLOSED."""
+
+    @property
+    def is_orphan(self) -> bool:
+        return self.standing is not None and self.standing.is_orphan
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found. *whole*: no log can have hidden, all manifests were read."""
+
+    ledgers: "array[int]" = field(default_factory=lambda: array("q"))
+    """All ids, ascending."""
+    listed: "array[int]" = field(default_factory=lambda: array("q"))
+    """Those that manifests list as segments or for deletion, ascending."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Of logs, by incarnation."""
+    troubles: list[Trouble] = field(default_factory=list)
+    whole: bool = False
+
+    def exists(self, ledger_id: int) -> bool:
+        """Return whether the ledger was there at the beginning."""
+        return _holds(self.ledgers, ledger_id)
+
+    def unlisted(self) -> list[LedgerId]:
+        """Return the ledgers that no manifest listed when it was read."""
+        return [LedgerId(each) for each in self.ledgers if not _holds(self.listed, each)]
+
+
+async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
+    """Look at everything; await *visit* for each log with the manifest that was just read.
+
+    Trouble with one log is noted and the others go on. Raises what listing the ledgers or
+    the logs raises."""
+    found = Survey()
+    found.ledgers = array("q", sorted([each async for each in ledgers.list()]))
+    listed: array[int] = array("q")
+    before = await count_of_renames(ledgers.store)
+    readable = True
+    for name in await log_names(ledgers.store):
+        try:
+            node = ManifestNode(ledgers.store, check_name(name))
+            manifest, _ = await node.read()
+        except NoSuchLog:
+            continue  # deleted or renamed since it was listed
+        except LogError as error:
+            readable = False
+            found.troubles.append(Trouble(name, error))
+            continue
+        found.names[manifest.incarnation] = name
+        listed.extend(segment.ledger_id for segment in manifest.segments)
+        listed.extend(manifest.deleting)
+        try:
+            await visit(found, node, manifest)
+        except NoSuchLog:
+            continue  # deleted meanwhile, and whoever did so does the rest
+        except LogError as error:
+            found.troubles.append(Trouble(name, error))
+    found.listed = array("q", sorted(listed))
+    found.whole = readable and await count_of_renames(ledgers.store) == before
+    return found
+
+
+async def unlisted(ledgers: Ledgers, found: Survey, *, skip: set[int]) -> AsyncIterator[Unlisted]:
+    """Yield what is known of each ledger that no log lists, except those in *skip*.
+
+    Ledgers that were not made for a log are added to *skip*: what they are never changes."""
+    for ledger_id in found.unlisted():
+        if ledger_id in skip:
+            continue
+        try:
+            each = await look_at(ledgers, found, ledger_id)
+        except (CallerError, StorageError) as error:
+            found.troubles.append(Trouble(f"ledger {ledger_id}", error))
+            continue
+        if each is None:
+            continue
+        if each.stamp is None:
+            skip.add(ledger_id)
+        yield each
+
+
+async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlisted | None:
+    """Return what *ledger_id* is now; None if it is gone."""
+    try:
+        metadata = await ledgers.describe(ledger_id)
+    except NoSuchLedger:
+        return None
+    stamp = Stamp.of(metadata.custom)
+    if stamp is None:
+        return Unlisted(ledger_id, None, None, metadata.length)
+    name = found.names.get(stamp.incarnation)
+    if name is None:
+        gone = standing(ledger_id, stamp, None) if found.whole else None
+        return Unlisted(ledger_id, stamp, gone, metadata.length)
+    node = ManifestNode(ledgers.store, name)
+    node.follow(stamp.incarnation)
+    try:
+        manifest, _ = await node.read()
+    except NoSuchLog:
+        manifest = None
+    if manifest is None or manifest.incarnation != stamp.incarnation:
+        return Unlisted(ledger_id, stamp, None, metadata.length)  # the next survey tells
+    return Unlisted(ledger_id, stamp, standing(ledger_id, stamp, manifest), metadata.length)
+
+
+def _holds(ascending: "array[int]", value: int) -> bool:
+    at = bisect_left(ascending, value)
+    return at < len(ascending) and ascending[at] == value

@@ -1,0 +1,365 @@
+"""Verifying a log: every entry is read from every bookie that should hold it, and compared.
+
+Reads only; nothing is fenced and no writer is disturbed. Entries of an open segment are looked
+at up to the last add confirmed. What seems to be missing is looked for twice: an entry may be
+on its way to the last of its bookies, or have moved with an ensemble change.
+Bounded: a window of entries at a time, and of each entry the payload of one replica.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dlog.aio.port import Ledgers
+from dlog.aio.read.segments import opened_whole
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import DamagedBatch, NoSuchLog
+from dlog.manifest import Manifest, Segment
+from dlog.protocol.edits import check_living
+from dlog.protocol.verifying import (
+    PROBLEMS_MAX,
+    FragmentFault,
+    Problem,
+    ReplicaFault,
+    SegmentCheck,
+    judge_replicas,
+)
+from dlog.recordbatch import decode_batch
+from ledger.entry import Header, payload_of
+from ledger.errors import BookieUnavailable, NoSuchLedger
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.protocol.answers import Found
+from ledger.quorum import holds, write_set
+from ledger.requests import Status
+
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+WINDOW_ENTRIES_MAX: Final = 1024
+ASKS_MAX: Final = 3
+"""How often a bookie that does not answer, or is too busy, is asked."""
+ASK_AGAIN_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyProgress:
+    segment: int
+    segments_done: int
+    segments: int
+    entries: int
+    """Verified so far, of all segments."""
+    bytes: int
+    """Payload bytes of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    log: str
+    incarnation: str
+    segments: int
+    entries: int
+    records: int
+    replicas: int
+    """Copies of entries that were read and found right."""
+    bytes: int
+    """Payload bytes, each entry counted once."""
+    faults: tuple[FragmentFault, ...]
+    """Fragments that are damaged or short on a bookie."""
+    problems: tuple[Problem, ...]
+    """What is wrong with the log itself."""
+    more: int
+    """Problems beyond those that are named."""
+    trimmed: int
+    """Segments that were trimmed away before they could be read whole."""
+
+    @property
+    def healthy(self) -> bool:
+        """True iff every replica of every entry is there and right."""
+        return not (self.faults or self.problems)
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one bookie gave of a window."""
+
+    headers: dict[int, Header] = field(default_factory=dict)
+    faults: dict[int, ReplicaFault] = field(default_factory=dict)
+
+
+async def verify(
+    ledgers: Ledgers,
+    node: ManifestNode,
+    *,
+    on_progress: Callable[[VerifyProgress], None] = lambda _: None,
+) -> VerifyReport:
+    """Verify all segments that the log has now. Raises `NoSuchLog`, `MetadataUnavailable`."""
+    manifest, _ = await node.read()
+    check_living(manifest, node.log)
+    node.follow(manifest.incarnation)
+    return await _Verifier(ledgers, node, manifest, on_progress).run()
+
+
+class _Verifier:
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        manifest: Manifest,
+        on_progress: Callable[[VerifyProgress], None],
+    ) -> None:
+        self._ledgers = ledgers
+        self._node = node
+        self._manifest = manifest
+        self._on_progress = on_progress
+        self._faults: dict[tuple[LedgerId, int, BookieId, ReplicaFault], FragmentFault] = {}
+        self._problems: list[Problem] = []
+        self._more = 0
+        self._segments = self._entries = self._records = self._replicas = self._bytes = 0
+        self._trimmed = 0
+        self._silent: set[BookieId] = set()
+        """Bookies that did not answer in this segment."""
+
+    async def run(self) -> VerifyReport:
+        last_txid = self._manifest.trimmed_txid
+        for segment in self._manifest.segments:
+            check = SegmentCheck(segment, last_txid=last_txid)
+            self._silent.clear()
+            try:
+                await self._segment(segment, check)
+            except BookieUnavailable as error:
+                self._note([Problem(segment.number, None, f"its end cannot be told: {error}")])
+            except NoSuchLedger:
+                if await self._is_listed(segment):
+                    reason = f"its ledger {segment.ledger_id} does not exist: its records are lost"
+                    self._note([Problem(segment.number, None, reason)])
+                else:
+                    self._trimmed += 1
+            self._segments += 1
+            self._records += check.records
+            last_txid = check.last_txid
+            self._tell(segment)
+        return VerifyReport(
+            log=self._node.log,
+            incarnation=self._manifest.incarnation,
+            segments=self._segments,
+            entries=self._entries,
+            records=self._records,
+            replicas=self._replicas,
+            bytes=self._bytes,
+            faults=tuple(self._faults.values()),
+            problems=tuple(self._problems),
+            more=self._more,
+            trimmed=self._trimmed,
+        )
+
+    async def _segment(self, segment: Segment, check: SegmentCheck) -> None:
+        metadata = await self._ledgers.describe(segment.ledger_id)
+        last = metadata.last_entry
+        if last is None:
+            async with opened_whole(self._ledgers, self._manifest, segment) as reader:
+                last = await reader.read_last_add_confirmed()
+        entry, average = 0, WINDOW_BYTES
+        while entry <= last:
+            fragment = metadata.fragment_of(entry)
+            ends = metadata.fragment_end(fragment)
+            size = max(1, min(WINDOW_ENTRIES_MAX, WINDOW_BYTES // average))
+            stop = min(last, entry + size - 1, last if ends is None else ends)
+            window = range(entry, stop + 1)
+            seen = self._bytes
+            await self._window(segment, metadata, fragment, window, check)
+            average = max(1, (self._bytes - seen) // len(window))
+            entry = stop + 1
+            self._tell(segment)
+        self._note(check.end())
+
+    async def _window(
+        self,
+        segment: Segment,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        window: range,
+        check: SegmentCheck,
+    ) -> None:
+        frames: dict[Header, memoryview] = {}
+        shares = await self._shares(segment.ledger_id, metadata, fragment, window, frames)
+        if any(ReplicaFault.MISSING in share.faults.values() for share in shares.values()):
+            fresh = await self._ledgers.describe(segment.ledger_id)
+            if fresh.fragment_of(window[0]) == fragment:
+                shares = await self._shares(segment.ledger_id, metadata, fragment, window, frames)
+            else:  # an ensemble change came between; it begins at or before the window's end
+                for entry_id in window:
+                    moved = fresh.fragment_of(entry_id)
+                    one = range(entry_id, entry_id + 1)
+                    shares = await self._shares(segment.ledger_id, fresh, moved, one, frames)
+                    self._judge(segment, fresh, moved, one, shares, frames, check)
+                return
+        self._judge(segment, metadata, fragment, window, shares, frames, check)
+
+    async def _shares(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        window: range,
+        frames: dict[Header, memoryview],
+    ) -> dict[BookieId, _Share]:
+        shares = await asyncio.gather(
+            *(
+                self._share(ledger_id, metadata, bookie, _held(metadata, index, window), frames)
+                for index, bookie in enumerate(fragment.bookies)
+            )
+        )
+        return dict(zip(fragment.bookies, shares, strict=True))
+
+    async def _share(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        bookie: BookieId,
+        held: list[int],
+        frames: dict[Header, memoryview],
+    ) -> _Share:
+        """Read the entries *held* from *bookie*; keep a frame of each different header."""
+        share = _Share()
+        if not held:
+            return share
+        first, last, upto = held[0], held[-1], held[-1]
+        while first <= last:
+            found = None
+            if bookie not in self._silent:
+                found = await self._ask(ledger_id, metadata, bookie, first, upto)
+            if found is None:
+                self._silent.add(bookie)
+                _mark(share, held, first, last, ReplicaFault.UNREACHABLE)
+                return share
+            for entry_id, header in found.headers.items():
+                share.headers[entry_id] = header
+                frames.setdefault(header, found.frames[entry_id])
+            if found.status is Status.NO_SUCH_LEDGER:
+                _mark(share, held, first, last, ReplicaFault.MISSING)
+                return share
+            if found.damaged is not None:
+                _mark(share, held, first, found.damaged - 1, ReplicaFault.MISSING)
+                _mark(share, held, found.damaged, found.damaged, ReplicaFault.DAMAGED)
+                first, upto = found.damaged + 1, last
+            elif found.status is Status.OK and found.considered >= first:
+                _mark(share, held, first, min(found.considered, upto), ReplicaFault.MISSING)
+                first, upto = found.considered + 1, last
+            elif upto > first:
+                upto = first  # find out which entry the bookie has trouble with
+            else:
+                _mark(share, held, first, first, ReplicaFault.UNREADABLE)
+                first, upto = first + 1, last
+        return share
+
+    async def _ask(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, bookie: BookieId, first: int, last: int
+    ) -> Found | None:
+        for attempt in range(ASKS_MAX):
+            if attempt:
+                await asyncio.sleep(ASK_AGAIN_S * 2**attempt)
+            found = await self._ledgers.read_replica(
+                ledger_id, bookie, first, last, metadata=metadata
+            )
+            if found.status not in {Status.UNREACHABLE, Status.TOO_MANY_REQUESTS}:
+                return found
+        return None
+
+    def _judge(
+        self,
+        segment: Segment,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        window: range,
+        shares: dict[BookieId, _Share],
+        frames: dict[Header, memoryview],
+        check: SegmentCheck,
+    ) -> None:
+        for bookie, share in shares.items():
+            for entry_id, fault in share.faults.items():
+                self._fault(segment, fragment, bookie, fault, entry_id)
+        for entry_id in window:
+            holders = [fragment.bookies[i] for i in write_set(entry_id, metadata.quorum)]
+            found = {b: h for b in holders if (h := shares[b].headers.get(entry_id)) is not None}
+            right, others = judge_replicas(entry_id, holders, found)
+            for bookie in others:
+                self._fault(segment, fragment, bookie, ReplicaFault.DIFFERENT, entry_id)
+            if right is None:
+                self._note([check.lost(entry_id)])
+                continue
+            self._entries += 1
+            self._replicas += len(found) - len(others)
+            self._bytes += right.payload_bytes
+            try:
+                batch = decode_batch(payload_of(frames[right], right)).header
+            except DamagedBatch as error:
+                self._note(check.entry(right, None, str(error)))
+            else:
+                self._note(check.entry(right, batch))
+
+    def _fault(
+        self,
+        segment: Segment,
+        fragment: Fragment,
+        bookie: BookieId,
+        fault: ReplicaFault,
+        entry_id: int,
+    ) -> None:
+        key = (segment.ledger_id, fragment.first_entry, bookie, fault)
+        known = self._faults.get(key)
+        if known is None:
+            self._faults[key] = FragmentFault(
+                segment.number,
+                segment.ledger_id,
+                EntryId(fragment.first_entry),
+                bookie,
+                fault,
+                entry_id,
+                entry_id,
+                1,
+            )
+            return
+        self._faults[key] = replace(
+            known,
+            first_entry=min(known.first_entry, entry_id),
+            last_entry=max(known.last_entry, entry_id),
+            entries=known.entries + 1,
+        )
+
+    def _note(self, problems: list[Problem]) -> None:
+        room = PROBLEMS_MAX - len(self._problems)
+        self._problems += problems[:room]
+        self._more += len(problems[room:])
+
+    def _tell(self, segment: Segment) -> None:
+        self._on_progress(
+            VerifyProgress(
+                segment.number,
+                self._segments,
+                len(self._manifest.segments),
+                self._entries,
+                self._bytes,
+            )
+        )
+
+    async def _is_listed(self, segment: Segment) -> bool:
+        try:
+            manifest, _ = await self._node.read()
+        except NoSuchLog:
+            return False
+        return any(each.ledger_id == segment.ledger_id for each in manifest.segments)
+
+
+def _held(metadata: LedgerMetadata, index: int, window: range) -> list[int]:
+    return [entry_id for entry_id in window if holds(index, entry_id, metadata.quorum)]
+
+
+def _mark(share: _Share, held: list[int], first: int, last: int, fault: ReplicaFault) -> None:
+    """Note *fault* for each entry of first..last that the bookie should hold and did not give."""
+    for entry_id in _between(held, first, last):
+        if entry_id not in share.headers:
+            share.faults[entry_id] = fault
+
+
+def _between(held: list[int], first: int, last: int) -> Iterator[int]:
+    return (entry_id for entry_id in held if first <= entry_id <= last)

@@ -1,0 +1,344 @@
+"""Executes `protocol.cursor`: reads a log in chunks, across segments, through trouble.
+
+A chunk is one batch and which of its records to take; nothing is done per record. Ledgers are
+opened without recovery, so the writer is never disturbed. While one segment is read, the next
+one's ledger is opened already and its first entries are fetched. After an error that may pass
+the cursor finds its place again, after a bounded, growing delay; any other error is raised.
+
+No reader stops in silence: whatever it waits for it looks at again by itself, should nobody
+tell: a ledger in each long poll, the manifest after `IDLE_CHECK_S`.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, assert_never
+
+from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
+from dlog.aio.read.segments import find_place, learn_end
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
+from dlog.manifest import Segment
+from dlog.position import Record
+from dlog.protocol import cursor as protocol
+from dlog.protocol.seek import Index
+from dlog.recordbatch import RecordBatch, decode_batch, parse_header
+from ledger.errors import LogError, NoSuchLedger
+from ledger.ids import LedgerId
+from ledger.log_events import get_logger
+
+READ_BYTES_MAX: Final = 1024 * 1024
+DECODED_SHARE_MAX: Final = 8
+"""How many times more than one read may bring is decompressed at once, besides one entry."""
+WAIT_S: Final = 2.0
+"""How long one read waits for new entries, or a wait for the manifest lasts."""
+IDLE_CHECK_S: Final = 30.0
+"""After so long without news the manifest is read again, in case a watch was lost."""
+LOOK_S: Final = 0.5
+"""How long entries wait for the manifest when it may have changed."""
+BACKOFF_S: Final = 0.05
+BACKOFF_S_MAX: Final = 5.0
+
+_Opened = tuple[LedgerTail, Sequence[LedgerEntry]]
+
+_log = get_logger(__name__)
+
+
+class Chunk(NamedTuple):
+    """Records *skip* .. *skip* + *take* - 1 of *batch*, which is entry *entry* of a segment."""
+
+    batch: RecordBatch
+    first_offset: int
+    """Offset of the batch's slot 0, also if that is skipped."""
+    segment: int
+    entry: int
+    skip: int
+    take: int
+
+    @property
+    def begin(self) -> int:
+        """Offset of the first record taken."""
+        return self.first_offset + self.skip
+
+    @property
+    def end(self) -> int:
+        """Offset after the last record taken."""
+        return self.first_offset + self.skip + self.take
+
+    def records(self) -> Iterator[Record]:
+        return self.batch.records(
+            self.first_offset, self.segment, self.entry, skip=self.skip, take=self.take
+        )
+
+
+class ChunkReader:
+    """Reads from *start* to *stop*. Used by one task at a time; close it.
+
+    *patience_s*: how long a read waits for its first chunk before it raises; None: for ever."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        start: int,
+        *,
+        stop: int | None = None,
+        incarnation: str | None = None,
+        patience_s: float | None = None,
+        wait_s: float | None = None,
+        read_bytes_max: int | None = None,
+    ) -> None:
+        self._ledgers = ledgers
+        self._node = node
+        self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
+        if incarnation is not None:
+            node.follow(incarnation)
+        self._next: protocol.CursorEffect = protocol.ReadManifest()
+        self._patience_s = patience_s
+        self._wait_s = WAIT_S if wait_s is None else wait_s
+        self.read_bytes_max = read_bytes_max or READ_BYTES_MAX
+        """How much one read may bring, besides one entry; never more than `READ_BYTES_MAX`."""
+        self._loop = asyncio.get_running_loop()
+        self._asked_at = self._progress_at = self._loop.time()
+        """When somebody began to wait for a chunk, and when there was one last."""
+        self._failures = 0
+        self._tail: LedgerTail | None = None
+        self._batches: dict[int, RecordBatch] = {}
+        """Decoded entries that the cursor has been told of and not delivered yet."""
+        self._ahead: tuple[LedgerId, asyncio.Task[_Opened]] | None = None
+        """The next segment's ledger, being opened while the present one is read."""
+        self._fetched: Sequence[LedgerEntry] = ()
+        """Entries of `_tail`'s ledger that were fetched and not decoded yet."""
+        self._looked_at = self._loop.time()
+        """When the manifest was read last."""
+        self._look_at = self._looked_at
+        """When it may be read again, after trouble."""
+        self._looking: asyncio.Task[protocol.CursorEvent] | None = None
+        """Reads the manifest beside the entries."""
+        self._changed = asyncio.Event()
+        """Set when the manifest may have changed since it was read."""
+        self._watching = self._loop.create_task(self._watch())
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which life of the log is read; None before anything was looked at."""
+        return self._cursor.incarnation
+
+    async def read(self) -> list[Chunk]:
+        """Return the next chunks, in order; empty once the stop was reached.
+
+        Raises `Trimmed`, `NoSuchLog`, `DamagedLog`, and what is not retryable."""
+        self._asked_at = self._loop.time()
+        while True:
+            match self._next:
+                case protocol.Finish():
+                    return []
+                case protocol.Fail(error):
+                    raise error
+            *deliveries, self._next = self._cursor.step(await self._event(self._next))
+            chunks = [self._chunk(each) for each in deliveries]
+            self._batches.clear()
+            if chunks:
+                self._progress_at = self._loop.time()
+                self._failures = 0
+                return chunks
+
+    async def close(self) -> None:
+        tasks = [self._watching] if self._looking is None else [self._watching, self._looking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._leave()
+        await self._forget_ahead()
+
+    async def _event(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
+        try:
+            return await self._execute(effect)
+        except NoSuchLedger:
+            await self._leave()
+            return protocol.LedgerMissing()
+        except LogError as error:
+            if not error.retryable or self._impatient():
+                raise
+            self._failures += 1
+            delay_s = min(BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_S_MAX)
+            _log.warning(
+                "read_interrupted", log=self._node.log, error=str(error), retry_in_s=delay_s
+            )
+            await self._leave()
+            await asyncio.sleep(delay_s)
+            return protocol.Interrupted()
+
+    async def _execute(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
+        match effect:
+            case protocol.ReadManifest():
+                self._drop_news()
+                return await self._manifest()
+            case protocol.AwaitManifest():
+                self._check_patience()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._wait_s):
+                        await self._changed.wait()
+                self._drop_news()
+                return await self._manifest()
+            case protocol.FindPlace():
+                tail = await self._enter(effect.segment)
+                found = await find_place(tail, Index(effect.index))
+                return protocol.PlaceFound(found.entry, found.base_index)
+            case protocol.ReadEntries():
+                return await self._news() or await self._entries(effect)
+            case protocol.FindEnd():
+                tail = await self._enter(effect.segment)
+                end = await learn_end(self._ledgers, tail, effect.later.ledger_id)
+                return protocol.EndFound(end)
+            case protocol.Deliver() | protocol.Finish() | protocol.Fail():
+                raise AssertionError("handled by the caller")
+            case _:
+                assert_never(effect)
+
+    async def _news(self) -> protocol.CursorEvent | None:
+        """Return the manifest if it may have changed; but read on while it cannot be read."""
+        now = self._loop.time()
+        if self._looking is None:
+            idle_s = now - max(self._looked_at, self._progress_at)
+            if now < self._look_at or not (self._changed.is_set() or idle_s > IDLE_CHECK_S):
+                return None
+            self._looking = self._loop.create_task(self._manifest())
+            await asyncio.wait({self._looking}, timeout=LOOK_S)
+        if not self._looking.done():
+            return None
+        looking, self._looking = self._looking, None
+        try:
+            return looking.result()
+        except LogError as error:
+            if not error.retryable:
+                raise
+            self._changed.set()
+            self._look_at = now + BACKOFF_S_MAX
+            return None
+
+    def _drop_news(self) -> None:
+        """Forget a reading of the manifest that is older than the one that begins now."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _manifest(self) -> protocol.CursorEvent:
+        self._changed.clear()
+        self._looked_at = self._loop.time()
+        try:
+            manifest, _ = await self._node.read()
+            self._node.follow(self._cursor.incarnation or manifest.incarnation)
+        except NoSuchLog:
+            return protocol.ManifestSeen(None)
+        return protocol.ManifestSeen(manifest)
+
+    async def _entries(self, effect: protocol.ReadEntries) -> protocol.CursorEvent:
+        tail = await self._enter(effect.segment)
+        await self._look_ahead(self._cursor.later)
+        entries, self._fetched = self._fetched, ()
+        if not entries or entries[0].entry_id != effect.first:
+            entries = await tail.read_some(
+                effect.first, bytes_max=self._bytes_max(), wait_s=self._wait_s
+            )
+        if not entries:
+            if tail.last_entry is not None and effect.first > tail.last_entry:
+                return protocol.SegmentEnded()
+            self._check_patience()
+            return protocol.NothingNew()
+        told: list[tuple[int, int, int]] = []
+        room_bytes = DECODED_SHARE_MAX * self._bytes_max()
+        for at, entry in enumerate(entries):
+            try:
+                room_bytes -= parse_header(entry.payload).body_bytes
+                if told and room_bytes < 0:
+                    self._fetched = entries[at:]
+                    break
+                batch = decode_batch(entry.payload)
+            except DamagedBatch as error:
+                raise DamagedLog(
+                    self._node.log,
+                    f"entry {entry.entry_id} of ledger {tail.ledger_id}: {error}",
+                ) from error
+            self._batches[entry.entry_id] = batch
+            told.append((entry.entry_id, batch.header.base_index, batch.count))
+        return protocol.BatchesRead(told)
+
+    def _chunk(self, effect: protocol.CursorEffect) -> Chunk:
+        assert isinstance(effect, protocol.Deliver)
+        batch = self._batches[effect.entry]
+        return Chunk(
+            batch, effect.first_offset, effect.segment, effect.entry, effect.skip, effect.take
+        )
+
+    async def _enter(self, segment: Segment) -> LedgerTail:
+        """Return the reader of the segment's ledger."""
+        ledger_id = segment.ledger_id
+        if self._tail is None or self._tail.ledger_id != ledger_id:
+            await self._leave()
+            if self._ahead is not None and self._ahead[0] == ledger_id:
+                with suppress(LogError):  # then opening it now says what is wrong
+                    tail, self._fetched = await asyncio.shield(self._ahead[1])
+                    self._tail, self._ahead = tail, None
+                    return tail
+                self._ahead = None
+            self._tail = await self._ledgers.open_no_recovery(ledger_id)
+        return self._tail
+
+    async def _leave(self) -> None:
+        tail, self._tail, self._fetched = self._tail, None, ()
+        if tail is not None:
+            await tail.close()
+
+    async def _look_ahead(self, later: Segment | None) -> None:
+        """Begin to open the segment that is read next."""
+        if later is None or (self._ahead is not None and self._ahead[0] == later.ledger_id):
+            return
+        await self._forget_ahead()
+        self._ahead = later.ledger_id, self._loop.create_task(self._open_ahead(later.ledger_id))
+
+    async def _open_ahead(self, ledger_id: LedgerId) -> _Opened:
+        tail = await self._ledgers.open_no_recovery(ledger_id)
+        try:
+            return tail, await tail.read_some(0, bytes_max=self._bytes_max())
+        except LogError:
+            return tail, ()
+        except BaseException:
+            await tail.close()
+            raise
+
+    async def _forget_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        ahead[1].cancel()
+        (opened,) = await asyncio.gather(ahead[1], return_exceptions=True)
+        if not isinstance(opened, BaseException):
+            await opened[0].close()
+
+    def _bytes_max(self) -> int:
+        return min(READ_BYTES_MAX, self.read_bytes_max)
+
+    def _impatient(self) -> bool:
+        if self._patience_s is None:
+            return False
+        return self._loop.time() - self._asked_at > self._patience_s
+
+    def _check_patience(self) -> None:
+        if self._impatient():
+            raise NotThereYet(self._node.log, self._cursor.next_offset, self._patience_s or 0.0)
+
+    async def _watch(self) -> None:
+        while True:
+            watch = self._node.watch()
+            try:
+                while True:
+                    await watch.changed()
+                    self._changed.set()
+            except LogError as error:
+                _log.warning("watch_interrupted", log=self._node.log, error=str(error))
+                await asyncio.sleep(self._wait_s)
+                self._changed.set()  # what was missed meanwhile
+            finally:
+                watch.close()

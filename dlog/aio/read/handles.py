@@ -1,0 +1,172 @@
+"""Ways to read a log without writing it: `Log.tail`, `tail_many`, `consumer`, `last`, `end_of`.
+
+Each looks the log up and connects, unless it is given a client, which it leaves open. What is
+returned to be read from closes what was opened for it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dlog.aio.connecting import connect
+from dlog.aio.port import Ledgers
+from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
+from dlog.aio.read.consumer import Consumer, OnTrimmed
+from dlog.aio.read.many import ManyReader
+from dlog.aio.read.places import last_records, start_offset, stop_offset
+from dlog.aio.read.ranges import PATIENCE_S
+from dlog.aio.read.reader import Reader
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import InvalidPosition
+from dlog.names import check_name
+from dlog.position import Record, Start, Stop
+
+LAST_BYTES_MAX: Final = 64 * 1024 * 1024
+"""How much `Log.last` returns at most unless told otherwise."""
+
+
+async def tail(
+    name: str,
+    *,
+    uri: str | None = None,
+    start: Start = "start",
+    follow: bool = True,
+    stop: Stop | None = None,
+    client: Ledgers | None = None,
+) -> Reader:
+    """Return a reader of the log, beside whoever writes it.
+
+    It begins at *start* and ends before *stop*; with *follow* False also at the end the
+    log has now: after every record that was acknowledged before this call, as long as
+    its writer lives (`end_of` says what is promised if it does not). Raises
+    `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting raises."""
+    check_name(name)
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        node = ManifestNode(ledgers.store, name)
+        first = await start_offset(ledgers, node, start)
+        end = await stop_offset(ledgers, node, stop, follow=follow)
+    except BaseException:
+        if client is None:
+            await ledgers.close()
+        raise
+    return Reader(
+        ledgers,
+        node,
+        first,
+        stop=end,
+        incarnation=node.followed,
+        patience_s=None if follow else PATIENCE_S,
+        owns_ledgers=client is None,
+    )
+
+
+async def tail_many(
+    names: Iterable[str],
+    *,
+    uri: str | None = None,
+    start: Start | Mapping[str, Start] = "start",
+    follow: bool = True,
+    client: Ledgers | None = None,
+) -> ManyReader:
+    """Return one stream of (log, record) of several logs, up to 1000.
+
+    Logs that have records take turns, an entry each; inside a log the order is the
+    log's. *start* is one for all or one by log ("start" for those it does not name);
+    `ManyReader.positions` is such a mapping. With *follow* False it ends when each log was read
+    up to the end it has now. Raises as `tail`, and `TooManyLogs`."""
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        return await ManyReader.open(
+            ledgers, names, start=start, follow=follow, owns_ledgers=client is None
+        )
+    except BaseException:
+        if client is None:
+            await ledgers.close()
+        raise
+
+
+async def consumer(
+    name: str,
+    log: str,
+    *,
+    uri: str | None = None,
+    start: Start = "start",
+    exclusive: bool = False,
+    wait_s: float = 0.0,
+    follow: bool = True,
+    on_trimmed: OnTrimmed = "raise",
+    client: Ledgers | None = None,
+) -> Consumer:
+    """Return a reader of *log* whose position is kept under the name *name*.
+
+    It begins after what was committed last, or at *start* if there was no such consumer
+    yet. Shared, any number of processes may read by one name; each gets all records, and
+    the one that is furthest decides the position. *exclusive*: one process at a time;
+    waits up to *wait_s* for another one to close. If that one's session ended although it
+    still runs, it is fenced: it cannot commit any more (`ConsumerFenced`).
+
+    Records that were trimmed before they were committed are an error (`Trimmed`), or
+    with *on_trimmed* "skip" are counted in `skipped`. Raises `InvalidName`, `NoSuchLog`,
+    `ConsumerBusy`, `TooManyConsumers`, and as `tail`."""
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        return await Consumer.open(
+            ledgers,
+            name,
+            log,
+            start=start,
+            exclusive=exclusive,
+            wait_s=wait_s,
+            follow=follow,
+            on_trimmed=on_trimmed,
+            owns_client=client is None,
+        )
+    except BaseException:
+        if client is None:
+            await ledgers.close()
+        raise
+
+
+async def last(
+    name: str,
+    count: int = 1,
+    *,
+    uri: str | None = None,
+    bytes_max: int = LAST_BYTES_MAX,
+    client: Ledgers | None = None,
+) -> list[Record]:
+    """Return the last *count* records of a log, oldest first.
+
+    Fewer if the log has fewer, and only the newest *bytes_max* bytes of values and keys
+    (the last record in any case). Counts every record that was acknowledged before this
+    call, as `end_of`. Raises `InvalidPosition` if *count* is not positive, and as `tail`."""
+    check_name(name)
+    if count <= 0:
+        raise InvalidPosition(name, count, "ask for one record or more")
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        node = ManifestNode(ledgers.store, name)
+        return await last_records(ledgers, node, count, bytes_max=bytes_max)
+    finally:
+        if client is None:
+            await ledgers.close()
+
+
+async def end_of(
+    name: str,
+    *,
+    uri: str | None = None,
+    timeout_s: float = BARRIER_S,
+    client: Ledgers | None = None,
+) -> int:
+    """Return the offset after every record of *name* acknowledged before this call.
+
+    The barrier of `Reader.barrier` without a reader; raises the same, and `InvalidName`."""
+    check_name(name)
+    ledgers = client if client is not None else await connect(uri)
+    try:
+        node = ManifestNode(ledgers.store, name)
+        return await acknowledged_end(ledgers, node, timeout_s=timeout_s)
+    finally:
+        if client is None:
+            await ledgers.close()

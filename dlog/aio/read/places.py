@@ -1,0 +1,191 @@
+"""From the ways to name a place (`dlog.position.Start`) to an offset."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from dlog.aio.port import Ledgers, LedgerTail
+from dlog.aio.read.barriers import END_GRACE_S, end_now, until_confirmed
+from dlog.aio.read.ranges import read_range
+from dlog.aio.read.segments import batch_of, find_place, first_offset_of, learn_end, opened
+from dlog.aio.read.tails import RACES_MAX
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
+from dlog.manifest import Manifest, Sealed, Segment
+from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
+from dlog.protocol.seek import Entry, Found, ReachedTime, ReachedTxid, Wanted
+from dlog.recordbatch import RecordBatch
+from ledger.errors import NoSuchLedger
+
+
+async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
+    """Return the offset that *start* names; it may be beyond the end.
+
+    *node* follows the log that it is an offset of from then on. Raises `Trimmed`,
+    `InvalidPosition`, `NoSuchLog`."""
+    return await _beside_truncation(lambda: _start_offset(ledgers, node, start))
+
+
+async def _beside_truncation(find: Callable[[], Awaitable[int]]) -> int:
+    """Return what *find* returns, which begins with reading the manifest.
+
+    A ledger that is gone was trimmed or deleted after that: then the manifest tells more."""
+    for race in range(1, RACES_MAX + 1):
+        try:
+            return await find()
+        except NoSuchLedger:
+            if race == RACES_MAX:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
+    manifest, _ = await node.read()
+    if manifest.dropped:
+        raise NoSuchLog(node.log, "it is being deleted")
+    node.follow(manifest.incarnation)
+    if start == "end":
+        return await end_now(ledgers, node)
+    if start == "start":
+        return manifest.trim_offset
+    if isinstance(start, Txid):
+        return await _offset_of(ledgers, manifest, ReachedTxid(start.value))
+    if isinstance(start, Timestamp):
+        return await _offset_of(ledgers, manifest, ReachedTime(start.value))
+    offset = (
+        await _offset_of_dlsn(ledgers, node.log, manifest, start)
+        if isinstance(start, DLSN)
+        else start
+    )
+    if offset < 0:
+        raise InvalidPosition(node.log, start, "offsets begin at 0")
+    if offset < manifest.trim_offset:
+        raise Trimmed(node.log, offset, manifest.trim_offset)
+    return offset
+
+
+async def stop_offset(
+    ledgers: Ledgers, node: ManifestNode, stop: Stop | None, *, follow: bool
+) -> int | None:
+    """Return the offset before which to stop, or None to follow for ever."""
+    stops: list[int] = []
+    if not follow or stop == "end":
+        stops.append(await end_now(ledgers, node))
+    if isinstance(stop, DLSN):
+        dlsn = stop
+
+        async def offset() -> int:
+            manifest, _ = await node.read()
+            return await _offset_of_dlsn(ledgers, node.log, manifest, dlsn)
+
+        stops.append(await _beside_truncation(offset))
+    elif isinstance(stop, int):
+        stops.append(stop)
+    return min(stops, default=None)
+
+
+async def last_records(
+    ledgers: Ledgers, node: ManifestNode, count: int, *, bytes_max: int
+) -> list[Record]:
+    """Return the last *count* records, oldest first; fewer if there are fewer, or of *bytes_max*.
+
+    At least the last one, however large. Raises `NoSuchLog` and what reading raises."""
+    for race in range(1, RACES_MAX + 1):
+        end = await end_now(ledgers, node)
+        manifest, _ = await node.read()
+        records: deque[Record] = deque()
+        size = 0
+        begin = max(manifest.trim_offset, end - count)
+        try:
+            async for chunk in read_range(
+                ledgers, node.log, begin, end, incarnation=manifest.incarnation
+            ):
+                for record in chunk.records():
+                    records.append(record)
+                    size += len(record.value) + len(record.key or b"")
+                    while size > bytes_max and len(records) > 1:
+                        gone = records.popleft()
+                        size -= len(gone.value) + len(gone.key or b"")
+        except Trimmed:  # meanwhile
+            if race == RACES_MAX:
+                raise
+            continue
+        return list(records)
+    raise AssertionError("unreachable")
+
+
+async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: DLSN) -> int:
+    segment = manifest.find(dlsn.segment)
+    if segment is None:
+        first = manifest.segments[0].number if manifest.segments else manifest.next_segment
+        if dlsn.segment < first:
+            raise Trimmed(log, dlsn, manifest.trim_offset)
+        raise InvalidPosition(log, str(dlsn), "there is no such segment")
+    first_offset = await first_offset_of(ledgers, manifest, segment)
+    async with opened(ledgers, segment.ledger_id) as reader:
+        await _learn_whole(ledgers, manifest, segment, reader)
+        found, _ = await _find(reader, Entry(dlsn.entry))
+    return first_offset + found.base_index + dlsn.slot
+
+
+async def _offset_of(
+    ledgers: Ledgers, manifest: Manifest, wanted: ReachedTxid | ReachedTime
+) -> int:
+    """Return the offset of the first record that reached *wanted*, or the end.
+
+    The end is where the search ended: what is appended meanwhile may have reached it."""
+    end = manifest.sealed_end
+    for segment in manifest.segments:
+        if segment.sealed is not None and not _may_hold(segment.sealed, wanted):
+            continue
+        async with opened(ledgers, segment.ledger_id) as reader:
+            is_whole = await _learn_whole(ledgers, manifest, segment, reader)
+            found, is_there = await _find(reader, wanted)
+            batch: RecordBatch | None = None
+            if is_there:
+                batch = await batch_of(reader, found.entry)
+        offset = await first_offset_of(ledgers, manifest, segment) + found.base_index
+        if batch is not None:
+            return max(offset + _slot_of(batch, wanted), manifest.trim_offset)
+        if segment.sealed is None:
+            end = offset
+        if not is_whole:
+            break  # records of the next one come after others of this that were not looked at
+    return max(end, manifest.trim_offset)
+
+
+async def _learn_whole(
+    ledgers: Ledgers, manifest: Manifest, segment: Segment, reader: LedgerTail
+) -> bool:
+    """Return whether all that *segment* will ever hold can be read from now on."""
+    later = manifest.after(segment.number)
+    if reader.closed or later is None:
+        return reader.closed
+    return await learn_end(ledgers, reader, later.ledger_id) is not None
+
+
+async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[Found, bool]:
+    """Return the first entry at or past *wanted*, and True; or the end, and False.
+
+    What bookies tell to be confirmed may lag behind acknowledgements. So before it is said
+    that there is no such entry, what they hold is waited for, as by `end_now`."""
+    last = await reader.read_last_add_confirmed()
+    found = await find_place(reader, wanted, last)
+    if found.entry > last and (bound := await reader.read_last_stored()) > last:
+        await until_confirmed(reader, bound, asyncio.get_running_loop().time() + END_GRACE_S)
+        last = reader.last_add_confirmed
+        found = await find_place(reader, wanted, last)
+    return found, found.entry <= last
+
+
+def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:
+    last = sealed.last_txid if isinstance(wanted, ReachedTxid) else sealed.last_timestamp_ms
+    return sealed.records > 0 and last >= wanted.value
+
+
+def _slot_of(batch: RecordBatch, wanted: ReachedTxid | ReachedTime) -> int:
+    by_txid = isinstance(wanted, ReachedTxid)
+    for slot, each in enumerate((batch.txid_list() or ()) if by_txid else batch.timestamps_ms()):
+        if each is not None and each >= wanted.value:
+            return slot
+    return 0  # a txid that was reached before this batch, by records that were trimmed

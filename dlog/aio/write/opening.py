@@ -1,0 +1,138 @@
+"""Executes a takeover: does what `protocol.takeover` says, step after step."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from dlog.aio.port import Leadership, LedgerAppender, Ledgers
+from dlog.aio.read.segments import seal_of, stamp
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest
+from dlog.protocol import takeover as protocol
+from dlog.recordbatch import check_codec
+from ledger.errors import BadVersion, LogError
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """The outcome of a takeover: append to *ledger*, as segment *segment*."""
+
+    manifest: Manifest
+    segment: int
+    ledger: LedgerAppender
+
+
+class TakeoverDriver:
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        *,
+        term: Leadership | None,
+        now_ms: Callable[[], int],
+        owner: str = "",
+        expected_epoch: int | None = None,
+        heals: str | None = None,
+    ) -> None:
+        """See `protocol.Takeover`."""
+        self._machine = protocol.Takeover(
+            node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
+        )
+        self._ledgers = ledgers
+        self._node = node
+        self._term = term
+        self._now_ms = now_ms
+        self._ledger: LedgerAppender | None = None
+
+    async def run(self) -> OpenedLog:
+        """Take the log over. Raises what the machine gives up with."""
+        machine = self._machine
+        event: protocol.TakeoverEvent = protocol.OpenRequested()
+        while True:
+            effect = machine.step(event)
+            if isinstance(effect, protocol.Opened):
+                assert self._ledger is not None
+                return OpenedLog(effect.manifest, effect.segment, self._ledger)
+            if isinstance(effect, protocol.GiveUp):
+                if self._ledger is not None:
+                    await self._ledger.abandon()
+                raise effect.error
+            if self._must_lead(effect):
+                event = protocol.LeadershipLost()
+                continue
+            try:
+                event = await self._execute(effect)
+            except LogError as error:
+                event = protocol.StepFailed(error)
+            except asyncio.CancelledError:
+                if self._ledger is not None:
+                    await self._ledger.abandon()
+                raise
+
+    def _must_lead(self, effect: protocol.TakeoverEffect) -> bool:
+        return (
+            self._term is not None
+            and isinstance(effect, protocol.LEADERS_ONLY)
+            and not self._term.is_current()
+        )
+
+    async def _execute(self, effect: protocol.TakeoverEffect) -> protocol.TakeoverEvent:
+        match effect:
+            case protocol.ReadManifest():
+                try:
+                    manifest, version = await self._node.read()
+                except NoSuchLog:
+                    return protocol.ManifestRead(None, -1)
+                check_codec(manifest.settings.codec)  # before anybody is fenced
+                return protocol.ManifestRead(manifest, version)
+            case protocol.RecoverSegment():
+                sealed = await seal_of(
+                    self._ledgers,
+                    self._node.log,
+                    effect.ledger_id,
+                    last_txid=effect.last_txid,
+                    created_ms=self._now_ms(),
+                )
+                return protocol.SegmentRecovered(effect.number, sealed)
+            case protocol.CreateLedger():
+                return await self._create(effect)
+            case protocol.WriteManifest():
+                try:
+                    return protocol.ManifestWritten(
+                        await self._node.write(effect.manifest, effect.version)
+                    )
+                except BadVersion:
+                    return protocol.ManifestConflicted()
+            case protocol.DeleteLedger():
+                return await self._delete(effect)
+            case protocol.CheckLeadership():
+                held = self._term is None or await self._term.verify()
+                return protocol.LeadershipChecked(held)
+            case protocol.Wait():
+                await asyncio.sleep(effect.seconds)
+                return protocol.WaitEnded()
+            case protocol.Opened() | protocol.GiveUp():
+                raise AssertionError("handled by the caller")
+            case _:
+                assert_never(effect)
+
+    async def _create(self, effect: protocol.CreateLedger) -> protocol.LedgerCreated:
+        settings = effect.manifest.settings
+        self._ledger = await self._ledgers.create(
+            settings.quorum,
+            digest=settings.digest,
+            custom=stamp(self._node.log, effect.manifest.incarnation, effect.segment),
+        )
+        return protocol.LedgerCreated(self._ledger.ledger_id, self._now_ms())
+
+    async def _delete(self, effect: protocol.DeleteLedger) -> protocol.LedgerDeleted:
+        if self._ledger is not None:
+            await self._ledger.abandon()
+            self._ledger = None
+        try:
+            await self._ledgers.delete(effect.ledger_id)
+        except LogError:  # the janitor finds it by its stamp
+            return protocol.LedgerDeleted()
+        return protocol.LedgerDeleted()

@@ -1,0 +1,348 @@
+"""``dlog bookie format|check|mark|accept-loss``: a stopped bookie as a whole."""
+
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlog.cli.connections import opened_store
+from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes, examples
+from dlog.cli.render.output import print_facts, print_json, print_table
+from dlog.cli.render.progress import shown_progress
+from dlog.cli.runner import FAILED, failed, run
+
+if TYPE_CHECKING:
+    from bookie.disk.directories import Directories
+    from bookie.tools.findings import Findings
+    from bookie.tools.formatting import Formatted
+    from bookie.tools.journal_walk import MarkInfo
+
+_CHECK_EPILOG = "\n\n".join(
+    [
+        "Exit codes: 0 nothing that was promised is missing; 1 something may be: each damage is "
+        "printed with its file, its byte, and what to do.",
+        examples(
+            "dlog bookie check --dir /data/bookie",
+            "dlog bookie check --dir /data/bookie --json | jq '.damages[].path'",
+        ),
+    ]
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(epilog=_CHECK_EPILOG)(check)
+    app.command(
+        epilog=examples(
+            "dlog bookie mark --dir /data/bookie",
+            "dlog bookie mark --dir /data/bookie --json | jq .replay_bytes",
+        )
+    )(mark)
+    app.command(
+        "format",
+        epilog=examples(
+            "dlog bookie format --dir /data/new",
+            "dlog bookie format --dir /data/old --wipe --forget --uri zk://zk1:2181/dlog",
+        ),
+    )(format_)
+    app.command(
+        "accept-loss",
+        epilog=examples(
+            "dlog bookie accept-loss --dir /data/bookie",
+            "dlog bookie accept-loss --dir /data/bookie --yes --reason 'the newer disk died'",
+        ),
+    )(accept_loss)
+
+
+def opened(
+    directory: Path,
+    journal_dir: list[Path] | None,
+    ledger_dir: list[Path] | None,
+    *,
+    make: bool = False,
+) -> "AbstractContextManager[Directories]":
+    """Lock the directories of a bookie that is stopped."""
+    from bookie.tools import offline
+
+    return offline.opened(directory, journal_dir or (), ledger_dir or (), make=make)
+
+
+def check(
+    directory: BookieDir,
+    journal_dir: JournalDirs = None,
+    ledger_dir: LedgerDirs = None,
+    as_json: Json = False,
+) -> None:
+    """Check all files of a stopped bookie against each other, and change nothing.
+
+    Every index slot is followed to its entry, whose checksums are verified; the journal is read
+    from the mark on as the next start would; every frame of every entry log is looked at. An
+    entry counts as present if the next start brings it back from the journal."""
+
+    async def command() -> bool:
+        from bookie.tools.check import check as run_check
+
+        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as tell:
+            findings = run_check(directories, tell)
+        if as_json:
+            print_json(_findings_facts(findings))
+        else:
+            _print_findings(findings)
+        return findings.is_whole
+
+    if not run(command()):
+        raise typer.Exit(FAILED)
+
+
+def mark(
+    directory: BookieDir,
+    journal_dir: JournalDirs = None,
+    ledger_dir: LedgerDirs = None,
+    as_json: Json = False,
+) -> None:
+    """Show where the next start begins to replay each journal, and how much that is.
+
+    Everything before the mark is in entry logs and index. Exits with 1 if a journal is damaged."""
+
+    async def command() -> bool:
+        from bookie.tools.journal_walk import mark_info
+        from bookie.tools.offline import check_used
+
+        with opened(directory, journal_dir, ledger_dir) as directories:
+            check_used(directories)
+            found = [mark_info(disk) for disk in directories.journals]
+        for info in found:
+            if as_json:
+                print_json(_mark_facts(info))
+            else:
+                _print_mark(info)
+        return not any(info.damages for info in found)
+
+    if not run(command()):
+        raise typer.Exit(FAILED)
+
+
+def format_(
+    directory: BookieDir,
+    journal_dir: JournalDirs = None,
+    ledger_dir: LedgerDirs = None,
+    *,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove the data that are there.")] = False,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Also retire the bookie's name in the cluster at --uri."),
+    ] = False,
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="With --forget: name of the bookie, if the directories do not say it any more.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Yes = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Make directories ready for a new bookie; with --wipe, empty those of an old one.
+
+    What is wiped is gone: do it only when all ledgers have enough replicas elsewhere. A cluster
+    refuses a bookie without its data for ever: other data get another name. --forget writes down
+    that nobody waits for these data any more."""
+
+    async def command() -> None:
+        from bookie.tools.formatting import (
+            check_forgettable,
+            contents,
+            format_directories,
+            owner,
+            retire,
+        )
+
+        with opened(directory, journal_dir, ledger_dir, make=True) as directories:
+            there = contents(directories)
+            known = owner(directories)
+            name = known.bookie if known is not None else identity
+            if forget and name is None:
+                raise failed("the directories do not say which bookie to forget; give its --id")
+            if there and wipe and not yes:
+                question = f"Remove {', '.join(there)}, for good?"
+                typer.confirm(question, abort=True, err=True)
+            if not forget or name is None:
+                formatted = format_directories(directories, wipe=wipe)
+                forgotten = False
+            else:
+                async with opened_store(uri) as store:
+                    await check_forgettable(store, name, known)
+                    formatted = format_directories(directories, wipe=wipe)
+                    forgotten = await retire(store, name, known)
+        if as_json:
+            print_json(_formatted_facts(formatted, name, forgotten=forgotten))
+        else:
+            _print_formatted(formatted, name, forget=forget, forgotten=forgotten)
+
+    run(command())
+
+
+def accept_loss(
+    directory: BookieDir,
+    journal_dir: JournalDirs = None,
+    ledger_dir: LedgerDirs = None,
+    *,
+    reason: Annotated[
+        str, typer.Option(help="Why; it is kept, and shown as long as the bookie is in limbo.")
+    ] = "an operator accepted that its data may not be the newest",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Let a stopped bookie start on data that may not be the newest, such as a backup or a copy.
+
+    What it had promised since may be lost, and it does not know what that was. So it starts in
+    limbo: it serves what it has, and denies nothing that it may have known; ledgers that are open
+    stay so until they are recovered from the other bookies. Never do it to several bookies at
+    once, and never while the newest data can still be had."""
+
+    async def command() -> None:
+        from bookie.identity import stamp as identity
+        from bookie.tools.errors import NotABookie
+        from bookie.tools.offline import check_places, check_used
+
+        with opened(directory, journal_dir, ledger_dir) as directories:
+            check_used(directories)
+            known = check_places(directories)
+            if known is None:
+                raise NotABookie(str(directory), "it has no cookie")
+            if not yes:
+                question = f"Accept that bookie {known.bookie} may have lost what it had promised?"
+                typer.confirm(question, abort=True, err=True)
+            identity.accept_loss(directories, reason)
+        if as_json:
+            print_json({"bookie": known.bookie, "doubt": reason})
+        else:
+            typer.echo(
+                f"bookie {known.bookie} may start, and will be in limbo: start it, then recover "
+                "the ledgers that are open (`dlog bookie status` says how many are in doubt)",
+                err=True,
+            )
+
+    run(command())
+
+
+def _findings_facts(findings: "Findings") -> dict[str, object]:
+    counts = findings.counts
+    return {
+        "whole": findings.is_whole,
+        "counts": {name: getattr(counts, name) for name in counts.__slots__},
+        "damage_count": findings.damage_count,
+        "damages": [
+            {"path": d.path, "offset": d.offset, "reason": d.reason, "advice": d.advice}
+            for d in findings.damages
+        ],
+        "note_count": findings.note_count,
+        "notes": [{"path": note.path, "reason": note.reason} for note in findings.notes],
+    }
+
+
+def _print_findings(findings: "Findings") -> None:
+    counts = findings.counts
+    print_facts(
+        {
+            "journal": f"{counts.journal_records} records, {counts.journal_bytes} bytes from the "
+            f"mark on, in {counts.journal_files} files",
+            "index": f"{counts.ledgers} ledgers ({counts.fenced} fenced), {counts.index_entries} "
+            f"entries in {counts.index_pages} pages",
+            "entry logs": f"{counts.frames} entries, {counts.frame_bytes} bytes in "
+            f"{counts.entry_logs} logs",
+            "orphans": f"{counts.orphans} entries, {counts.orphan_bytes} bytes that no index names "
+            "(harmless)",
+        }
+    )
+    if counts.healed:
+        sys.stdout.write(f"{counts.healed} damaged entries come back from the journal\n")
+    for note in findings.notes:
+        sys.stdout.write(f"note: {note.path}: {note.reason}\n")
+    _print_more(findings.note_count - len(findings.notes), "notes")
+    for damage in findings.damages:
+        sys.stdout.write(f"DAMAGED: {damage.path} at byte {damage.offset}: {damage.reason}\n")
+    _print_more(findings.damage_count - len(findings.damages), "damages")
+    for advice in dict.fromkeys(damage.advice for damage in findings.damages):
+        sys.stdout.write(f"what to do: {advice}\n")
+    if findings.is_whole:
+        sys.stdout.write("whole: nothing that was promised is missing\n")
+
+
+def _print_more(count: int, what: str) -> None:
+    if count > 0:
+        sys.stdout.write(f"... and {count} more {what}\n")
+
+
+def _mark_facts(info: "MarkInfo") -> dict[str, object]:
+    return {
+        "journal": info.directory,
+        "mark": info.mark and {"file": info.mark.journal_id, "offset": info.mark.offset},
+        "records": info.records,
+        "replay_bytes": info.replay_bytes,
+        "files": [
+            {
+                "file": file.journal_id,
+                "path": file.path,
+                "bytes": file.size_bytes,
+                "before_mark": file.before_mark,
+            }
+            for file in info.files
+        ],
+        "damages": [
+            {"path": end.path, "offset": end.offset, "reason": end.reason} for end in info.damages
+        ],
+    }
+
+
+def _print_mark(info: "MarkInfo") -> None:
+    at = f"file {info.mark.journal_id:x}, byte {info.mark.offset}" if info.mark else "none"
+    print_facts(
+        {
+            "journal": info.directory,
+            "mark": at,
+            "to replay": f"{info.records} records, {info.replay_bytes} bytes",
+        }
+    )
+    rows = [
+        (f"{file.journal_id:x}", file.size_bytes, "left over" if file.before_mark else "")
+        for file in info.files
+    ]
+    if rows:
+        print_table(("file", "bytes", ""), rows)
+    for end in info.damages:
+        sys.stdout.write(f"DAMAGED: {end.path} at byte {end.offset}: {end.reason}\n")
+
+
+def _formatted_facts(
+    formatted: "Formatted", name: str | None, *, forgotten: bool
+) -> dict[str, object]:
+    return {
+        "directories": list(formatted.directories),
+        "wiped": list(formatted.wiped),
+        "bookie": name,
+        "forgotten": forgotten,
+    }
+
+
+def _print_formatted(
+    formatted: "Formatted", name: str | None, *, forget: bool, forgotten: bool
+) -> None:
+    for path in formatted.wiped:
+        typer.echo(f"{path} was removed", err=True)
+    for path in formatted.directories:
+        typer.echo(f"{path} is ready for a new bookie", err=True)
+    if forgotten:
+        typer.echo(f"the name {name} is retired: no bookie can have it any more", err=True)
+    elif forget:
+        typer.echo(f"the cluster does not know these data of bookie {name}", err=True)
+    elif name is not None:
+        typer.echo(
+            f"the cluster still knows bookie {name} and refuses it without its data: a new one "
+            "gets another name. To give the old one up: dlog bookie format --wipe --forget --id "
+            f"{name}",
+            err=True,
+        )

@@ -1,0 +1,237 @@
+"""``dlog bookie status|gc|compact|readonly``: bookies that run, asked over the network."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.bookie.operating_shown import message_facts, print_overview, print_run, print_status
+from dlog.cli.connections import opened_store
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.output import print_json
+from dlog.cli.render.progress import shown_progress
+from dlog.cli.runner import FAILED, failed, run_at
+from dlog.config import load
+from ledger.errors import LogError
+
+if TYPE_CHECKING:
+    from ledger.transport.operator import BookieOperator
+    from ledger.wire import bookie_pb2 as pb
+
+_NAMES: Final = "Names of bookies, as 'dlog bookie list' shows them."
+
+
+class Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+Names = Annotated[list[str], typer.Argument(metavar="BOOKIE...", help=_NAMES)]
+SomeNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[BOOKIE]...", help=f"{_NAMES} Default: all that are registered."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "dlog bookie status",
+            "dlog bookie status 10.0.0.7:3181",
+            "dlog bookie status --json | jq 'select(.read_only) | .reasons'",
+        )
+    )(status)
+    app.command(
+        epilog=examples(
+            "dlog bookie gc bookie-0",
+            "dlog bookie gc bookie-0 --allow-deletions 120",
+            "dlog bookie gc bookie-0 --allow-deletions all --json",
+        )
+    )(gc)
+    app.command(
+        epilog=examples(
+            "dlog bookie compact bookie-0",
+            "dlog bookie compact bookie-0 bookie-1 --major",
+        )
+    )(compact)
+    app.command(
+        epilog=examples("dlog bookie readonly on bookie-0", "dlog bookie readonly off bookie-0")
+    )(readonly)
+
+
+def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) -> None:
+    """Show how bookies are: one by one if they are named, else an overview.
+
+    With --json, one line for each. Exits with 1 if a bookie does not answer."""
+
+    async def command() -> bool:
+        async with _operators(bookies or (), uri) as operators:
+            replies = await asyncio.gather(
+                *(operator.status() for operator in operators.values()), return_exceptions=True
+            )
+        answered: dict[str, pb.StatusReply] = {}
+        for name, reply in zip(operators, replies, strict=True):
+            if isinstance(reply, LogError):
+                typer.echo(f"dlog: {reply}", err=True)
+            elif isinstance(reply, BaseException):
+                raise reply
+            else:
+                answered[name] = reply
+        if as_json:
+            for reply in answered.values():
+                print_json(message_facts(reply))
+        elif bookies:
+            for reply in answered.values():
+                print_status(reply)
+        elif answered:
+            print_overview(list(answered.values()))
+        elif not operators:
+            typer.echo("no bookie is registered", err=True)
+        return len(answered) == len(operators)
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)
+
+
+def gc(
+    bookies: Names,
+    *,
+    allow_deletions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|all",
+            help="Let so many ledgers of each bookie go that the metadata store does not know, "
+            "although nothing tells that they were deleted.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Remove what belongs to deleted ledgers now, not at the next turn; wait until it is done.
+
+    A bookie keeps ledgers that are gone from the metadata store without a trace of their
+    deletion, if they are more than a tenth in a day, and all of them if the store was restored
+    from a backup: 'dlog bookie status' says so. Find out first what became of the store;
+    --allow-deletions gives them up for good. Exits with 1 if ledgers were kept.
+
+    Interrupting the command does not stop the bookie."""
+    allowed = None if allow_deletions is None else _count_or_all(allow_deletions)
+
+    async def command() -> bool:
+        whole = True
+        async with _operators(bookies, uri) as operators:
+            for name, operator in operators.items():
+                with shown_progress() as tell:
+                    tell(f"bookie {name} collects", 0, 0)
+                    done = await operator.collect(allow_deletions=allowed)
+                whole = _show_run(name, done, as_json=as_json) and whole
+        return whole
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)
+
+
+def compact(
+    bookies: Names,
+    *,
+    major: Annotated[
+        bool,
+        typer.Option(
+            "--major", help="Also logs of which much is live still, as the daily run does."
+        ),
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Rewrite entry logs of which little is live, one bookie after the other; wait for it.
+
+    The bookies serve meanwhile; each moves data at the rate it is configured for."""
+
+    async def command() -> bool:
+        whole = True
+        async with _operators(bookies, uri) as operators:
+            for name, operator in operators.items():
+                with shown_progress() as tell:
+                    tell(f"bookie {name} compacts", 0, 0)
+                    done = await operator.compact(major=major)
+                whole = _show_run(name, done, as_json=as_json) and whole
+        return whole
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)
+
+
+def readonly(
+    switch: Annotated[Switch, typer.Argument(help="Whether new entries are kept out.")],
+    bookies: Names,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Keep new entries out of bookies, also over restarts; or let them in again.
+
+    A read-only bookie goes on to serve reads, fences and recovery; writers change to others.
+    'off' does not help against other reasons, like a full disk: they are printed."""
+
+    async def command() -> None:
+        async with _operators(bookies, uri) as operators:
+            for name, operator in operators.items():
+                reply = await operator.set_read_only(read_only=switch is Switch.ON)
+                if as_json:
+                    print_json({"bookie": name, **message_facts(reply)})
+                    continue
+                state = "read-only" if reply.read_only else "writable"
+                reasons = f": {'; '.join(reply.reasons)}" if reply.reasons else ""
+                sys.stdout.write(f"bookie {name} is {state}{reasons}\n")
+
+    run_at(uri, command())
+
+
+@asynccontextmanager
+async def _operators(
+    names: Sequence[str], uri: str | None
+) -> "AsyncIterator[dict[str, BookieOperator]]":
+    """Yield a connection to each of the bookies named, by default to all that are registered."""
+    from ledger.registry import BookieDirectory
+    from ledger.transport.operator import BookieOperator
+
+    async with opened_store(uri) as store:
+        directory = BookieDirectory(store)
+        await directory.start()
+        registered = [each.bookie for each in directory.available()]
+        found = {name: directory.address(name) for name in names or registered}
+        await directory.close()
+    operators = {}
+    try:
+        for name, address in found.items():
+            if address is None:
+                raise failed(f"no bookie {name!r} is known; see 'dlog bookie list'")
+            operators[name] = BookieOperator(address, bookie=name, timeout_s=load().timeout_s)
+        yield operators
+    finally:
+        for operator in operators.values():
+            await operator.close()
+
+
+def _show_run(name: str, done: "pb.CollectorRun", *, as_json: bool) -> bool:
+    """Return whether it came to its end."""
+    if as_json:
+        print_json({"bookie": name, **message_facts(done)})
+    else:
+        print_run(name, done)
+    return not done.failure and not done.alarms
+
+
+def _count_or_all(text: str) -> int:
+    """Return how many; -1: all."""
+    if text == "all":
+        return -1
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor 'all'", param_hint="--allow-deletions"
+        )
+    return int(text)

@@ -1,0 +1,209 @@
+"""How what a running bookie says looks."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import Message
+
+from dlog.cli.render.output import print_facts, print_table
+
+if TYPE_CHECKING:
+    from ledger.wire import bookie_pb2 as pb
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def message_facts(message: Message) -> dict[str, object]:
+    """Return all fields of *message*, also those that have their default."""
+    return {field.name: _value(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _value(value: object) -> object:
+    if isinstance(value, Message):
+        return message_facts(value)
+    if isinstance(value, str | int | float | bool):
+        return value
+    assert isinstance(value, Sequence)
+    return [_value(each) for each in value]
+
+
+def shown_size(size_bytes: float) -> str:
+    for unit in _UNITS:
+        if size_bytes < 1024 or unit == _UNITS[-1]:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def shown_duration(duration_s: float) -> str:
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if duration_s >= 2 * length_s:
+            return f"{duration_s / length_s:.0f} {unit}"
+    return f"{duration_s:.1f} s"
+
+
+def print_overview(replies: "Sequence[pb.StatusReply]") -> None:
+    rows = []
+    for reply in replies:
+        fullest = max((1 - _free(each) for each in reply.directories), default=0)
+        rows.append(
+            (
+                reply.bookie,
+                reply.address,
+                "read-only" if reply.read_only else "writable",
+                f"{100 * fullest:.0f} %",
+                shown_duration(reply.uptime_s),
+                "; ".join([*_alarms(reply.collector), *reply.reasons, *reply.warnings]) or "-",
+            )
+        )
+    print_table(("bookie", "address", "state", "fullest disk", "up for", "why, warnings"), rows)
+
+
+def _alarms(collector: "pb.CollectorStatus") -> list[str]:
+    waiting = f" ({collector.waiting} ledgers wait)" if collector.waiting else ""
+    return [f"ALARM: {alarm.kind}{waiting}" for alarm in collector.alarms]
+
+
+def print_status(reply: "pb.StatusReply") -> None:
+    facts: dict[str, object] = {
+        "bookie": reply.bookie,
+        "address": reply.address,
+        "version": reply.version,
+        "up for": shown_duration(reply.uptime_s),
+        "state": "read-only" if reply.read_only else "writable",
+        "ledgers": reply.ledgers,
+    }
+    memtable = reply.memtable
+    if memtable.bytes_max:
+        facts["not in entry logs"] = (
+            f"{shown_size(memtable.active_bytes + memtable.flushing_bytes)} of at most "
+            f"{shown_size(memtable.bytes_max)}"
+        )
+        facts["kept for tailers"] = shown_size(memtable.recent_bytes)
+    print_facts(facts)
+    for alarm in reply.collector.alarms:
+        sys.stdout.write(f"ALARM: {alarm.kind}: {alarm.reason}\n")
+    for reason in reply.reasons:
+        sys.stdout.write(f"read-only: {reason}\n")
+    for warning in reply.warnings:
+        sys.stdout.write(f"warning: {warning}\n")
+    _print_tables(reply)
+    _print_collector(reply.collector)
+    sys.stdout.write("\n")
+
+
+def _print_tables(reply: "pb.StatusReply") -> None:
+    _table(
+        ("directory", "is", "free", "of"),
+        [
+            (each.path, each.place, shown_size(each.free_bytes), shown_size(each.total_bytes))
+            for each in reply.directories
+        ],
+    )
+    _table(
+        ("journal", "mark", "end", "files", "bytes", ""),
+        [
+            (
+                each.path,
+                f"{each.mark_file:x}:{each.mark_offset}",
+                f"{each.end_file:x}:{each.end_offset}",
+                each.files,
+                shown_size(each.bytes),
+                "disk full" if each.full else "",
+            )
+            for each in reply.journals
+        ],
+    )
+    _table(
+        ("cache", "used", "of", "hits", "misses"),
+        [
+            (
+                each.name,
+                _amount(each.used, each.unit),
+                _amount(each.max, each.unit),
+                each.hits,
+                each.misses,
+            )
+            for each in reply.caches
+        ],
+    )
+    for directory in reply.ledger_directories:
+        if directory.failure:
+            sys.stdout.write(f"FAILED: {directory.path}: {directory.failure}\n")
+        _table(
+            (f"entry logs of {directory.path}", "bytes", "live", "state"),
+            [
+                (
+                    f"{each.log:08x}",
+                    shown_size(each.bytes),
+                    f"{100 * each.live_bytes / each.bytes:.0f} %" if each.bytes else "-",
+                    each.state,
+                )
+                for each in directory.logs
+            ],
+        )
+
+
+def _print_collector(collector: "pb.CollectorStatus") -> None:
+    if collector.running:
+        sys.stdout.write(f"running now: {collector.running}\n")
+    if collector.suspended:
+        sys.stdout.write(f"compaction waits: {collector.suspended}\n")
+    _table(
+        ("due", "in", "below live share"),
+        [
+            (
+                each.kind,
+                shown_duration(each.in_s),
+                f"{100 * each.threshold:.0f} %" if each.threshold else "-",
+            )
+            for each in collector.due
+        ],
+    )
+    _table(
+        ("last run", "ago", "took", "ledgers", "logs", "freed", "moved", ""),
+        [
+            (
+                each.kind,
+                shown_duration(each.ended_ago_s),
+                shown_duration(each.took_s),
+                each.ledgers,
+                each.logs,
+                shown_size(each.bytes_freed),
+                shown_size(each.bytes_moved),
+                each.failure,
+            )
+            for each in collector.last
+        ],
+    )
+
+
+def print_run(bookie: str, done: "pb.CollectorRun") -> None:
+    sys.stdout.write(
+        f"bookie {bookie}: {done.kind} took {shown_duration(done.took_s)}, removed {done.ledgers} "
+        f"ledgers and {done.logs} entry logs, freed {shown_size(done.bytes_freed)}, moved "
+        f"{shown_size(done.bytes_moved)}\n"
+    )
+    for alarm in done.alarms:
+        sys.stdout.write(f"bookie {bookie}: ALARM: {alarm.kind}: {alarm.reason}\n")
+    if done.failure:
+        sys.stdout.write(f"bookie {bookie}: FAILED: {done.failure}\n")
+    if done.suspended:
+        sys.stdout.write(f"bookie {bookie}: logs were left as they are: {done.suspended}\n")
+    for damage in done.damages:
+        sys.stdout.write(f"bookie {bookie}: DAMAGED: {damage}\n")
+
+
+def _amount(number: int, unit: str) -> str:
+    return shown_size(number) if unit == "bytes" else f"{number} {unit}"
+
+
+def _free(directory: "pb.DirectoryUsage") -> float:
+    return directory.free_bytes / directory.total_bytes if directory.total_bytes else 1.0
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if rows:
+        sys.stdout.write("\n")
+        print_table(columns, rows)

@@ -1,0 +1,260 @@
+"""``dlog log``: logs as a whole, from their creation to their end. The rest is beside it.
+
+Records go in and out in `dlog.cli.log.records` and `dlog.cli.log.tailing`; `dlog.cli.log.looking`
+and `dlog.cli.log.shown` look inside, `dlog.cli.log.truncating` and `dlog.cli.log.checking` look
+after logs.
+"""
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from dlog.cli.log import checking, looking, records, shown, tailing, truncating
+from dlog.cli.log import settings as log_settings
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.parsing import parse_settings
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import FAILED, run_at
+from dlog.recordbatch import Codec
+from dlog.settings import LogSettings
+from dlog.settings import parse_settings as apply_settings
+from ledger.quorum import Quorum
+
+_DEFAULTS: Final = LogSettings()
+
+app = typer.Typer(
+    no_args_is_help=True, help="Create, read, write, inspect, look after and delete logs."
+)
+app.command(epilog=records.APPEND_EPILOG)(records.append)
+app.command(epilog=tailing.EPILOG)(tailing.tail)
+shown.add_to(app)
+looking.add_to(app)
+truncating.add_to(app)
+checking.add_to(app)
+app.add_typer(log_settings.app, name="settings")
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class CodecName(StrEnum):
+    NONE = "none"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+
+
+@app.command(
+    epilog=examples(
+        "dlog log create flights",
+        "dlog log create eu/orders --codec zstd --retention-age-s 604800",
+        "dlog log create scratch --ensemble 1 --write-quorum 1 --ack-quorum 1",
+        "dlog log create events --set roll_records=100000 --set retention_age_s=7d",
+    )
+)
+def create(
+    log: LogName,
+    *,
+    ensemble: Annotated[int, typer.Option(help="Bookies that a segment is spread over.")] = 3,
+    write_quorum: Annotated[int, typer.Option(help="Copies of each entry.")] = 3,
+    ack_quorum: Annotated[int, typer.Option(help="Copies on disk before an append is done.")] = 2,
+    codec: Annotated[CodecName, typer.Option(help="Compression of records.")] = CodecName.NONE,
+    record_bytes_max: Annotated[
+        int, typer.Option(help="Largest record.")
+    ] = _DEFAULTS.record_bytes_max,
+    roll_bytes: Annotated[
+        int, typer.Option(help="Begin a new segment after so many bytes.")
+    ] = _DEFAULTS.roll_bytes,
+    roll_age_s: Annotated[
+        float, typer.Option(help="Begin a new segment when the last one is older.")
+    ] = _DEFAULTS.roll_age_s,
+    retention_bytes: Annotated[
+        int, typer.Option(help="Drop old segments beyond this size.")
+    ] = _DEFAULTS.retention_bytes,
+    retention_age_s: Annotated[
+        float, typer.Option(help="Drop segments that are older.")
+    ] = _DEFAULTS.retention_age_s,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting by its name; repeat it for several. See 'dlog log settings'.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Create an empty log with settings of its own.
+
+    Not needed before the first append, which creates a log with the defaults. Sizes are in
+    bytes, times in seconds; 0 means no limit."""
+    changes = parse_settings(more or [], "--set")
+
+    async def command() -> None:
+        from dlog.aio.admin import create_log
+
+        settings = LogSettings(
+            quorum=Quorum(ensemble, write_quorum, ack_quorum),
+            codec=Codec[codec.name],
+            record_bytes_max=record_bytes_max,
+            roll_bytes=roll_bytes,
+            roll_age_s=roll_age_s,
+            retention_bytes=retention_bytes,
+            retention_age_s=retention_age_s,
+        )
+        await create_log(log, settings=apply_settings(changes, settings), uri=uri)
+        if as_json:
+            print_json({"log": log, "created": True})
+        else:
+            typer.echo(f"log {log!r} was created", err=True)
+
+    run_at(uri, command())
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "dlog log list", "dlog log list --prefix eu/ --json", "dlog log list --no-recursive"
+    ),
+)
+def list_(
+    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    recursive: Annotated[
+        bool,
+        typer.Option(help="Whole names; or only up to the next slash, as directories."),
+    ] = True,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """List the names of the logs."""
+
+    async def command() -> None:
+        from dlog.aio.admin import list_logs
+
+        found = await list_logs(prefix=prefix, recursive=recursive, uri=uri)
+        if as_json:
+            print_json(found)
+        else:
+            sys.stdout.writelines(f"{name}\n" for name in found)
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog log exists flights && echo yes"))
+def exists(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
+    """Exit with 0 if there is such a log, and with 1 if there is none."""
+
+    async def command() -> bool:
+        from dlog.aio.admin import log_exists
+
+        found = await log_exists(log, uri=uri)
+        if as_json:
+            print_json({"log": log, "exists": found})
+        return found
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)
+
+
+@app.command(epilog=examples("dlog log rename orders eu/orders"))
+def rename(
+    log: LogName,
+    new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.")],
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Give a log another name, in one step; records, offsets, settings and consumers stay.
+
+    Its writer and its readers go on. Stop the candidates of an election under the old name
+    first, or one of them makes a new log with that name."""
+
+    async def command() -> None:
+        from dlog.aio.admin import rename_log
+
+        await rename_log(log, new_name, uri=uri)
+        if as_json:
+            print_json({"log": new_name, "renamed_from": log})
+        else:
+            typer.echo(f"log {log!r} is {new_name!r} now", err=True)
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog log seal orders-2025", "dlog log seal orders-2025 --yes"))
+def seal(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
+    """End a log for good: nobody can append to it any more. Prints the offset after its end.
+
+    All of it stays readable, and readers that follow it end. A writer that has it open loses
+    it. There is no way back."""
+    if not yes:
+        typer.confirm(f"End log {log!r} for good?", abort=True, err=True)
+
+    async def command() -> None:
+        from dlog.aio.admin import seal_log
+
+        end = await seal_log(log, uri=uri)
+        if as_json:
+            print_json({"log": log, "sealed": True, "next_offset": end})
+        else:
+            sys.stdout.write(f"{end}\n")
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog log delete scratch", "dlog log delete scratch --yes"))
+def delete(log: LogName, yes: Yes = False, uri: Uri = None, as_json: Json = False) -> None:
+    """Delete a log and all of its records, for good."""
+    if not yes:
+        typer.confirm(f"Delete log {log!r} and all of its records?", abort=True, err=True)
+
+    async def command() -> None:
+        from dlog.aio.admin import delete_log
+
+        await delete_log(log, uri=uri)
+        if as_json:
+            print_json({"log": log, "deleted": True})
+        else:
+            typer.echo(f"log {log!r} was deleted", err=True)
+
+    run_at(uri, command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog log watch",
+        "dlog log watch --prefix eu/ --no-existing --json",
+        "dlog log watch --limit 1",
+    )
+)
+def watch(
+    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
+    existing: Annotated[
+        bool, typer.Option(help="Begin with the logs there are, as added; or only with news.")
+    ] = True,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="Stop after this many changes.", min=0)
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Print logs that are added and removed, as it happens, until Ctrl-C.
+
+    Each line is 'added' or 'removed', a tab, and a name."""
+
+    async def command() -> None:
+        from dlog.aio.admin import watch_logs
+
+        left = limit
+        async with await watch_logs(prefix=prefix, existing=existing, uri=uri) as changes:
+            while left is None or left > 0:
+                change = await anext(changes)
+                if as_json:
+                    print_json({"kind": change.kind, "log": change.log})
+                else:
+                    sys.stdout.write(f"{change.kind}\t{change.log}\n")
+                    sys.stdout.flush()
+                left = None if left is None else left - 1
+
+    run_at(uri, command())

@@ -1,0 +1,188 @@
+"""``dlog log append``: records in."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
+
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import run_at
+from dlog.errors import RecordTooLarge
+from dlog.settings import RECORD_BYTES_LIMIT
+from ledger.errors import LogError, TooManyPending
+
+if TYPE_CHECKING:
+    from dlog.aio import Log
+    from dlog.position import RecordId
+
+_READ_BYTES: Final = 1 << 18
+_CHUNKS_MAX: Final = 4
+_PENDING_MAX: Final = 20_000
+
+APPEND_EPILOG = examples(
+    "echo hello | dlog log append greetings",
+    "dlog log append flights --file flights.jsonl",
+    "tail -F app.log | dlog log append app/lines",
+)
+
+
+def append(
+    log: LogName,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="Read lines from this file, not from stdin.", exists=True, dir_okay=False
+        ),
+    ] = None,
+    create: Annotated[bool, typer.Option(help="Create the log if there is none.")] = True,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Append each line of stdin (or of a file) as one record; print the last offset.
+
+    The line's end is not part of the record. This takes the log over: another program that
+    writes it loses it. What has been acknowledged when an error stops it stays appended."""
+    run_at(uri, _append(log, file, create=create, uri=uri, as_json=as_json))
+
+
+async def _append(
+    name: str, file: Path | None, *, create: bool, uri: str | None, as_json: bool
+) -> None:
+    from dlog.aio import Log
+
+    source = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
+    appended = _Appended()
+    log = await Log.open(name, uri=uri, create=create)
+    try:
+        with _progress(file) as advance:
+            async for lines in _lines(name, source, advance):
+                await appended.push(log, lines)
+            await appended.settle(0)
+    except BaseException:
+        with suppress(LogError):  # it says the same as what is on its way
+            await log.close()
+        appended.say_what_was_done()
+        raise
+    await log.close()
+    last = appended.last
+    if as_json:
+        print_json(
+            {
+                "log": name,
+                "records": appended.count,
+                "last_offset": last.offset if last else log.last_offset,
+                "last_dlsn": str(last.dlsn) if last else None,
+            }
+        )
+    else:
+        sys.stdout.write(f"{last.offset if last else log.last_offset}\n")
+
+
+class _Appended:
+    """Appends on their way, oldest first, and what has become of those before."""
+
+    def __init__(self) -> None:
+        self._pending: deque[asyncio.Future[RecordId]] = deque()
+        self.count = 0
+        self.last: RecordId | None = None
+
+    async def push(self, log: "Log", lines: Iterable[bytes]) -> None:
+        """Send *lines*, waiting for older ones as long as too many are on their way."""
+        for line in lines:
+            if len(self._pending) >= _PENDING_MAX:
+                await self.settle(_PENDING_MAX // 2)
+            try:
+                future = log.append_async(line)
+            except TooManyPending:
+                await self.settle(0)
+                future = log.append_async(line)
+            self._pending.append(future)
+
+    async def settle(self, left: int) -> None:
+        """Wait until *left* are on their way; raises what the first failed with."""
+        while len(self._pending) > left:
+            self._count(await self._pending[0])
+            self._pending.popleft()
+
+    def say_what_was_done(self) -> None:
+        for future in self._pending:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._count(future.result())
+        at = f", the last at offset {self.last.offset}" if self.last else ""
+        typer.echo(f"dlog: {self.count} records were appended{at}", err=True)
+
+    def _count(self, record: "RecordId") -> None:
+        self.last = record
+        self.count += 1
+
+
+async def _lines(
+    name: str, source: int, advance: Callable[[int, int], None]
+) -> AsyncIterator[list[bytes]]:
+    """Yield the lines of file descriptor *source*, as many as have come, without their ends.
+
+    A thread reads it, and is left behind when nobody waits for it any more: a read of a
+    terminal or pipe cannot be interrupted. So the descriptor is never closed here."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_CHUNKS_MAX)
+
+    def read() -> None:
+        chunk: bytes | OSError = b"\n"
+        while chunk and not isinstance(chunk, OSError):
+            room.acquire()
+            try:
+                chunk = os.read(source, _READ_BYTES)
+            except OSError as error:
+                chunk = error
+            with suppress(RuntimeError):  # the loop may have ended, and the command with it
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    threading.Thread(target=read, name="lines", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise chunk
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > RECORD_BYTES_LIMIT:
+            raise RecordTooLarge(name, len(rest), RECORD_BYTES_LIMIT)
+        yield lines
+        advance(len(chunk), len(lines))
+        room.release()
+    if rest:
+        yield [rest]
+
+
+@contextmanager
+def _progress(file: Path | None) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr how far it is, if a person looks there; yield what to tell it."""
+    if not sys.stderr.isatty() or (file is None and sys.stdin.isatty()):
+        yield lambda _bytes, _lines: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        total = file.stat().st_size if file else None
+        task = progress.add_task("appending", total=total or None, records=0)
+        records = 0
+
+        def advance(size_bytes: int, lines: int) -> None:
+            nonlocal records
+            records += lines
+            progress.update(task, advance=size_bytes, records=records)
+
+        yield advance

@@ -1,0 +1,141 @@
+"""``dlog log show``: what a log holds, segment by segment."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlog.cli.connections import connected
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
+from dlog.cli.runner import run_at
+
+if TYPE_CHECKING:
+    from dlog.aio.admin import LogInfo
+    from dlog.manifest import Segment
+    from leader import LeaderInfo
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples("dlog log show flights", "dlog log show flights --json | jq .records")
+    )(show)
+
+
+def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
+    """Show what a log holds: offsets, segments and their ledgers, settings, who writes it.
+
+    The epoch and the owner are of the writer that took it over last, the leader is who won
+    the election, if there is one. Bytes are payload, stored as often as the write quorum says."""
+
+    async def command() -> None:
+        from dlog.aio.admin import log_info
+        from leader import current_leader
+
+        async with connected(uri) as client:
+            info = await log_info(log, client=client)
+            leader = await current_leader(client.store, log)
+        if as_json:
+            print_json(log_facts(info, leader))
+        else:
+            _print_log(info, leader)
+
+    run_at(uri, command())
+
+
+def log_facts(info: "LogInfo", leader: "LeaderInfo | None") -> dict[str, object]:
+    from dlog.settings import settings_facts
+
+    manifest, tail = info.manifest, info.tail
+    return {
+        "log": info.name,
+        "incarnation": manifest.incarnation,
+        "first_offset": tail.first_offset,
+        "next_offset": tail.next_offset,
+        "records": info.records,
+        "bytes": sum(segment.sealed.bytes for segment in manifest.segments if segment.sealed),
+        "last_txid": tail.last_txid,
+        "epoch": manifest.epoch,
+        "owner": manifest.owner,
+        "sealed": manifest.sealed,
+        "leader": leader and {"candidate": leader.candidate, "epoch": leader.epoch},
+        "segments": [segment_facts(segment) for segment in manifest.segments],
+        "deleting": list(manifest.deleting),
+        "settings": settings_facts(manifest.settings),
+    }
+
+
+def segment_facts(segment: "Segment") -> dict[str, object]:
+    sealed = segment.sealed
+    return {
+        "segment": segment.number,
+        "ledger": segment.ledger_id,
+        "state": "sealed" if sealed else "open",
+        "first_offset": segment.first_offset,
+        "next_offset": segment.end_offset,
+        "records": sealed.records if sealed else None,
+        "bytes": sealed.bytes if sealed else None,
+        "created_ms": segment.created_ms,
+        "first_timestamp_ms": sealed.first_timestamp_ms if sealed else None,
+        "last_timestamp_ms": sealed.last_timestamp_ms if sealed else None,
+    }
+
+
+def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None = None) -> None:
+    """Print a line for each; *next_offset* is the log's, up to which the last one may go."""
+    rows = []
+    for segment in segments:
+        sealed, first, end = segment.sealed, segment.first_offset, segment.end_offset
+        if sealed is None and segment is segments[-1]:
+            end = next_offset
+        # The end is as of a moment before: the last segment may be newer.
+        records = None if first is None or end is None else max(0, end - first)
+        rows.append(
+            (
+                segment.number,
+                segment.ledger_id,
+                "sealed" if sealed else "open",
+                "?" if first is None else first,
+                "?" if records is None else end - 1 if records and end is not None else "-",
+                "?" if records is None else records,
+                sealed.bytes if sealed else "?",
+                shown_time(segment.created_ms),
+                shown_time(sealed.last_timestamp_ms) if sealed and records else "-",
+            )
+        )
+    columns = (
+        "segment",
+        "ledger",
+        "state",
+        "from",
+        "to",
+        "records",
+        "bytes",
+        "created",
+        "last record",
+    )
+    print_table(columns, rows)
+
+
+def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
+    manifest, tail, settings = info.manifest, info.tail, info.manifest.settings
+    quorum = settings.quorum
+    facts: dict[str, object] = {
+        "log": info.name,
+        "records": info.records,
+        "offsets": f"{tail.first_offset} to {tail.next_offset - 1}" if info.records else "none",
+        "trimmed before": manifest.trim_offset or "-",
+        "last txid": "-" if tail.last_txid is None else tail.last_txid,
+        "epoch": manifest.epoch or "-",
+        "owner": manifest.owner or "-",
+        "leader": f"{leader.candidate} (term {leader.epoch})" if leader else "none",
+        "sealed": "yes" if manifest.sealed else "no",
+        "quorum": f"E={quorum.ensemble} Qw={quorum.write} Qa={quorum.ack}",
+        "codec": settings.codec.name.lower(),
+    }
+    if manifest.deleting:
+        facts["ledgers to go"] = ", ".join(map(str, manifest.deleting))
+    print_facts(facts)
+    if manifest.segments:
+        sys.stdout.write("\n")
+        print_segments(manifest.segments, next_offset=tail.next_offset)

@@ -1,0 +1,190 @@
+"""``dlog log tail``: records out."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.connections import connected
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.parsing import POSITION_HELP, TIME_HELP, parse_start, parse_time
+from dlog.cli.render.output import json_bytes
+from dlog.cli.runner import run_at
+
+if TYPE_CHECKING:
+    from dlog.aio import Consumer, Reader
+    from dlog.position import Record, Start
+    from ledger.client import LedgerClient
+
+EPILOG: Final = examples(
+    "dlog log tail greetings",
+    "dlog log tail greetings -f --start end",
+    "dlog log tail greetings -f --last 10",
+    "dlog log tail flights --from-time 2h --json",
+    "dlog log tail flights --start txid:5000 --limit 10 --json",
+    "dlog log tail flights -f --consumer printer",
+)
+
+
+def tail(
+    log: LogName,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")
+    ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITION",
+            help=f"Where to begin: {POSITION_HELP}. Default: start.",
+            show_default=False,
+        ),
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help=f"Begin with the first record of this time or later: {TIME_HELP}.",
+            show_default=False,
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(help="Begin so many records before the end.", min=0, show_default=False),
+    ] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITION", help="Where to end; not printed itself.", show_default=False
+        ),
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on where this named consumer is, and commit what was printed. A new one "
+            "begins where the other options say.",
+            show_default=False,
+        ),
+    ] = None,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Only if nobody else has the consumer open.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="Stop after this many records.", min=0)
+    ] = None,
+    offsets: Annotated[
+        bool, typer.Option("--offsets", help="Print offset and a tab before each record.")
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Print the records of a log, one to a line. Never disturbs its writer.
+
+    With --json, a key or value that is not UTF-8 text is {"base64": ...}."""
+    if sum(each is not None for each in (start, from_time, last)) > 1:
+        raise typer.BadParameter("give one of --start, --from-time and --last")
+    if exclusive and consumer is None:
+        raise typer.BadParameter("it needs --consumer", param_hint="--exclusive")
+    position = _start(start, from_time)
+    until = None if stop is None else parse_start(stop, "--stop")
+    show = _show_json if as_json else _show_offset if offsets else _show_value
+
+    async def command() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(connected(uri))
+            begin = position if last is None else await _before_end(client, log, last)
+            if consumer is not None:
+                reader: Reader = await _consumer(
+                    client, consumer, log, begin, exclusive=exclusive, follow=follow
+                )
+            else:
+                reader = await _reader(client, log, begin, follow=follow)
+            stack.push_async_callback(reader.close)
+            end = None if until is None else await offset_of(client, log, until)
+            await _print(reader, end=end, limit=limit, show=show)
+
+    run_at(uri, command())
+
+
+async def offset_of(client: "LedgerClient", log: str, position: "Start") -> int:
+    """Return the offset that *position* names. Raises as `dlog.aio.Log.tail`."""
+    from dlog.aio.read.places import start_offset
+    from dlog.aio.store.manifests import ManifestNode
+
+    return await start_offset(client, ManifestNode(client.store, log), position)
+
+
+def record_facts(record: "Record") -> dict[str, object]:
+    return {
+        "offset": record.offset,
+        "dlsn": str(record.dlsn),
+        "timestamp_ms": record.timestamp_ms,
+        "txid": record.txid,
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+    }
+
+
+def _start(start: str | None, from_time: str | None) -> "Start":
+    from dlog.position import Timestamp
+
+    if from_time is not None:
+        return Timestamp(parse_time(from_time, "--from-time"))
+    return parse_start("start" if start is None else start)
+
+
+async def _before_end(client: "LedgerClient", log: str, count: int) -> int:
+    first = await offset_of(client, log, "start")
+    return max(first, await offset_of(client, log, "end") - count)
+
+
+async def _reader(client: "LedgerClient", log: str, start: "Start", *, follow: bool) -> "Reader":
+    from dlog.aio import Log
+
+    return await Log.tail(log, start=start, follow=follow, client=client)
+
+
+async def _consumer(
+    client: "LedgerClient", name: str, log: str, start: "Start", *, exclusive: bool, follow: bool
+) -> "Consumer":
+    from dlog.aio import Log
+
+    return await Log.consumer(
+        name, log, start=start, exclusive=exclusive, follow=follow, client=client
+    )
+
+
+async def _print(
+    reader: "Reader", *, end: int | None, limit: int | None, show: Callable[["Record"], None]
+) -> None:
+    """Print up to *limit* records before *end*; a consumer commits what got out."""
+    from dlog.aio import Consumer
+
+    left = limit
+    while (left is None or left > 0) and (end is None or reader.position < end):
+        batch = await reader.read_batch()
+        if not batch:
+            break
+        taken = [each for each in batch[:left] if end is None or each.offset < end]
+        for record in taken:
+            show(record)
+        sys.stdout.buffer.flush()
+        if taken and isinstance(reader, Consumer):
+            await reader.commit(taken[-1].offset + 1)
+        left = None if left is None else max(0, left - len(batch))
+
+
+def _show_value(record: "Record") -> None:
+    sys.stdout.buffer.write(bytes(record.value) + b"\n")
+
+
+def _show_offset(record: "Record") -> None:
+    sys.stdout.buffer.write(b"%d\t%b\n" % (record.offset, record.value))
+
+
+def _show_json(record: "Record") -> None:
+    sys.stdout.buffer.write(json.dumps(record_facts(record), ensure_ascii=False).encode() + b"\n")

@@ -1,0 +1,81 @@
+"""Runs one command: its event loop, its errors as one sentence, its exit code.
+
+Results go to stdout, everything else to stderr. Exit codes:
+
+    0    done
+    1    refused or failed; stderr says why and what to do
+    2    the command line is wrong
+    130  interrupted
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Final, TypeVar
+
+import typer
+
+from dlog.cli.connections import check_there
+from ledger import log_events
+from ledger.errors import LogError
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+T = TypeVar("T")
+
+
+def run(command: Coroutine[object, object, T]) -> T:
+    """Return what *command* returns; leave with one sentence and an exit code if it fails."""
+    log_events.configure(logging.DEBUG if debugging() else logging.ERROR)
+    try:
+        return asyncio.run(command)
+    except LogError as error:
+        raise failed(str(error)) from error
+    except BrokenPipeError:
+        _forget_stdout()
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except OSError as error:
+        raise failed(f"{error.strerror or error}: {error.filename}") from error
+    except Exception as error:
+        # A bug of ours: still one sentence, and how to see the rest of it.
+        raise failed(
+            f"internal error: {error!r}; set DLOG_DEBUG=1 for the traceback and report it"
+        ) from error
+
+
+def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
+    """As `run`, in the namespace *uri*, which must be there.
+
+    Whoever opens an embedded store makes its directory; at a shell that would answer a slip
+    of the pen with an empty namespace."""
+    try:
+        check_there(uri)
+    except LogError as error:
+        command.close()
+        raise failed(str(error)) from error
+    return run(command)
+
+
+def failed(sentence: str) -> typer.Exit:
+    """Say *sentence* on stderr; return what to raise."""
+    if debugging() and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+    typer.echo(f"dlog: {sentence}", err=True)
+    return typer.Exit(FAILED)
+
+
+def debugging() -> bool:
+    return os.environ.get("DLOG_DEBUG", "") not in ("", "0")
+
+
+def _forget_stdout() -> None:
+    """The reader of our output went away; nothing is left to say, also not at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,134 @@
+"""The names of `dlog.namespace` and `dlog.consumers` for threads: calls that block.
+
+    from dlog import admin
+
+    admin.create_log("flights")
+    admin.truncate_log("flights", keep_age_s=7 * 86400)
+    print(admin.verify_log("flights").healthy)
+
+A thin facade, as `dlog.Log`: each call runs on the private event-loop thread of this process and
+raises what it raises there. Progress is told on that thread. Leave *client* out: clients
+belong to an event loop.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from dlog.aio import admin as namespace
+from dlog.aio import consumer_admin as consumers
+from dlog.aio.store.watching import LogChange
+from dlog.errors import UsedAfterFork
+from dlog.sync.loop_thread import LoopThread
+
+__all__ = [
+    "LogWatch",
+    "audit_namespace",
+    "consumer_info",
+    "create_log",
+    "delete_consumer",
+    "delete_log",
+    "list_consumers",
+    "list_logs",
+    "log_exists",
+    "log_info",
+    "log_settings",
+    "plan_truncation",
+    "rename_log",
+    "reset_consumer",
+    "seal_log",
+    "slowest_consumer",
+    "truncate_log",
+    "update_settings",
+    "verify_log",
+    "watch_logs",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    @wraps(call)
+    def blocking(*args: P.args, **kwargs: P.kwargs) -> T:
+        return LoopThread.get().run(call(*args, **kwargs))
+
+    return blocking
+
+
+create_log = _blocking(namespace.create_log)
+list_logs = _blocking(namespace.list_logs)
+log_exists = _blocking(namespace.log_exists)
+log_info = _blocking(namespace.log_info)
+log_settings = _blocking(namespace.log_settings)
+update_settings = _blocking(namespace.update_settings)
+rename_log = _blocking(namespace.rename_log)
+plan_truncation = _blocking(namespace.plan_truncation)
+truncate_log = _blocking(namespace.truncate_log)
+seal_log = _blocking(namespace.seal_log)
+delete_log = _blocking(namespace.delete_log)
+verify_log = _blocking(namespace.verify_log)
+audit_namespace = _blocking(namespace.audit_namespace)
+
+list_consumers = _blocking(consumers.list_consumers)
+consumer_info = _blocking(consumers.consumer_info)
+reset_consumer = _blocking(consumers.reset_consumer)
+delete_consumer = _blocking(consumers.delete_consumer)
+slowest_consumer = _blocking(consumers.slowest_consumer)
+
+
+def watch_logs(*, prefix: str = "", existing: bool = True, uri: str | None = None) -> "LogWatch":
+    """Return an iterator of logs that are added and removed; see `dlog.namespace.watch_logs`."""
+    thread = LoopThread.get()
+    watch = thread.run(namespace.watch_logs(prefix=prefix, existing=existing, uri=uri))
+    return LogWatch(watch, thread)
+
+
+class LogWatch:
+    """An iterator without end, and a context manager. Used by one thread at a time."""
+
+    def __init__(self, watch: namespace.LogWatch, thread: LoopThread) -> None:
+        self._watch = watch
+        self._thread = thread
+        self._seen: deque[LogChange] = deque()
+        """Changes that were told; an interrupted call leaves its own to the next one."""
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The names at the last look."""
+        return self._watch.logs
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> LogChange:
+        self._check_process()
+        if not self._seen:
+            self._thread.run(self._look())
+        return self._seen.popleft()
+
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
+        self._check_process()
+        self._thread.run(self._watch.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _look(self) -> None:
+        self._seen.append(await anext(self._watch))
+
+    def _check_process(self) -> None:
+        if self._thread.pid != os.getpid():
+            raise UsedAfterFork("watch of logs")

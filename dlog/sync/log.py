@@ -1,0 +1,345 @@
+"""The face of the log layer for threads: the names of `dlog.aio`, calls that block.
+
+    with Log.open("flights") as log:
+        log.append(b"...")
+
+    for record in Log.tail("flights", follow=False):
+        ...
+
+A thin facade: everything happens in `dlog.aio` on one private event-loop thread; appends go
+there by `dlog.sync.append_queue`. A handle may be used by several threads, but not across a fork
+(`UsedAfterFork`).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from dlog import aio
+from dlog.aio.columns import Payload, checked, checked_many
+from dlog.aio.maintain.trim import Before
+from dlog.aio.port import Leadership
+from dlog.aio.read.barriers import BARRIER_S
+from dlog.aio.read.consumer import OnTrimmed
+from dlog.aio.read.handles import LAST_BYTES_MAX
+from dlog.aio.write.healing import HEAL_S
+from dlog.aio.write.writer import CLOSE_S, LogWriter
+from dlog.errors import LogClosed, UsedAfterFork
+from dlog.outcome import Outcome
+from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.protocol.packer import RECORD_CHARGE
+from dlog.settings import LogSettings
+from dlog.sync.append_future import AppendFuture
+from dlog.sync.append_queue import AppendQueue
+from dlog.sync.loop_thread import LoopThread, forks
+from dlog.sync.reader import Consumer, ManyReader, Reader
+from ledger.errors import LogError
+
+
+class Log:
+    """A log that this process writes. Made by `Log.open`; a context manager."""
+
+    def __init__(self, log: aio.Log, writer: LogWriter, thread: LoopThread) -> None:
+        self._log = log
+        self._thread = thread
+        self._queue = AppendQueue(writer, thread)
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        uri: str | None = None,
+        term: Leadership | None = None,
+        create: bool = True,
+        settings: LogSettings | Mapping[str, object] | None = None,
+        expected_epoch: int | None = None,
+        owner: str | None = None,
+        heal_s: float = HEAL_S,
+    ) -> Self:
+        """See `dlog.aio.Log.open`."""
+        thread = LoopThread.get()
+        view = None if term is None else _LocalView(term)
+        opening = aio.Log.open(
+            name,
+            uri=uri,
+            term=view,
+            create=create,
+            settings=settings,
+            expected_epoch=expected_epoch,
+            owner=owner,
+            heal_s=heal_s,
+        )
+        log = thread.run(opening)
+        return cls(log, log.writer, thread)
+
+    @staticmethod
+    def tail(
+        name: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        follow: bool = True,
+        stop: Stop | None = None,
+    ) -> Reader:
+        """See `dlog.aio.Log.tail`. The reader is an iterator of records; close it."""
+        thread = LoopThread.get()
+        reader = thread.run(aio.Log.tail(name, uri=uri, start=start, follow=follow, stop=stop))
+        return Reader(reader, thread)
+
+    @staticmethod
+    def tail_many(
+        names: Iterable[str],
+        *,
+        uri: str | None = None,
+        start: Start | Mapping[str, Start] = "start",
+        follow: bool = True,
+    ) -> ManyReader:
+        """See `dlog.aio.Log.tail_many`. An iterator of (log, record); close it."""
+        thread = LoopThread.get()
+        many = thread.run(aio.Log.tail_many(names, uri=uri, start=start, follow=follow))
+        return ManyReader(many, thread)
+
+    @staticmethod
+    def consumer(
+        name: str,
+        log: str,
+        *,
+        uri: str | None = None,
+        start: Start = "start",
+        exclusive: bool = False,
+        wait_s: float = 0.0,
+        follow: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+    ) -> Consumer:
+        """See `dlog.aio.Log.consumer`. The consumer is an iterator of records; close it."""
+        thread = LoopThread.get()
+        opening = aio.Log.consumer(
+            name,
+            log,
+            uri=uri,
+            start=start,
+            exclusive=exclusive,
+            wait_s=wait_s,
+            follow=follow,
+            on_trimmed=on_trimmed,
+        )
+        return Consumer(thread.run(opening), thread)
+
+    @staticmethod
+    def last(
+        name: str, count: int = 1, *, uri: str | None = None, bytes_max: int = LAST_BYTES_MAX
+    ) -> list[Record]:
+        """See `dlog.aio.Log.last`."""
+        return LoopThread.get().run(aio.Log.last(name, count, uri=uri, bytes_max=bytes_max))
+
+    @staticmethod
+    def end_of(name: str, *, uri: str | None = None, timeout_s: float = BARRIER_S) -> int:
+        """See `dlog.aio.Log.end_of`."""
+        return LoopThread.get().run(aio.Log.end_of(name, uri=uri, timeout_s=timeout_s))
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each takeover of this log; usable as a fencing token."""
+        return self._log.epoch
+
+    @property
+    def settings(self) -> LogSettings:
+        return self._log.settings
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last confirmed record; -1 if the log never had one."""
+        return self._log.last_offset
+
+    @property
+    def last_txid(self) -> int | None:
+        """Txid of the last confirmed record that has one: where an application resumes."""
+        return self._log.last_txid
+
+    @property
+    def is_lost(self) -> bool:
+        """True iff the log was lost to another writer, or this writer failed."""
+        return self._log.lost.is_set()
+
+    def append(
+        self,
+        payload: Payload,
+        *,
+        key: Payload | None = None,
+        txid: int | None = None,
+        timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordId:
+        """Append one record and wait until it can never be lost."""
+        self._check_caller()
+        return self.append_async(
+            payload, key=key, txid=txid, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+        ).result()
+
+    def append_async(
+        self,
+        payload: Payload,
+        *,
+        key: Payload | None = None,
+        txid: int | None = None,
+        timestamp_ms: int | None = None,
+        expected_offset: int | None = None,
+    ) -> Future[RecordId]:
+        """Append one record; return a future that resolves as `dlog.aio.Log.append_async`'s.
+
+        Blocks while very much is pending, instead of raising `TooManyPending`; but in a future's
+        callback, which runs on the loop that makes room, it raises that."""
+        if (
+            type(payload) is not bytes
+            or key is not None
+            or txid is not None
+            or timestamp_ms is not None
+        ):
+            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
+        if self._thread.generation != forks.generation:
+            raise UsedAfterFork(self.name)
+        ticket = AppendFuture()
+        size = len(payload) + RECORD_CHARGE
+        queued = (ticket, payload, key, txid, timestamp_ms, expected_offset)
+        if not self._queue.put(ticket, size, queued):
+            ticket.attach(Outcome.refused(LogClosed(self.name)), 0)
+        return ticket
+
+    def append_many(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> RecordIds:
+        """See `dlog.aio.Log.append_many`."""
+        self._check_caller()
+        return self.append_many_async(
+            payloads,
+            keys=keys,
+            txids=txids,
+            timestamps_ms=timestamps_ms,
+            expected_offset=expected_offset,
+        ).result()
+
+    def append_many_async(
+        self,
+        payloads: Iterable[Payload],
+        *,
+        keys: Iterable[Payload | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        expected_offset: int | None = None,
+    ) -> Future[RecordIds]:
+        """As `append_many`, but return one future for all. Blocks as `append_async`."""
+        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        self._check_process()
+        future: Future[RecordIds] = Future()
+        future.set_running_or_notify_cancel()  # an append cannot be taken back
+        size = sum(map(len, columns[0])) + RECORD_CHARGE * len(columns[0])
+        if not self._queue.put(future, size, (future, size, columns, expected_offset)):
+            future.set_exception(LogClosed(self.name))
+        return future
+
+    def flush(self) -> None:
+        """Return once every append made before is confirmed; raise if one cannot be."""
+        self._check_caller()
+        self._queue.settle()
+        self._thread.run(self._log.flush())
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the present one is empty."""
+        self._check_caller()
+        self._queue.settle()
+        self._thread.run(self._log.roll())
+
+    def truncate(
+        self,
+        *,
+        before: Before | None = None,
+        keep_bytes: int | None = None,
+        keep_age_s: float | None = None,
+    ) -> None:
+        """Remove the oldest records; see `dlog.aio.Log.truncate`."""
+        self._check_caller()
+        self._queue.settle()
+        self._thread.run(
+            self._log.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s)
+        )
+
+    def seal(self) -> None:
+        """End the log for good, and close it; see `dlog.aio.Log.seal`."""
+        if self._begin_to_close():
+            self._queue.settle()
+            self._thread.run(self._log.seal())
+
+    def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+        """See `dlog.aio.Log.close`."""
+        if self._begin_to_close():
+            self._thread.run(self._close(timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.close()
+            return
+        with suppress(LogError):  # the error on its way says more
+            self.close()
+
+    def _begin_to_close(self) -> bool:
+        """Refuse further appends; return False if it is closed."""
+        self._check_caller()
+        return self._queue.close()
+
+    def _check_process(self) -> None:
+        if self._thread.generation != forks.generation:
+            raise UsedAfterFork(self.name)
+
+    def _check_caller(self) -> None:
+        """As `_check_process`, for calls that wait."""
+        self._check_process()
+        self._thread.check_caller()
+
+    async def _close(self, timeout_s: float | None) -> None:
+        """Hand over what is queued, as fast as there is room, then close."""
+        began = self._thread.loop.time()
+        try:
+            await self._queue.hand_over(timeout_s)
+            if timeout_s is not None:
+                timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
+            await self._log.close(timeout_s=timeout_s)
+        except asyncio.CancelledError:  # the calling thread was interrupted, and will not come back
+            await self._log.abandon()
+            raise
+        finally:
+            self._queue.give_up()
+
+
+class _LocalView:
+    """A term as another thread may use it: asked locally, never on its own event loop."""
+
+    def __init__(self, term: Leadership) -> None:
+        self._term = term
+
+    def is_current(self) -> bool:
+        return self._term.is_current()
+
+    async def verify(self) -> bool:
+        return self._term.is_current()

@@ -1,0 +1,259 @@
+"""Readers for threads: the names of `dlog.aio`, calls that block.
+
+Made by `Log.tail`, `Log.tail_many` and `Log.consumer` of `dlog`. A call that is interrupted
+(Ctrl-C) loses nothing: what it had read is the next call's.
+"""
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from operator import length_hint
+from types import TracebackType
+from typing import Self
+
+from dlog import aio
+from dlog.aio.read.barriers import BARRIER_S
+from dlog.aio.read.chunks import Chunk
+from dlog.errors import InvalidPosition, UsedAfterFork
+from dlog.position import Record, Start
+from dlog.sync.loop_thread import LoopThread
+
+
+class Reader:
+    """A reader of a log. Used by one thread at a time; an iterator and a context manager."""
+
+    def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
+        self._reader = reader
+        self._thread = thread
+        self._fetched: deque[list[Record]] = deque()
+        """Batches that were read; an interrupted call leaves its batch to the next one."""
+        self._fetched_chunks: deque[Chunk | None] = deque()
+        """The same for chunks; None is the end."""
+        self._records: Iterator[Record] = iter(())
+        self._position = reader.position
+
+    @property
+    def position(self) -> int:
+        """Offset of the record that is read next."""
+        return self._position
+
+    @property
+    def at_end(self) -> bool:
+        """True iff the stop was reached and every record before it was read."""
+        return self._reader.at_end and self._position == self._reader.position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        for record in self._records:
+            self._position = record.offset + 1
+            return record
+        batch = self._fetch(None)
+        if not batch:
+            raise StopIteration
+        self._records = iter(batch)
+        return next(self)
+
+    def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
+        """Return the records that are next in line; see `dlog.aio.Reader.read_batch`."""
+        batch = list(self._records) or self._fetch(timeout_s)
+        if batch:
+            self._position = batch[-1].offset + 1
+        return batch
+
+    def read_batches(self) -> Iterator[Chunk]:
+        """Yield what follows as chunks. Not to be mixed with reading records."""
+        chunks = self._reader.read_batches()
+        while (chunk := self._fetch_chunk(chunks)) is not None:
+            self._position = chunk.end
+            yield chunk
+
+    def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
+        """Return the offset after every record that was acknowledged before this call.
+
+        See `dlog.aio.Reader.barrier`; `read_until` it to read them all."""
+        self._check_process()
+        return self._thread.run(self._reader.barrier(timeout_s=timeout_s))
+
+    def read_until(self, offset: int) -> Iterator[Record]:
+        """Yield the records from here up to, not with, *offset*; wait for them if need be."""
+        while self._position < offset:
+            try:
+                record = next(self)
+            except StopIteration:
+                return
+            yield record
+
+    def close(self) -> None:
+        self._check_process()
+        self._thread.run(self._reader.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fetch(self, timeout_s: float | None) -> list[Record]:
+        self._check_process()
+        if not self._fetched:
+            self._thread.run(self._read(timeout_s))
+        return self._fetched.popleft()
+
+    async def _read(self, timeout_s: float | None) -> None:
+        self._fetched.append(await self._reader.read_batch(timeout_s=timeout_s))
+
+    def _fetch_chunk(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
+        self._check_process()
+        if not self._fetched_chunks:
+            self._thread.run(self._read_chunk(chunks))
+        return self._fetched_chunks.popleft()
+
+    async def _read_chunk(self, chunks: AsyncIterator[Chunk]) -> None:
+        self._fetched_chunks.append(await anext(chunks, None))
+
+    def _check_process(self) -> None:
+        if self._thread.pid != os.getpid():
+            raise UsedAfterFork(self._reader.log)
+
+
+class Consumer(Reader):
+    """A named consumer: a `Reader` with `commit`; see `dlog.aio.Consumer`."""
+
+    def __init__(self, consumer: aio.Consumer, thread: LoopThread) -> None:
+        super().__init__(consumer, thread)
+        self._consumer = consumer
+
+    @property
+    def name(self) -> str:
+        return self._consumer.name
+
+    @property
+    def committed(self) -> int:
+        """Every record below this offset was processed, as far as this handle knows."""
+        return self._consumer.committed
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each exclusive open and each reset; usable as a fencing token."""
+        return self._consumer.epoch
+
+    @property
+    def skipped(self) -> int:
+        """How many records had been trimmed before they were processed (with "skip")."""
+        return self._consumer.skipped
+
+    def commit(self, offset: int | None = None) -> int:
+        """Remember that every record below *offset* (None: all that were read) was processed.
+
+        See `dlog.aio.Consumer.commit`."""
+        self._check_process()
+        wanted = self._position if offset is None else offset
+        if wanted > self._position:
+            reason = f"this consumer has read up to {self._position}"
+            raise InvalidPosition(self._consumer.log, wanted, reason)
+        return self._thread.run(self._consumer.commit(wanted))
+
+    def lag(self) -> int:
+        """Return how many readable records were not committed yet."""
+        self._check_process()
+        return self._thread.run(self._consumer.lag())
+
+
+class ManyReader:
+    """A reader of several logs. Used by one thread at a time; see `dlog.aio.ManyReader`."""
+
+    def __init__(self, many: aio.ManyReader, thread: LoopThread) -> None:
+        self._many = many
+        self._thread = thread
+        self._fetched: deque[tuple[str, list[Record]] | None] = deque()
+        """Batches that were read; an interrupted call leaves its batch to the next one."""
+        self._log = ""
+        self._records: Iterator[Record] = iter(())
+        self._positions = dict(many.positions)
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The logs that are read, also those that were read to their end."""
+        return self._many.logs
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Offset of the record of each log that is read next: where to start again."""
+        return dict(self._positions)
+
+    @property
+    def at_end(self) -> bool:
+        """True iff every log was read to its end."""
+        return self._many.at_end and not length_hint(self._records) and not any(self._fetched)
+
+    def add(self, name: str, *, start: Start = "start") -> None:
+        """Read *name* too, from *start* on; see `dlog.aio.ManyReader.add`."""
+        self._check_process()
+        self._thread.run(self._many.add(name, start=start))
+        self._positions.setdefault(name, self._many.positions[name])
+
+    def remove(self, name: str) -> int | None:
+        """Read *name* no more; return the offset that would have been read next."""
+        self._check_process()
+        self._thread.run(self._many.remove(name))
+        if self._log == name:
+            self._records = iter(())
+        self._fetched = deque(each for each in self._fetched if each is None or each[0] != name)
+        return self._positions.pop(name, None)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[str, Record]:
+        for record in self._records:
+            self._positions[self._log] = record.offset + 1
+            return self._log, record
+        batch = self._fetch(None)
+        if batch is None:
+            raise StopIteration
+        self._log, records = batch
+        self._records = iter(records)
+        return next(self)
+
+    def read_batch(self, *, timeout_s: float | None = None) -> tuple[str, list[Record]] | None:
+        """Return a log and its next records; see `dlog.aio.ManyReader.read_batch`."""
+        left = list(self._records)
+        batch = (self._log, left) if left else self._fetch(timeout_s)
+        if batch is not None:
+            self._positions[batch[0]] = batch[1][-1].offset + 1
+        return batch
+
+    def close(self) -> None:
+        self._check_process()
+        self._thread.run(self._many.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:
+        self._check_process()
+        if not self._fetched:
+            self._thread.run(self._read(timeout_s))
+        return self._fetched.popleft()
+
+    async def _read(self, timeout_s: float | None) -> None:
+        self._fetched.append(await self._many.read_batch(timeout_s=timeout_s))
+
+    def _check_process(self) -> None:
+        if self._thread.pid != os.getpid():
+            raise UsedAfterFork(", ".join(self._positions))

@@ -1,0 +1,179 @@
+"""A running bookie tells the store how far its data are, and ends when it lost its identity."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie.disk.directories import Directories
+from bookie.errors import BookieSuperseded
+from bookie.identity.cookie import Cookie
+from bookie.identity.lives import Claim, LifeKeeper, look
+from bookie.identity.stamp import identify
+from bookie.loss.census import Census
+from bookie.storage.engine import BookieStorage
+from ledger.errors import MetadataUnavailable
+from ledger.metastore import open_store
+from ledger.metastore.memory import MemoryHub
+from ledger.metastore.port import MetadataStore
+from ledger.registry import COOKIES
+from tests.bookie.promises import SMALL
+from tests.ledger.lagging_store import LaggingStore
+from tests.simulation.disk import SimDisk
+from tests.waiting import PATIENCE_S, eventually
+
+NODE = f"{COOKIES}/b"
+
+
+async def claimed(store: MetadataStore, disk: SimDisk, address: str = "h:1") -> Claim:
+    directories = Directories.single(disk)
+    identity = await identify(store, directories, bookie="b", instance="i", address=address)
+    return identity.claim
+
+
+async def node(store: MetadataStore) -> Cookie:
+    return Cookie.decode((await store.get(NODE)).value)
+
+
+def with_life(
+    test: Callable[[MetadataStore, LifeKeeper, "asyncio.Task[None]", MemoryHub], Awaitable[None]],
+) -> None:
+    """Run *test* beside the life of a bookie of which there is nothing else."""
+
+    async def scenario() -> None:
+        hub = MemoryHub()
+        with hub.shared("lives"):
+            store, other = await open_store("memory://lives"), await open_store("memory://lives")
+            living = LifeKeeper(store, await claimed(store, SimDisk(0)))
+            life = asyncio.create_task(living.run())
+            try:
+                await test(other, living, life, hub)
+            finally:
+                life.cancel()
+                await asyncio.wait([life])
+                await store.close()
+                await other.close()
+
+    asyncio.run(scenario())
+
+
+def census(number: int) -> Census:
+    """Return one as a storage makes it."""
+    storage = BookieStorage.open(SimDisk(0), SMALL)
+    storage.close()
+    return replace(storage.census, number=number)
+
+
+async def until_told(store: MetadataStore, number: int) -> None:
+    async def told() -> bool:
+        return (await node(store)).checkpoint == number
+
+    await eventually(told, f"the store knows of checkpoint {number}")
+
+
+def test_the_newest_checkpoint_is_told_also_after_the_store_was_away() -> None:
+    async def test(
+        store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", hub: MemoryHub
+    ) -> None:
+        living.checkpointed(census(1))
+        await until_told(store, 1)
+        assert (await node(store)).census == census(1).encode()
+        hub.cut()
+        for number in (2, 3):
+            living.checkpointed(census(number))
+        with pytest.raises(MetadataUnavailable):
+            await store.get(NODE)
+        assert not life.done()
+        hub.heal()
+        await until_told(store, 3)
+
+    with_life(test)
+
+
+def test_a_bookie_ends_when_another_process_took_its_identity() -> None:
+    async def test(
+        store: MetadataStore, _living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        taken = replace(await node(store), token="another", address="elsewhere:1")
+        await store.set(NODE, taken.encode())
+        with pytest.raises(BookieSuperseded, match="under it at elsewhere:1"):
+            await asyncio.wait_for(life, PATIENCE_S)
+        assert await node(store) == taken, "it writes there no more"
+
+    with_life(test)
+
+
+def test_a_bookie_ends_when_its_name_is_retired() -> None:
+    async def test(
+        store: MetadataStore, _living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        retired = replace(await node(store), retired_ms=1, retired_why="wiped")
+        await store.set(NODE, retired.encode())
+        with pytest.raises(BookieSuperseded, match="retired: wiped"):
+            await asyncio.wait_for(life, PATIENCE_S)
+
+    with_life(test)
+
+
+def test_a_bookie_goes_on_when_the_store_has_lost_or_damaged_its_node() -> None:
+    """Its data are not worse for it; the next start says what is wrong."""
+
+    async def test(
+        store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        living.checkpointed(census(1))
+        await until_told(store, 1)
+        whole = (await store.get(NODE)).value
+        await store.set(NODE, b"damaged")
+        living.checkpointed(census(2))
+        await store.delete(NODE)
+        assert not life.done()
+        await store.create(NODE, whole)
+        await until_told(store, 2)
+
+    with_life(test)
+
+
+def test_a_clean_end_is_told_with_its_last_checkpoint() -> None:
+    async def test(
+        store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        life.cancel()
+        await asyncio.wait([life])
+        await living.stopped(census(7))
+        assert (await node(store)).clean
+        assert (await node(store)).checkpoint == 7
+
+    with_life(test)
+
+
+def test_limbo_is_shown_in_the_store_and_stays_over_restarts_until_it_is_over() -> None:
+    async def test(
+        store: MetadataStore, living: LifeKeeper, _life: "asyncio.Task[None]", _hub: MemoryHub
+    ) -> None:
+        for shown in ("a journal was lost", ""):
+            living.set_limbo(shown)
+
+            async def told(shown: str = shown) -> bool:
+                return (await node(store)).limbo == shown
+
+            await eventually(told, f"limbo is {shown!r}")
+
+    with_life(test)
+
+
+def test_a_server_that_lags_does_not_end_a_bookie() -> None:
+    """It tells of the life before."""
+
+    async def scenario() -> None:
+        store = await open_store("memory://lives-lag")
+        lagging = LaggingStore(store)
+        disk = SimDisk(0)
+        await claimed(store, disk)
+        await lagging.fall_behind()
+        claim = await claimed(store, disk)
+        assert await look(lagging, claim) == claim
+        await store.close()
+
+    asyncio.run(scenario())

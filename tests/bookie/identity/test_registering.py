@@ -1,0 +1,245 @@
+"""A bookie stays registered whatever happens to its session (rule 79)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from bookie.identity.registering import Registrar
+from ledger.errors import MetadataUnavailable
+from ledger.metastore.memory import MemoryStore
+from ledger.registry import BookieRegistration, register
+from tests.waiting import PATIENCE_S, until
+
+ANNA = BookieRegistration("anna", "127.0.0.1:1", "start 1")
+READ_ONLY_ANNA = replace(ANNA, read_only=True)
+
+
+class Watched:
+    """The registrations as another process sees them."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore("memory://cluster", "cluster")
+        self.other = MemoryStore("memory://cluster", "cluster")
+        self.registrar = Registrar(self.store, ANNA)
+
+    async def is_registered(self) -> bool:
+        return await self.other.exists(ANNA.path) is not None
+
+    async def lists(self) -> tuple[bool, bool]:
+        """Return whether it is among the available and among the read-only ones."""
+        return (
+            await self.other.exists(ANNA.path) is not None,
+            await self.other.exists(READ_ONLY_ANNA.path) is not None,
+        )
+
+    async def until_in(self, *, available: bool, read_only: bool) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.lists() != (available, read_only):  # noqa: ASYNC110 - any store
+                await asyncio.sleep(0.01)
+
+    async def until_registered(self, *, wanted: bool = True) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.is_registered() is not wanted:  # noqa: ASYNC110 - any store
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def registered() -> AsyncIterator[Watched]:
+    watched = Watched()
+    await watched.registrar.start()
+    try:
+        yield watched
+    finally:
+        await watched.registrar.close()
+
+
+def test_closing_takes_the_registration_back() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            assert await watched.is_registered()
+            await watched.registrar.close()
+            assert not await watched.is_registered()
+
+    asyncio.run(scenario())
+
+
+def test_it_registers_again_after_its_session_ended() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.store.expire()
+            assert not await watched.is_registered()
+            await watched.until_registered()
+
+    asyncio.run(scenario())
+
+
+def test_it_registers_again_after_its_node_vanished() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            await watched.other.delete(ANNA.path)
+            await watched.until_registered()
+
+    asyncio.run(scenario())
+
+
+def test_it_registers_again_after_the_store_was_out_of_reach() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.store.cut()
+            lost = watched.store.session
+            assert lost.lost.is_set()
+            watched.store.heal()
+            await until(lambda: watched.store.session is not lost)
+            await watched.until_registered()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.store.cut()
+            async with asyncio.timeout(PATIENCE_S):
+                await watched.registrar.close()
+            watched.store.heal()
+
+    asyncio.run(scenario())
+
+
+def test_a_first_registration_that_fails_is_told() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.store.cut()
+        with pytest.raises(MetadataUnavailable):
+            await watched.registrar.start()
+        await watched.registrar.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.store.cut()
+        starting = asyncio.create_task(watched.registrar.start())
+        for _ in range(20):
+            await asyncio.sleep(0)  # it has tried
+        watched.store.heal()
+        await starting
+        assert await watched.is_registered()
+        await watched.registrar.close()
+
+    asyncio.run(scenario())
+
+
+def test_it_moves_to_the_read_only_ones_and_back() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            assert await watched.lists() == (True, False)
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+            watched.registrar.set_read_only(read_only=False)
+            await watched.until_in(available=True, read_only=False)
+            await watched.registrar.close()
+            assert await watched.lists() == (False, False)
+
+    asyncio.run(scenario())
+
+
+def test_while_it_moves_it_is_always_in_one_list() -> None:
+    """The new node is made before the old one is taken away."""
+
+    async def scenario() -> None:
+        async with registered() as watched:
+            calls: list[str] = []
+            create, delete = watched.store.create, watched.store.delete
+
+            async def creating(path: str, *args: object, **options: object) -> str:
+                calls.append(f"create {path}")
+                return await create(path, *args, **options)  # type: ignore[arg-type]
+
+            async def deleting(path: str, *args: object, **options: object) -> None:
+                calls.append(f"delete {path}")
+                await delete(path, *args, **options)  # type: ignore[arg-type]
+
+            watched.store.create = creating  # type: ignore[method-assign]
+            watched.store.delete = deleting  # type: ignore[method-assign]
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+            assert calls == [f"create {READ_ONLY_ANNA.path}", f"delete {ANNA.path}"]
+
+    asyncio.run(scenario())
+
+
+def test_many_changes_of_mind_end_where_the_last_one_says() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            for read_only in (True, False, True, False, True):
+                watched.registrar.set_read_only(read_only=read_only)
+                await asyncio.sleep(0)
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_move_that_failed_half_way_is_finished_also_if_it_was_called_off() -> None:
+    """It was announced in the new list, and taking it out of the old one failed: who then wants
+    it in the old one has it in both, and clients would go on to add to a read-only bookie."""
+
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+            delete, failed = watched.store.delete, asyncio.Event()
+
+            async def fails_once(path: str, *args: object, **options: object) -> None:
+                if path == READ_ONLY_ANNA.path and not failed.is_set():
+                    failed.set()
+                    raise MetadataUnavailable("memory://cluster", "delete", 1.0)
+                await delete(path, *args, **options)  # type: ignore[arg-type]
+
+            watched.store.delete = fails_once  # type: ignore[method-assign]
+            watched.registrar.set_read_only(read_only=False)
+            await failed.wait()
+            watched.registrar.set_read_only(read_only=True)
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_ends_while_it_moves_leaves_it_where_it_belongs() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.registrar.set_read_only(read_only=True)
+            watched.store.expire()
+            await watched.until_in(available=False, read_only=True)
+            watched.store.expire()
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_store_out_of_reach_delays_the_move_only() -> None:
+    async def scenario() -> None:
+        async with registered() as watched:
+            watched.store.cut()
+            watched.registrar.set_read_only(read_only=True)
+            await asyncio.sleep(0)
+            watched.store.heal()
+            await watched.until_in(available=False, read_only=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_node_of_a_crashed_start_in_the_other_list_is_taken_away() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        await register(watched.other, replace(READ_ONLY_ANNA, incarnation="start 0"))
+        await watched.registrar.start()
+        assert await watched.lists() == (True, False)
+        await watched.registrar.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,135 @@
+"""What strangers can take of a bookie: descriptors, and memory."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack, ExitStack, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.errors import TooFewDescriptors
+from bookie.server.descriptors import CONNECTIONS_MIN, FILES_MIN, share_out
+from bookie.server.grpc import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
+from ledger.ids import BookieId
+from ledger.requests import InfoAnswer, Status
+from ledger.transport.channel import open_channel
+from ledger.transport.grpc import GrpcTransport
+from ledger.transport.stub import BookieStub
+from tests.bookie.memory_storage import MemoryStorage
+from tests.bookie.processes import bookie, open_descriptors, peak_rss_bytes
+from tests.bookie.runs import run_of
+from tests.ledger.serving import add, transport_to
+from tests.waiting import PATIENCE_S, eventually, until
+
+LIMIT = 320
+
+
+@given(
+    limit=st.integers(0, 100_000), directories=st.integers(2, 20), files=st.integers(FILES_MIN, 500)
+)
+def test_the_shares_never_add_up_to_more_than_there_are(
+    limit: int, directories: int, files: int
+) -> None:
+    try:
+        shares = share_out(limit, directories=directories, files_open_max=files)
+    except TooFewDescriptors:
+        assert limit < 160 + 8 * directories + CONNECTIONS_MIN + 4 * FILES_MIN
+        return
+    assert shares.connections_max >= CONNECTIONS_MIN
+    assert FILES_MIN <= shares.files_open_max <= files
+    assert shares.connections_max + 2 * shares.files_open_max + 160 <= limit
+
+
+def test_the_usual_limit_leaves_room_for_clients_and_files() -> None:
+    shares = share_out(1024, directories=2, files_open_max=400)
+    assert shares.connections_max > 400
+    assert shares.files_open_max > 200
+
+
+@pytest.mark.integration
+def test_a_bookie_that_may_open_too_little_says_so(tmp_path: Path) -> None:
+    with bookie(f"file://{tmp_path}/m", tmp_path / "b", descriptors=100) as process:
+        assert "may have 100 files and connections open, a bookie needs 272" in process.refused()
+
+
+def test_one_connection_too_many_is_not_served() -> None:
+    async def scenario() -> None:
+        info = InfoAnswer("b", "start 1", "instance", read_only=False)
+        service = BookieService(MemoryStorage(), info, ServiceConfig())
+        server = BookieServer(connections_max=2)
+        address = f"127.0.0.1:{server.bind('127.0.0.1', 0)}"
+        await server.start(service)
+        name = BookieId("b")
+        try:
+            async with AsyncExitStack() as clients:
+                one, other, third = [
+                    await clients.enter_async_context(transport_to(address, timeout_s=2.0))
+                    for _ in range(3)
+                ]
+                assert await _serves(one, name)
+                assert await _serves(other, name)
+                assert not await _serves(third, name)
+                assert await _serves(one, name)
+        finally:
+            await server.kill()
+            await service.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.integration
+def test_connections_of_strangers_never_reach_a_checkpoint(tmp_path: Path) -> None:
+    async def scenario(name: BookieId, address: str, pid: int) -> None:
+        async with transport_to(address) as early, transport_to(address) as late:
+            assert await add(early, run_of(0, ledger_id=0), name) is Status.OK
+            with ExitStack() as strangers:
+                host, _, port = address.rpartition(":")
+                for _ in range(2 * LIMIT):
+                    stranger = socket.create_connection((host, int(port)))
+                    strangers.enter_context(stranger)
+                # Each gets an index file, and all are written down meanwhile.
+                for ledger_id in range(1, LIMIT):
+                    assert await add(early, run_of(0, ledger_id=ledger_id), name) is Status.OK
+                files = tmp_path / "b"
+                await until(
+                    lambda: sum(1 for _ in files.rglob("*.index")) == LIMIT, "a checkpoint ended"
+                )
+                assert open_descriptors(pid) < LIMIT
+                # Who says nothing is shown out, so that others find room.
+                await eventually(lambda: _serves(late, name), "there is room again")
+
+    with bookie(f"file://{tmp_path}/m", tmp_path / "b", descriptors=LIMIT) as process:
+        name, address = process.ready()
+        asyncio.run(scenario(BookieId(name), address, process.popen.pid))
+        assert process.stop() == 0
+
+
+@pytest.mark.integration
+def test_messages_of_strangers_do_not_fill_the_memory(tmp_path: Path) -> None:
+    """Before anybody has seen a byte of them: so large ones are refused by their headers."""
+
+    async def scenario(address: str) -> None:
+        channel = open_channel(address, connect_timeout_s=PATIENCE_S)
+        message = bytes(30_000_000)
+        calls = [BookieStub(channel).add() for _ in range(8)]
+        for call in calls:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(message)
+        codes = {(await call.code()).name for call in calls}
+        assert codes == {"RESOURCE_EXHAUSTED"}
+        await channel.close()
+
+    with bookie(f"file://{tmp_path}/m", tmp_path / "b") as process:
+        _, address = process.ready()
+        before = peak_rss_bytes(process.popen.pid)
+        asyncio.run(scenario(address))
+        assert peak_rss_bytes(process.popen.pid) - before < 100_000_000
+        assert process.stop() == 0
+
+
+async def _serves(transport: GrpcTransport, name: BookieId) -> bool:
+    return await transport.info(name) is not None

@@ -1,0 +1,101 @@
+"""The manifest's node: versions of a log that was made anew are not those of the one before."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import NoSuchLog
+from dlog.manifest import Manifest
+from dlog.protocol.edits import drop_log, trim
+from ledger.errors import BadVersion, MetadataUnavailable
+from ledger.ids import LedgerId
+from ledger.metastore.memory import MemoryStore
+from ledger.metastore.ops import Op
+from tests.dlog.asynchronous import asynchronous
+from tests.dlog.faulty_store import FaultyStore
+
+OLD = Manifest(incarnation="old")
+NEW = Manifest(incarnation="new")
+OTHER = OLD.with_segment(1, LedgerId(7), 0)
+
+
+async def made_anew() -> ManifestNode:
+    """Return the node of a log at version 0, whose predecessor was at version 0 too."""
+    node = ManifestNode(MemoryStore("memory://fake", "fake"), "log")
+    await node.create(OLD)
+    await node.delete("old", 0)
+    await node.create(NEW)
+    return node
+
+
+@asynchronous
+async def test_a_write_meant_for_the_log_before_never_hits_the_one_made_anew() -> None:
+    node = await made_anew()
+    with pytest.raises(NoSuchLog):
+        await node.write(OTHER, 0)
+    assert await node.read() == (NEW, 0)
+
+
+@asynchronous
+async def test_a_deletion_meant_for_the_log_before_leaves_the_one_made_anew() -> None:
+    node = await made_anew()
+    await node.delete("old", 0)
+    assert await node.read() == (NEW, 0)
+
+
+@asynchronous
+async def test_a_log_that_was_deleted_does_not_come_back_by_a_creation_that_is_repeated() -> None:
+    """The reply of the first attempt is lost; before the second another process deletes it."""
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    node = ManifestNode(store, "log")
+    await store.create("/logs")
+    honest = store.multi
+
+    async def deleted_meanwhile(ops: Sequence[Op]) -> None:
+        store.multi = honest  # type: ignore[method-assign]
+        await honest(ops)
+        await node.delete("old", 0)
+        raise MetadataUnavailable("memory://fake", "multi", 0.1)
+
+    store.multi = deleted_meanwhile  # type: ignore[method-assign]
+    made = await node.create(OLD)
+    assert made.incarnation != "old"
+    assert (await node.read())[0] == made
+
+
+@asynchronous
+async def test_a_creation_whose_reply_was_lost_knows_its_own_log() -> None:
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    await store.create("/logs")
+    store.faults.append("lost reply")
+    assert await ManifestNode(store, "log").create(OLD) == OLD
+
+
+@asynchronous
+async def test_a_write_tells_its_version_and_a_lost_race() -> None:
+    node = await made_anew()
+    assert await node.write(NEW.trimmed(0), 0) == 1
+    with pytest.raises(BadVersion):
+        await node.write(NEW, 0)
+    with pytest.raises(BadVersion):
+        await node.delete("new", 0)
+
+
+@asynchronous
+async def test_a_log_without_a_mark_is_written_and_deleted_like_any_other() -> None:
+    """As programs left them that did not mark incarnations."""
+    store = MemoryStore("memory://fake", "fake")
+    for name in ("written", "deleted", "raced"):
+        await store.create(f"/logs/{name}", OLD.encode(name))
+    written = ManifestNode(store, "written")
+    assert (await written.edit(trim("written", 0, incarnation="old"))) == OLD
+    assert (await written.edit(drop_log("written", incarnation="old"))).dropped
+    await written.delete("old", 1)
+    await ManifestNode(store, "deleted").delete("old", 0)
+    raced = ManifestNode(store, "raced")
+    with pytest.raises(BadVersion):
+        await raced.write(OTHER, 5)
+    with pytest.raises(NoSuchLog):
+        await raced.write(NEW, 0)
+    assert await store.children("/logs") == ["raced"]

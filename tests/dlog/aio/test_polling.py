@@ -1,0 +1,42 @@
+"""Polls of a log's tail: they wait, also where there is no open segment to wait at."""
+
+import asyncio
+import time
+
+import pytest
+
+from dlog.aio import Log
+from dlog.aio.admin import TailTracker
+from ledger.metadata import LedgerState
+from tests.dlog.asynchronous import asynchronous
+from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import PATIENCE_S
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@asynchronous
+async def test_a_poll_of_a_log_without_a_writer_waits_until_somebody_writes(sealed: bool) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"a")
+    if sealed:
+        await log.close()
+    else:  # its writer died between closing the ledger and telling the manifest
+        await log.abandon()
+        for ledger in cluster.ledgers.values():
+            ledger.state = LedgerState.CLOSED
+    tracker = TailTracker(client, "log")
+    assert (await tracker.poll()).next_offset == 1
+    began = time.monotonic()
+    assert (await tracker.poll(wait_s=0.05)).next_offset == 1
+    assert time.monotonic() - began >= 0.05
+    polling = asyncio.create_task(tracker.poll(wait_s=PATIENCE_S))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not polling.done()
+    began = time.monotonic()
+    async with await Log.open("log", client=client) as log:
+        await polling
+        assert time.monotonic() - began < PATIENCE_S
+    await tracker.close()

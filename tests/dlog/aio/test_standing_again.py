@@ -1,0 +1,122 @@
+"""A standby whose promotion or resignation went wrong: what it says, and what it still does."""
+
+import asyncio
+
+import pytest
+
+from dlog import AlreadyPromoted, AppendOutcomeUnknown, LostOwnership
+from dlog.aio import Log, Standby
+from ledger.errors import WriterFailed
+from ledger.ids import LedgerId
+from ledger.metastore.memory import MemoryStore
+from tests.dlog.aio.test_aio_standby import LOG, State
+from tests.dlog.asynchronous import asynchronous
+from tests.dlog.fake_ledgers import FakeCluster
+from tests.dlog.faulty_store import FaultyStore
+from tests.waiting import until
+
+
+@asynchronous
+async def test_a_resignation_while_the_store_is_away_is_followed_by_following_once_it_is_back() -> (
+    None
+):
+    store = FaultyStore(MemoryStore("memory://fake", "fake"))
+    client = FakeCluster().client(store)
+    state = State()
+    async with await Standby.open(LOG, state.apply, client=client) as standby:
+        log = await standby.promote()
+        await log.append(b"own")
+        store.down = True
+        await standby.resign()
+        store.down = False
+        async with await Log.open(LOG, client=client) as other:
+            await other.append(b"another's")
+        await until(lambda: state.values == [b"another's"])
+        await standby.promote()
+        assert standby.is_leader
+        assert state.values == [b"another's"]
+
+
+@asynchronous
+async def test_who_could_not_append_all_before_it_resigned_does_not_lead_again() -> None:
+    cluster = FakeCluster()
+    standby = await Standby.open(LOG, State().apply, client=cluster.client())
+    log = await standby.promote()
+    cluster.hold()
+    future = log.append_async(b"a")
+    await asyncio.sleep(0)
+    resigning = asyncio.create_task(standby.resign())
+    await asyncio.sleep(0)
+    with pytest.raises(AlreadyPromoted):
+        await standby.promote()
+    cluster.ledgers[LedgerId(1)].fail(WriterFailed(LedgerId(1), "by the test"))
+    with pytest.raises(AppendOutcomeUnknown):
+        await future
+    assert [type(e).__name__ for e in await asyncio.gather(resigning, return_exceptions=True)] == [
+        "AppendFailed"
+    ]
+    with pytest.raises(LostOwnership, match="close this standby"):
+        await standby.promote()
+    await standby.close()
+
+
+@asynchronous
+async def test_who_cancels_a_resignation_does_not_lead_again() -> None:
+    cluster = FakeCluster()
+    standby = await Standby.open(LOG, State().apply, client=cluster.client())
+    log = await standby.promote()
+    cluster.hold()
+    future = log.append_async(b"a")
+    await asyncio.sleep(0)
+    resigning = asyncio.create_task(standby.resign())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    resigning.cancel()
+    await asyncio.wait({resigning})
+    assert resigning.cancelled()
+    with pytest.raises(AppendOutcomeUnknown):
+        await future
+    with pytest.raises(LostOwnership, match="close this standby"):
+        await standby.promote()
+    await standby.close()
+
+
+@asynchronous
+async def test_closing_waits_for_a_resignation_that_goes_on() -> None:
+    cluster = FakeCluster()
+    standby = await Standby.open(LOG, State().apply, client=cluster.client())
+    log = await standby.promote()
+    cluster.hold()
+    future = log.append_async(b"a")
+    resigning = asyncio.create_task(standby.resign())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(standby.close())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    cluster.release()
+    await asyncio.gather(closing, resigning)
+    assert (await future).offset == 0
+
+
+@asynchronous
+async def test_a_promotion_that_succeeds_while_it_is_cancelled_does_not_lead_in_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standby = await Standby.open(LOG, State().apply, client=FakeCluster().client())
+    guard = Standby._guard
+
+    async def cancelled_meanwhile(*arguments: object) -> None:
+        """The guard begins after the promotion has succeeded and before its caller knows."""
+        promoting.cancel()
+        await guard(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Standby, "_guard", cancelled_meanwhile)
+    promoting = asyncio.create_task(standby.promote())
+    await asyncio.wait({promoting})
+    assert promoting.cancelled()
+    assert not standby.is_leader
+    monkeypatch.undo()
+    await standby.promote()
+    assert standby.is_leader
+    await standby.close()

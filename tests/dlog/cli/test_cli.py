@@ -1,0 +1,254 @@
+"""The command line without a cluster: usage, errors, exit codes, how things are shown."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+import typer
+from typer.testing import CliRunner, Result
+
+from dlog.cli.app import app, bookie_main
+from dlog.cli.parsing import parse_start
+from dlog.cli.render.output import json_bytes, shown_bytes, shown_time
+from dlog.cli.runner import run
+from dlog.position import DLSN, Txid
+from ledger.errors import NoSuchLedger
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+    structlog.reset_defaults()  # a command lets it write to the stderr of its time
+
+
+def dlog(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), prog_name="dlog")
+
+
+def commands(app: typer.Typer) -> list[list[str]]:
+    """Return the words of each command, those of groups below theirs."""
+    found: list[list[str]] = []
+    for command in app.registered_commands:
+        assert command.callback is not None
+        found.append([command.name or command.callback.__name__])
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        assert group.name is not None
+        found += [[group.name, *words] for words in commands(group.typer_instance)]
+    return found
+
+
+COMMANDS = [words for words in commands(app) if words != ["completion"]]
+WITHOUT_JSON = (["bookie", "start"],)
+WITHOUT_CLUSTER = (["up"],)
+
+
+def works_on_files(output: str) -> bool:
+    """Of a bookie that is stopped: such a command takes its directory, and no namespace."""
+    return "--dir" in output
+
+
+def test_all_commands_are_known_here() -> None:
+    for words in (["up"], ["log", "truncate"], ["log", "settings", "set"], ["janitor", "run"]):
+        assert words in COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_help_of_each_command_teaches_by_examples(command: list[str]) -> None:
+    result = dlog(*command, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert f"dlog {' '.join(command)}" in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_takes_a_uri_and_most_speak_json(command: list[str]) -> None:
+    output = dlog(*command, "--help").output
+    assert "--uri" in output or command in WITHOUT_CLUSTER or works_on_files(output)
+    assert "--json" in output or command in WITHOUT_JSON
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_documentation_names_each_command(command: list[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    if command[0] == "bookie":
+        command = ["bookie", "..."]  # those have a page of their own
+    assert f"`dlog {' '.join(command)}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_documentation_names_no_option_that_does_not_exist(command: list[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    words = f"| `dlog {' '.join(command)}"
+    lines = [line for line in text.splitlines() if line.startswith(words)]
+    told = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
+    shown = dlog(*command, "--help").output
+    assert [option for option in sorted(told) if option not in shown] == []
+
+
+def test_the_help_documents_the_exit_codes() -> None:
+    output = " ".join(dlog("--help").output.split())
+    assert "0 done; 1 refused or failed" in output
+    assert "2 the command line is wrong" in output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["log", "tail"],
+        ["log", "tail", "x", "--no-such-option"],
+        ["log", "tail", "x", "--start", "yesterday"],
+        ["log", "tail", "x", "--limit", "-1"],
+        ["log", "append", "x", "--file", "/no/such/file"],
+        ["log", "truncate", "x"],
+        ["ledger", "show", "one"],
+        ["ledger", "show", "--", "-1"],
+        ["up", "--bookies", "0"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_exits_with_2(arguments: list[str]) -> None:
+    result = dlog(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["log", "list"],
+        ["log", "show", "x"],
+        ["log", "create", "x"],
+        ["log", "tail", "x"],
+        ["ledger", "show", "1"],
+        ["bookie", "list"],
+        ["bookie", "start", "--dir", "b"],
+    ],
+    ids=" ".join,
+)
+def test_a_uri_that_means_nothing_is_one_sentence_and_exits_with_1(arguments: list[str]) -> None:
+    result = dlog(*arguments, "--uri", "http://example.org/")
+    assert result.exit_code == 1
+    assert "'http' is not known" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_a_misspelt_variable_stops_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLOG_URL", "file:///x")
+    result = dlog("log", "list")
+    assert result.exit_code == 1
+    assert "DLOG_URL is unknown" in result.stderr
+
+
+def test_the_program_bookie_is_bookie_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bookie", "--help"])
+    with pytest.raises(SystemExit) as caught:
+        bookie_main()
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Usage: bookie" in shown
+    assert "--die-with-parent" in shown
+
+
+def test_the_version_is_printed() -> None:
+    result = dlog("--version")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_up_refuses_a_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = dlog("up", "--dir", str(tmp_path / "file"))
+    assert result.exit_code == 1
+    assert "cannot be used" in result.stderr
+
+
+async def fails() -> None:
+    raise NoSuchLedger(7)
+
+
+async def breaks() -> None:
+    raise ZeroDivisionError("a bug")
+
+
+async def is_interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_error_of_ours_shows_a_traceback_only_for_debugging(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        run(fails())
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr().err == f"dlog: {NoSuchLedger(7)}\n"
+    monkeypatch.setenv("DLOG_DEBUG", "1")
+    with pytest.raises(typer.Exit):
+        run(fails())
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_is_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        run(breaks())
+    assert caught.value.exit_code == 1
+    error = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError('a bug')" in error
+    assert "DLOG_DEBUG=1" in error
+    assert "Traceback" not in error
+
+
+def test_an_interrupted_command_exits_with_130() -> None:
+    with pytest.raises(typer.Exit) as caught:
+        run(is_interrupted())
+    assert caught.value.exit_code == 130
+
+
+def test_a_command_returns_what_it_found() -> None:
+    assert run(asyncio.sleep(0, "found")) == "found"
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("start", "start"),
+        ("end", "end"),
+        ("0", 0),
+        ("17", 17),
+        ("3:17:0", DLSN(3, 17, 0)),
+        ("txid:-5", Txid(-5)),
+    ],
+)
+def test_a_position_is_read_as_it_is_written(text: str, position: object) -> None:
+    assert parse_start(text) == position
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1:2", "a:b:c", "txid:", "txid:x", "START", "1.5"])
+def test_a_position_that_is_none_is_a_usage_error(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no position"):
+        parse_start(text)
+
+
+def test_bytes_that_are_no_text_are_told_apart_in_json_and_shown_as_digits() -> None:
+    assert json_bytes("größe".encode()) == "größe"
+    assert json_bytes(b"\xff\x00") == {"base64": "/wA="}
+    assert json_bytes(None) is None
+    assert shown_bytes("größe".encode()) == "größe"
+    assert shown_bytes(b"\xff\x00") == "0xff00"
+    assert shown_bytes(b"a\x1b[31mb") == "0x611b5b33316d62", "no terminal is driven by data"
+
+
+def test_times_are_shown_in_utc_and_unknown_ones_as_a_dash() -> None:
+    assert shown_time(1_700_000_000_000) == "2023-11-14 22:13:20Z"
+    assert shown_time(0) == "-"

@@ -1,0 +1,232 @@
+"""``dlog bookie status|gc|compact|readonly`` against bookies that run."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from typer.testing import CliRunner, Result
+
+from bookie import command
+from dlog.cli.app import app
+from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown_size
+from ledger import ClientConfig, LedgerClient, Quorum
+from ledger.manager import LAYOUTS
+from ledger.wire import bookie_pb2 as pb
+from tests.bookie.processes import bookie
+
+pytestmark = pytest.mark.integration
+
+
+class Cluster:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def dlog(self, *arguments: str, code: int = 0) -> Result:
+        runner = CliRunner(env={"DLOG_URI": self.uri, "COLUMNS": "200"})
+        result = runner.invoke(app, ["bookie", *arguments], prog_name="dlog")
+        structlog.reset_defaults()
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    def json(self, *arguments: str, code: int = 0) -> list[Any]:
+        output = self.dlog(*arguments, "--json", code=code).stdout
+        return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("cluster")
+    uri = f"file://{root}/metadata"
+    first = bookie(uri, root / "b0", "--id=b0")
+    second = bookie(uri, root / "b1", "--id=b1")
+    with first as one, second as two:
+        one.ready()
+        two.ready()
+        yield Cluster(uri)
+        assert one.stop() == 0
+        assert two.stop() == 0
+
+
+COMMANDS = [["status"], ["gc"], ["compact"], ["readonly"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_help_of_each_command_teaches(command: list[str]) -> None:
+    result = CliRunner().invoke(app, ["bookie", *command, "--help"], prog_name="dlog")
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert f"dlog bookie {command[0]}" in result.output
+    for option in ("--uri", "--json"):
+        assert option in result.output
+
+
+def test_the_status_of_all_and_of_one(cluster: Cluster) -> None:
+    found = cluster.json("status")
+    assert [each["bookie"] for each in found] == ["b0", "b1"]
+    [one] = cluster.json("status", "b1")
+    assert one["bookie"] == "b1"
+    assert one["read_only"] is False
+    assert one["directories"][0]["total_bytes"] > one["directories"][0]["free_bytes"] > 0
+    assert [due["kind"] for due in one["collector"]["due"]]
+    overview = cluster.dlog("status").stdout
+    assert "b0" in overview
+    assert "writable" in overview
+    shown = cluster.dlog("status", "b0").stdout
+    assert "main, journal 0 of 1, ledger 0 of 1" in shown
+    assert "below live share" in shown
+
+
+def test_readonly_keeps_entries_out_until_it_is_off_again(cluster: Cluster) -> None:
+    async def create() -> None:
+        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        try:
+            writer = await client.create(Quorum(1, 1, 1))
+            await writer.add(b"entry")
+            assert {b for f in writer.metadata.fragments for b in f.bookies} == {"b1"}
+            await writer.close()
+        finally:
+            await client.close()
+
+    assert "bookie b0 is read-only:" in cluster.dlog("readonly", "on", "b0").stdout
+    try:
+        [one] = cluster.json("status", "b0")
+        assert one["read_only"]
+        assert one["reasons"]
+        assert "read-only" in cluster.dlog("status").stdout
+        assert "read-only: " in cluster.dlog("status", "b0").stdout
+        asyncio.run(create())
+    finally:
+        [off] = cluster.json("readonly", "off", "b0")
+    assert off == {"bookie": "b0", "read_only": False, "reasons": []}
+
+
+def test_a_deleted_ledger_is_collected_at_once(cluster: Cluster) -> None:
+    async def create_and_delete() -> None:
+        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        try:
+            writer = await client.create(Quorum(2, 2, 2))
+            await writer.add(b"entry")
+            await writer.close()
+            await client.delete(writer.ledger_id)
+        finally:
+            await client.close()
+
+    asyncio.run(create_and_delete())
+    found = cluster.json("gc", "b0", "b1")
+    assert [run["bookie"] for run in found] == ["b0", "b1"]
+    assert [(run["kind"], run["ledgers"], run["failure"]) for run in found] == [("gc", 1, "")] * 2
+    assert "gc took" in cluster.dlog("gc", "b0").stdout
+    assert "gc" in cluster.dlog("status", "b0").stdout
+
+
+def test_ledgers_that_vanished_wait_for_an_operator_and_are_shown(cluster: Cluster) -> None:
+    async def create_and_lose() -> None:
+        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        try:
+            for _ in range(3):
+                writer = await client.create(Quorum(2, 2, 2))
+                await writer.add(b"entry")
+                await writer.close()
+                layout = LAYOUTS["longhierarchical"]
+                await client.store.delete(layout.path(writer.ledger_id))
+        finally:
+            await client.close()
+
+    asyncio.run(create_and_lose())
+    kept = cluster.dlog("gc", "b0", code=1)
+    assert "ALARM: untraced-deletions: " in kept.stdout
+    assert "'dlog bookie gc --allow-deletions 2'" in kept.stdout
+    [shown] = cluster.json("status", "b0")
+    collector = shown["collector"]
+    assert isinstance(collector, dict)
+    assert collector["waiting"] == 2
+    assert "ALARM: untraced-deletions (2 ledgers wait)" in cluster.dlog("status").stdout
+    assert "ALARM: untraced-deletions: " in cluster.dlog("status", "b0").stdout
+    assert "neither a number" in cluster.dlog("gc", "b0", "--allow-deletions", "x", code=2).stderr
+    [run] = cluster.json("gc", "b0", "--allow-deletions", "1", code=1)
+    assert (run["ledgers"], run["waiting"]) == (1, 1)
+    [run] = cluster.json("gc", "b0", "--allow-deletions", "all")
+    assert (run["ledgers"], run["waiting"], run["alarms"]) == (1, 0, [])
+    assert "ALARM" not in cluster.dlog("status", "b0").stdout
+
+
+def test_compaction_is_run_at_once(cluster: Cluster) -> None:
+    [run] = cluster.json("compact", "b0")
+    assert (run["kind"], run["failure"]) == ("minor", "")
+    [run] = cluster.json("compact", "b0", "--major")
+    assert (run["kind"], run["failure"]) == ("major", "")
+    assert "bookie b0: minor took" in cluster.dlog("compact", "b0").stdout
+
+
+def test_a_bookie_that_nobody_knows_is_one_sentence(cluster: Cluster) -> None:
+    for words in (["status"], ["gc"], ["compact"], ["readonly", "on"]):
+        result = cluster.dlog(*words, "b9", code=1)
+        assert result.stderr == "dlog: no bookie 'b9' is known; see 'dlog bookie list'\n"
+
+
+def test_a_bookie_that_does_not_answer_is_told_and_the_others_are_shown(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with bookie(cluster.uri, tmp_path / "b2", "--id=b2") as third:
+        third.ready()
+        third.kill()
+    result = cluster.dlog("status", "b0", "b2", "--json", code=1)
+    assert [json.loads(line)["bookie"] for line in result.stdout.splitlines()] == ["b0"]
+    assert "bookie b2" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_nothing_of_a_message_is_left_out_in_json() -> None:
+    reply = pb.StatusReply(journals=[pb.JournalStatus(path="p", bytes=2**40)])
+    facts = message_facts(reply)
+    assert list(facts) == [field.name for field in pb.StatusReply.DESCRIPTOR.fields]
+    assert facts["reasons"] == []
+    [journal] = json.loads(json.dumps(facts))["journals"]
+    assert journal["bytes"] == 2**40
+
+
+def test_sizes_and_times_are_shown_for_people() -> None:
+    assert [shown_size(n) for n in (0, 1023, 1536, 3 << 30)] == [
+        "0 B", "1023 B", "1.5 KiB", "3.0 GiB",
+    ]  # fmt: skip
+    assert [shown_duration(n) for n in (0.25, 119, 121, 7200, 200_000)] == [
+        "0.2 s", "119.0 s", "2 min", "2 h", "2 d",
+    ]  # fmt: skip
+
+
+def test_start_hands_every_option_on_to_the_bookie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the bookie's own command line takes, and nothing that it does not take."""
+    given: list[str] = []
+
+    def main(arguments: list[str]) -> int:
+        command.parser().parse_args(arguments)
+        given.extend(arguments)
+        return 0
+
+    monkeypatch.setattr(command, "main", main)
+    numbers = {
+        "--disk-warn": "0.5", "--disk-high": "0.6", "--disk-low": "0.4", "--disk-reserve": "7",
+        "--gc-interval": "1.0", "--minor-interval": "2.0", "--major-interval": "3.0",
+        "--minor-threshold": "0.1", "--major-threshold": "0.2", "--compaction-rate": "4.0",
+        "--untraced-share": "0.3", "--unmade-ledgers": "5",
+    }  # fmt: skip
+    others = {
+        "--uri": "memory://x", "--dir": "d", "--journal-dir": "j", "--ledger-dir": "l",
+        "--host": "h", "--port": "1", "--advertise": "a", "--id": "b", "--rack": "r",
+    }  # fmt: skip
+    options = [f"{name}={value}" for name, value in (numbers | others).items()]
+    result = CliRunner().invoke(app, ["bookie", "start", *options, "--die-with-parent"])
+    assert result.exit_code == 0, result.output
+    assert sorted(given) == sorted([*options, "--die-with-parent"])
+    known = {
+        name
+        for action in command.parser()._actions
+        for name in action.option_strings
+        if name.startswith("--") and name not in ("--help", "--bookie")
+    }
+    assert known == {argument.partition("=")[0] for argument in given}

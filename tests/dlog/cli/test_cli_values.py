@@ -1,0 +1,115 @@
+"""What people write on a command line, as values."""
+
+import pytest
+import typer
+
+from dlog.cli.parsing import parse_duration, parse_settings, parse_size, parse_start, parse_time
+from dlog.position import Timestamp
+from ledger.clock import now_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("1700000000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14T23:13:20.5+01:00", 1_700_000_000_500),
+        ("2023-11-14", 1_699_920_000_000),
+    ],
+)
+def test_a_time_is_utc_unless_it_says_otherwise(text: str, milliseconds: int) -> None:
+    assert parse_time(text, "--x") == milliseconds
+    assert parse_start(f"time:{text}") == Timestamp(milliseconds)
+
+
+def test_a_time_may_be_an_age() -> None:
+    before = now_ms()
+    found = parse_time("2h", "--x")
+    assert before - 7_200_000 <= found <= now_ms() - 7_200_000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "2023-13-01", "2 h", "1e3", "٣"])
+def test_what_is_no_time_is_a_usage_error(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no time"):
+        parse_time(text, "--x")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("1.5", 1.5),
+        ("250ms", 0.25),
+        ("90s", 90.0),
+        ("15m", 900.0),
+        ("2h", 7200.0),
+        ("7d", 604800.0),
+        ("1w", 604800.0),
+    ],
+)
+def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text, "--x") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "7 days", "1y", "h"])
+def test_what_is_no_duration_is_a_usage_error(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no duration"):
+        parse_duration(text, "--x")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1000", 1000),
+        ("512K", 512 << 10),
+        ("10m", 10 << 20),
+        ("1.5G", 3 << 29),
+        ("2GiB", 2 << 30),
+        ("1 TB", 1 << 40),
+    ],
+)
+def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
+    assert parse_size(text, "--x") == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1X", "G", "1,5G", "0x10"])
+def test_what_is_no_size_is_a_usage_error(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no size"):
+        parse_size(text, "--x")
+
+
+def test_settings_are_pairs_and_their_names_tell_how_values_are_read() -> None:
+    pairs = [
+        "roll_bytes=256M",
+        "record_bytes_max=1M",
+        "retention_age_s=7d",
+        "codec=zstd",
+        "ensemble=5",
+        "retention_waits_for_consumers=true",
+    ]
+    assert parse_settings(pairs, "--set") == {
+        "roll_bytes": 256 << 20,
+        "record_bytes_max": 1 << 20,
+        "retention_age_s": 604800.0,
+        "codec": "zstd",
+        "ensemble": 5,
+        "retention_waits_for_consumers": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        (["codec"], "is not NAME=VALUE"),
+        (["=zstd"], "is not NAME=VALUE"),
+        (["codec=zstd", "codec=lz4"], "given twice"),
+        (["roll_bytes=much"], "is no size"),
+        (["roll_age_s=long"], "is no duration"),
+    ],
+)
+def test_settings_that_are_no_pairs_are_a_usage_error(pairs: list[str], reason: str) -> None:
+    with pytest.raises(typer.BadParameter, match=reason):
+        parse_settings(pairs, "--set")

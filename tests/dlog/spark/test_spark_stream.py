@@ -1,0 +1,179 @@
+"""One Spark session streams a real log into Parquet, exactly once, over a restart."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import StructType
+
+import dlog.spark
+from dlog.aio import Log
+from dlog.aio.admin import delete_log
+from dlog.local.cluster import LocalCluster
+from dlog.local.java import java_environment
+from dlog.spark.arrow import ARROW_SCHEMA, SPARK_SCHEMA
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]
+
+QUERY_TIMEOUT_S = 90
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in java_environment().items():
+            patch.setenv(name, value)
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.local.dir", str(scratch))
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.sql.shuffle.partitions", "2")
+            .getOrCreate()
+        )
+        dlog.spark.register(session)
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        loop.run_until_complete(cluster.__aenter__())
+        yield cluster.uri
+        loop.run_until_complete(cluster.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+def value_of(row: int) -> bytes:
+    return b"record %d " % row * (row % 5)
+
+
+def append(uri: str, log: str, first: int, count: int, *, segments: int = 1) -> None:
+    """Append *count* records with txids from *first* on, spread over *segments*."""
+
+    async def scenario() -> None:
+        async with await Log.open(log, uri=uri) as writer:
+            for row in range(first, first + count):
+                key = None if row % 3 else b"%d" % row
+                await writer.append(value_of(row), txid=row, key=key)
+                if (row + 1 - first) % (count // segments) == 0:
+                    await writer.roll()
+
+    asyncio.run(scenario())
+
+
+def stream(spark: SparkSession, uri: str, log: str, **options: object) -> DataFrame:
+    reader = spark.readStream.format("dlog").option("uri", uri)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(log)
+
+
+def into_parquet(frame: DataFrame, directory: Path) -> DataStreamWriter:
+    return (
+        frame.writeStream.format("parquet")
+        .option("path", str(directory / "parquet"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+    )
+
+
+def rows_in(spark: SparkSession, directory: Path) -> list[tuple[Any, ...]]:
+    frame = spark.read.parquet(str(directory / "parquet")).orderBy("offset")
+    return [(row.offset, row.txid, row.key, row.value) for row in frame.collect()]
+
+
+def expected(count: int) -> list[tuple[Any, ...]]:
+    return [
+        (row, row, None if row % 3 else bytearray(b"%d" % row), bytearray(value_of(row)))
+        for row in range(count)
+    ]
+
+
+def wait_until(query: StreamingQuery, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + QUERY_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, query.status
+        query.awaitTermination(0.05)  # raises what the query died of
+
+
+def test_a_stream_writes_every_record_once_over_a_restart(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    append(uri, "orders", 0, 300, segments=3)
+    frame = stream(spark, uri, "orders", maxRecordsPerTrigger=100, minTaskRecords=30)
+    query = into_parquet(frame, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination(QUERY_TIMEOUT_S)
+    sizes = [report["numInputRows"] for report in query.recentProgress]
+    assert [size for size in sizes if size] == [100, 100, 100]
+    assert rows_in(spark, tmp_path) == expected(300)
+
+    query = into_parquet(frame, tmp_path).start()
+    try:
+        append(uri, "orders", 300, 200, segments=2)
+        wait_until(query, lambda: len(rows_in(spark, tmp_path)) >= 500)
+    finally:
+        query.stop()
+    assert rows_in(spark, tmp_path) == expected(500)
+
+    query = into_parquet(frame, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination(QUERY_TIMEOUT_S)
+    assert rows_in(spark, tmp_path) == expected(500)
+
+
+def test_rows_say_where_their_records_are(spark: SparkSession, uri: str) -> None:
+    append(uri, "places", 0, 20, segments=2)
+    frame = spark.read.format("dlog").option("uri", uri).load("places").orderBy("offset")
+    rows = frame.collect()
+    assert [row.offset for row in rows] == list(range(20))
+    assert {row.log for row in rows} == {"places"}
+    assert [row.value for row in rows] == [bytearray(value_of(row)) for row in range(20)]
+    assert rows[0].dlsn.endswith(":0:0")
+    assert rows[0].timestamp <= rows[19].timestamp
+    assert frame.schema == StructType.fromDDL(SPARK_SCHEMA)
+    assert to_arrow_schema(frame.schema, timezone="UTC").equals(ARROW_SCHEMA)
+
+
+def test_a_batch_read_keeps_to_its_offsets(spark: SparkSession, uri: str) -> None:
+    append(uri, "bounds", 0, 20, segments=2)
+    reader = spark.read.format("dlog").option("uri", uri)
+    reader = reader.option("startingOffsets", '{"bounds": 7}')
+    frame = reader.option("endingOffsets", '{"bounds": 13}').load("bounds")
+    assert sorted(row.txid for row in frame.collect()) == [7, 8, 9, 10, 11, 12]
+
+
+def test_a_log_that_was_made_again_fails_the_query(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    append(uri, "again", 0, 10)
+    frame = stream(spark, uri, "again")
+    query = into_parquet(frame, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination(QUERY_TIMEOUT_S)
+    asyncio.run(delete_log("again", uri=uri))
+    append(uri, "again", 0, 20)
+    query = into_parquet(frame, tmp_path).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="deleted and made again"):
+        query.awaitTermination(QUERY_TIMEOUT_S)
+    assert len(rows_in(spark, tmp_path)) == 10
+
+
+def test_a_misspelt_option_fails_with_its_name(spark: SparkSession, uri: str) -> None:
+    with pytest.raises(AnalysisException, match="maxrecordpertrigger"):
+        stream(spark, uri, "orders", maxRecordPerTrigger=5).schema.simpleString()

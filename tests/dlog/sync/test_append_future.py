@@ -1,0 +1,113 @@
+"""A light future behaves like the one of the standard library."""
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from dlog.errors import LogClosed
+from dlog.outcome import Outcome
+from dlog.position import DLSN, RecordId
+from dlog.sync.append_future import AppendFuture
+from tests.waiting import PATIENCE_S
+
+ID = RecordId(7, DLSN(1, 2, 3))
+
+
+def pending() -> tuple[AppendFuture, Outcome]:
+    future, outcome = AppendFuture(), Outcome()
+    future.attach(outcome, 3)
+    return future, outcome
+
+
+def resolve(outcome: Outcome) -> None:
+    outcome.confirm(4, 1, 2)
+
+
+def resolved_from_another_thread(future: AppendFuture) -> threading.Thread:
+    """Attach and settle, in any order with what the caller does meanwhile."""
+
+    def work() -> None:
+        outcome = Outcome()
+        future.attach(outcome, 3)
+        resolve(outcome)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_result_set_before_is_returned_at_once() -> None:
+    future, outcome = pending()
+    assert not future.done()
+    resolve(outcome)
+    assert future.done()
+    assert future.result(timeout=0) == ID
+    assert future.exception(timeout=0) is None
+
+
+def test_a_thread_that_waits_is_woken() -> None:
+    future = AppendFuture()
+    thread = resolved_from_another_thread(future)
+    assert future.result(timeout=PATIENCE_S) == ID
+    thread.join()
+
+
+def test_an_error_is_raised_and_told() -> None:
+    future = AppendFuture()
+    future.attach(Outcome.refused(LogClosed("x")), 0)
+    with pytest.raises(LogClosed):
+        future.result()
+    assert isinstance(future.exception(), LogClosed)
+
+
+def test_it_cannot_be_cancelled_and_what_was_told_first_stays() -> None:
+    future, outcome = pending()
+    assert not future.cancel()
+    resolve(outcome)
+    outcome.fail(lambda _: LogClosed("x"))
+    outcome.confirm(9, 9, 9)
+    assert future.result() == ID
+
+
+def test_an_unresolved_one_times_out() -> None:
+    with pytest.raises(TimeoutError):
+        AppendFuture().result(timeout=0)
+
+
+def test_callbacks_added_before_and_after_are_called_once() -> None:
+    called: list[str] = []
+    future, outcome = pending()
+    future.add_done_callback(lambda _: called.append("before"))
+    resolve(outcome)
+    future.add_done_callback(lambda _: called.append("after"))
+    assert called == ["before", "after"]
+
+
+def test_the_standard_library_can_wait_for_many() -> None:
+    futures = [AppendFuture() for _ in range(50)]
+    threads = [resolved_from_another_thread(future) for future in futures]
+    done, waiting = concurrent.futures.wait(futures, timeout=PATIENCE_S)
+    assert (len(done), len(waiting)) == (50, 0)
+    for thread in threads:
+        thread.join()
+
+
+def test_asyncio_can_await_one() -> None:
+    async def scenario() -> None:
+        future = AppendFuture()
+        thread = resolved_from_another_thread(future)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.wrap_future(future) == ID
+        thread.join()
+
+    asyncio.run(scenario())
+
+
+def test_waiting_and_resolving_at_the_same_moment_never_misses() -> None:
+    for _ in range(2000):
+        future = AppendFuture()
+        thread = resolved_from_another_thread(future)
+        assert future.result(timeout=PATIENCE_S) == ID
+        thread.join()

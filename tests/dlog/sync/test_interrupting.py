@@ -1,0 +1,81 @@
+"""Calls of the synchronous API that are interrupted (Ctrl-C) just when their result is there."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dlog import Log, LogClosed, admin
+from dlog.aio.port import Ledgers
+from dlog.sync.loop_thread import LoopThread
+from ledger.metastore.memory import MemoryStore
+from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import PATIENCE_S
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which the next call that waits is interrupted at its end."""
+    cluster = FakeCluster()
+
+    async def connect(_: str | None) -> Ledgers:
+        return cluster.client(MemoryStore("memory://interrupts", "interrupts"))
+
+    for module in ("log", "reading", "connecting"):
+        monkeypatch.setattr(f"dlog.aio.{module}.connect", connect)
+    monkeypatch.setattr("dlog.namespace.connect", connect)
+    run = LoopThread.run
+
+    def interrupt_next() -> None:
+        def interrupted(self: LoopThread, work: Coroutine[Any, Any, Any]) -> Any:
+            monkeypatch.setattr(LoopThread, "run", run)
+            run(self, work)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(LoopThread, "run", interrupted)
+
+    return interrupt_next
+
+
+def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queued(
+    interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", 1)
+    log = Log.open("queued")
+    log.append(b"a")
+    thread = LoopThread.get()
+    log._log.writer.hold(lambda: None)  # nothing more is sent
+    futures = [log.append_async(b"b") for _ in range(10)]
+    closing = asyncio.run_coroutine_threadsafe(log._close(None), thread.loop)
+
+    async def cancel() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        closing.cancel()  # as LoopThread.run does when its thread is interrupted
+
+    thread.run(cancel())
+    for future in futures:
+        assert isinstance(future.exception(PATIENCE_S), LogClosed)
+
+
+def test_chunks_that_were_read_are_the_next_calls(interrupt: Callable[[], None]) -> None:
+    with Log.open("log") as log:
+        log.append(b"a")
+        log.append(b"b")
+    with Log.tail("log", follow=False) as reader:
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            next(reader.read_batches())
+        assert reader.position == 0
+        assert [chunk.begin for chunk in reader.read_batches()] == [0, 1]
+
+
+def test_changes_that_were_seen_are_the_next_calls(interrupt: Callable[[], None]) -> None:
+    admin.create_log("watched")
+    with admin.watch_logs(prefix="watched") as watch:
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            next(watch)
+        assert next(watch) == ("added", "watched")
+    admin.delete_log("watched")

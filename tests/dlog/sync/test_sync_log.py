@@ -1,0 +1,309 @@
+"""The synchronous facade, on ledgers in memory that live on its loop thread."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import chain, count
+
+import pytest
+
+import dlog
+from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
+from dlog.aio.port import Ledgers
+from dlog.errors import InvalidPosition, LogSealed, UsedAfterFork
+from dlog.position import DLSN
+from dlog.protocol.packer import RECORD_CHARGE
+from dlog.settings import LogSettings
+from dlog.sync import append_queue
+from dlog.sync.loop_thread import LoopThread
+from ledger.metastore.memory import MemoryStore
+from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import PATIENCE_S
+
+_numbers = count()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """A cluster that every `Log.open` and `Log.tail` connects to, on the facade's own loop."""
+    cluster = FakeCluster()
+    name = f"sync-{next(_numbers)}"
+
+    async def connect(_: str | None) -> Ledgers:
+        return cluster.client(MemoryStore(f"memory://{name}", name))
+
+    monkeypatch.setattr("dlog.aio.log.connect", connect)
+    monkeypatch.setattr("dlog.aio.read.handles.connect", connect)
+    return cluster
+
+
+def test_a_log_is_written_and_read_without_asyncio(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        assert log.append(b"a", key=b"k", txid=3, timestamp_ms=5) == RecordId(0, DLSN(1, 0, 0))
+        assert (log.last_offset, log.last_txid, log.epoch, log.name) == (0, 3, 1, "log")
+        log.roll()
+        log.append(b"b")
+    with Log.tail("log", follow=False) as reader:
+        assert next(reader) == Record(0, DLSN(1, 0, 0), 5, 3, b"k", b"a")
+        assert reader.position == 1
+        assert [record.value for record in reader] == [b"b"]
+        assert reader.at_end
+
+
+def test_a_log_is_sealed_and_truncated_without_asyncio(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    for value in (b"a", b"b", b"c"):
+        log.append_async(value)
+    log.truncate(before=1)
+    log.seal()
+    log.close()
+    assert [record.value for record in Log.tail("log")] == [b"b", b"c"]
+    with pytest.raises(LogSealed):
+        Log.open("log")
+
+
+def test_futures_resolve_in_order(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        futures = [log.append_async(b"%d" % i) for i in range(1000)]
+        log.flush()
+        assert all(future.done() for future in futures)
+        assert [future.result().offset for future in futures] == list(range(1000))
+
+
+def test_appends_from_many_threads_are_each_kept_once_and_in_each_threads_order(
+    cluster: FakeCluster,
+) -> None:
+    offsets: dict[int, list[int]] = {}
+
+    def work(log: Log, number: int) -> None:
+        futures = [log.append_async(b"%d" % number) for _ in range(500)]
+        offsets[number] = [future.result().offset for future in futures]
+
+    with Log.open("log") as log:
+        threads = [threading.Thread(target=work, args=(log, i)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all(got == sorted(got) for got in offsets.values())
+    assert sorted(chain.from_iterable(offsets.values())) == list(range(4000))
+    with Log.tail("log", follow=False) as reader:
+        for record in reader:
+            assert record.offset in offsets[int(record.value)]
+
+
+def test_refusals_come_through_the_future_and_type_errors_at_once(cluster: FakeCluster) -> None:
+    with Log.open("log", settings=LogSettings(record_bytes_max=5)) as log:
+        assert isinstance(log.append_async(b"123456").exception(), RecordTooLarge)
+        log.append(b"a", txid=5)
+        with pytest.raises(TxidOutOfOrder):
+            log.append(b"b", txid=4)
+        with pytest.raises(TypeError):
+            log.append_async("text")  # type: ignore[arg-type]
+
+
+def test_a_calling_thread_waits_while_too_much_is_queued(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = 2 * (50 + RECORD_CHARGE)
+    monkeypatch.setattr(append_queue, "QUEUED_BYTES_MAX", bound)
+    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", bound)
+    cluster.hold()
+    log = Log.open("log")
+    done: list[Future[RecordId]] = []
+    started = threading.Event()
+
+    def work() -> None:
+        started.set()
+        done.extend(log.append_async(b"x" * 50) for _ in range(10))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    thread.join(0.05)  # it cannot end: six appends fill both bounds
+    assert thread.is_alive()
+    LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+    thread.join()
+    log.close()
+    assert [future.result().offset for future in done] == list(range(10))
+
+
+def test_an_append_cannot_be_taken_back(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        future = log.append_async(b"a")
+        assert not future.cancel()
+        assert future.result().offset == 0
+
+
+def test_append_after_close_is_refused(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    log.close()
+    log.close()
+    with pytest.raises(LogClosed):
+        log.append(b"a")
+
+
+def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
+    old = Log.open("log")
+    with Log.open("log") as new:
+        with pytest.raises(dlog.LogError):
+            old.append(b"zombie")
+        with pytest.raises(LostOwnership):
+            old.append(b"later")
+        assert old.is_lost
+        assert new.append(b"a").offset == 0
+    with pytest.raises(LostOwnership):
+        old.close()
+
+
+def fail_within(old: Log) -> None:
+    with old:
+        Log.open("log").close()
+        raise KeyError
+
+
+def test_the_error_in_a_with_block_is_not_hidden_by_closing(cluster: FakeCluster) -> None:
+    with pytest.raises(KeyError):
+        fail_within(Log.open("log"))
+
+
+def test_a_batch_with_a_time_limit_may_be_empty(cluster: FakeCluster) -> None:
+    with Log.open("log") as log, Log.tail("log") as reader:
+        assert reader.read_batch(timeout_s=0.01) == []
+        log.append(b"a")
+        assert [record.value for record in reader.read_batch()] == [b"a"]
+
+
+def test_chunks_are_read_without_asyncio(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(3):
+            log.append(b"%d" % i)
+        with Log.tail("log", stop=3) as reader:
+            assert [chunk.begin for chunk in reader.read_batches()] == [0, 1, 2]
+
+
+def test_truncation(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        log.append(b"a")
+        log.append(b"b")
+        log.truncate(before=1)
+        with Log.tail("log", follow=False) as reader:
+            assert [record.offset for record in reader] == [1]
+
+
+def test_a_handle_from_before_a_fork_is_refused_and_a_new_one_works(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+    log.append(b"a")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # no pytest in here: report and leave
+        verdict = b"nothing"
+        try:
+            try:
+                log.append(b"b")
+            except UsedAfterFork:
+                thread = LoopThread.get()
+                verdict = b"refused" if thread.pid == os.getpid() else b"old thread"
+        finally:
+            os.write(writing, verdict)
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"refused"
+    os.close(reading)
+    os.close(writing)
+    log.close()
+
+
+def test_calling_it_on_its_own_loop_is_an_error_not_a_deadlock(cluster: FakeCluster) -> None:
+    log = Log.open("log")
+
+    async def inside() -> None:
+        log.flush()
+
+    with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
+        LoopThread.get().run(inside())
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.append(b"b"),
+        lambda log: log.append_many([b"b"]),
+        Log.flush,
+        Log.roll,
+        lambda log: log.truncate(before=0),
+        Log.seal,
+        Log.close,
+    ],
+    ids=["append", "append_many", "flush", "roll", "truncate", "seal", "close"],
+)
+def test_a_call_that_waits_is_no_deadlock_in_a_futures_callback_while_appends_are_pending(
+    cluster: FakeCluster, call: Callable[[Log], object]
+) -> None:
+    log = Log.open("log")
+    cluster.hold()
+    future = log.append_async(b"a")
+
+    async def inside() -> None:
+        call(log)
+
+    with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
+        asyncio.run_coroutine_threadsafe(inside(), LoopThread.get().loop).result(PATIENCE_S)
+    LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+    assert future.result().offset == 0
+    assert log.append(b"c").offset == 1, "the call did nothing"
+    log.close()
+
+
+def test_all_that_was_acknowledged_is_read_up_to_a_barrier(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(3):
+            log.append(b"%d" % i)
+        assert Log.end_of("log") == 3
+        with Log.tail("log") as reader:
+            assert [int(r.value) for r in reader.read_until(reader.barrier())] == [0, 1, 2]
+            log.append(b"3")
+            assert next(reader).value == b"3"
+
+
+def test_several_logs_are_read_as_one_stream(cluster: FakeCluster) -> None:
+    with Log.open("a") as a, Log.open("b") as b:
+        for log in (a, b):
+            for i in range(3):
+                log.append(b"%d" % i)
+        with Log.tail_many(["a", "b"], follow=False) as many:
+            assert sorted((log, record.offset) for log, record in many) == [
+                (log, offset) for log in "ab" for offset in range(3)
+            ]
+            assert many.at_end
+            assert many.positions == {"a": 3, "b": 3}
+        with Log.tail_many(["a"], start=2) as many:
+            many.add("b", start="end")
+            assert many.logs == ("a", "b")
+            assert many.remove("a") == 2
+            b.append(b"3")
+            batch = many.read_batch()
+            assert batch is not None
+            assert (batch[0], [record.offset for record in batch[1]]) == ("b", [3])
+            assert many.read_batch(timeout_s=0.001) is None
+            assert not many.at_end
+        assert [record.value for record in Log.last("b", 2)] == [b"2", b"3"]
+
+
+def test_a_named_consumer_goes_on_where_it_committed(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        for i in range(5):
+            log.append(b"%d" % i)
+        with Log.consumer("view", "log", exclusive=True) as consumer:
+            assert (consumer.name, consumer.committed, consumer.skipped) == ("view", 0, 0)
+            assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+            with pytest.raises(InvalidPosition):
+                consumer.commit(4)  # the facade holds it, the application has not seen it
+            assert consumer.commit() == 3
+            assert consumer.lag() == 2
+        with Log.consumer("view", "log", follow=False) as consumer:
+            assert consumer.epoch == 3
+            assert [record.offset for record in consumer] == [3, 4]
