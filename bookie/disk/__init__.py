@@ -1,0 +1,1 @@
+"""Disks: the port to one, a bookie's directories, open files, free space."""

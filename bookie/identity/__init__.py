@@ -1,0 +1,1 @@
+"""Who the data of a directory belongs to: cookies, lives, the registration."""

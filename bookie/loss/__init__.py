@@ -1,0 +1,1 @@
+"""What a bookie may have lost: what it counts of itself, and limbo."""

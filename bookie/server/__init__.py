@@ -1,0 +1,1 @@
+"""Requests of clients and operators, from the wire to the storage."""

@@ -1,0 +1,1 @@
+"""The storage engine: memory, checkpoints, replay; what is held of each ledger."""

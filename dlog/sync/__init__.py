@@ -1,0 +1,1 @@
+"""The log for threads: calls that block."""

@@ -1,0 +1,1 @@
+"""Looking after logs: trim, seal, rename, verify, audit; how they begin and end."""

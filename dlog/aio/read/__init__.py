@@ -1,0 +1,1 @@
+"""Reading a log: places, chunks, readers, tails, barriers, consumers."""

@@ -1,0 +1,1 @@
+"""What logs keep in the metadata store."""

@@ -1,0 +1,1 @@
+"""Writing a log: taking it over, appending, rolling, healing."""

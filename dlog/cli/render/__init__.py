@@ -1,0 +1,1 @@
+"""What draws: tables, JSON, bars."""

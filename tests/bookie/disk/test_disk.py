@@ -74,7 +74,7 @@ def test_a_directory_belongs_to_one_bookie_at_a_time(tmp_path: Path) -> None:
     first = RealDisk(tmp_path)
     first.lock()
     first.lock()
-    program = "import sys; from bookie.disk import RealDisk; RealDisk(sys.argv[1]).lock()"
+    program = "import sys; from bookie.disk.port import RealDisk; RealDisk(sys.argv[1]).lock()"
     other = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3],

@@ -362,7 +362,7 @@ async def test_a_reset_that_slept_does_not_move_the_consumer_of_the_log_made_ane
         await (await Log.consumer("view", "log", client=client)).close()
         return offset
 
-    monkeypatch.setattr("dlog.consumers.start_offset", sleeps)
+    monkeypatch.setattr("dlog.aio.consumer_admin.start_offset", sleeps)
     with pytest.raises(NoSuchConsumer):
         await reset_consumer("view", "log", "end", client=client)
     assert (await consumer_info("view", "log", client=client)).position == 0

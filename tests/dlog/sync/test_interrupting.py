@@ -22,9 +22,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     async def connect(_: str | None) -> Ledgers:
         return cluster.client(MemoryStore("memory://interrupts", "interrupts"))
 
-    for module in ("log", "reading", "connecting"):
+    for module in ("log", "read.handles", "connecting"):
         monkeypatch.setattr(f"dlog.aio.{module}.connect", connect)
-    monkeypatch.setattr("dlog.namespace.connect", connect)
+    monkeypatch.setattr("dlog.aio.admin.connect", connect)
     run = LoopThread.run
 
     def interrupt_next() -> None:
