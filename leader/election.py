@@ -8,7 +8,8 @@ The token is random and made anew for each candidacy: a candidate whose create g
 finds its own node again by it, and one that made two nodes so keeps the lower and gives up
 the others.
 
-Pure: no clock, no I/O. Nothing here fences; an election only suggests (DESIGN section 7).
+Pure: no clock, no I/O. Nothing here fences; an election only suggests
+(docs/architecture.md, "Decisions").
 """
 
 from collections.abc import Iterable

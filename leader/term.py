@@ -6,8 +6,8 @@ Invariants:
 
 Proof is that our node was seen in the store; it counts from the moment the question was
 sent. So a leader that was paused or cut off stops believing in itself by its own clock,
-without hearing from anybody (DESIGN sections 3 and 7). That narrows the time in which two
-believe to lead; only fencing and the manifest's compare-and-swap end it.
+without hearing from anybody. That narrows the time in which two believe to lead; only fencing
+and the manifest's compare-and-swap end it (docs/architecture.md, "Decisions").
 """
 
 import asyncio

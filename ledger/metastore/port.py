@@ -5,7 +5,7 @@ inside the namespace (``/logs/flights``); the root path of the URI is added by t
 
 A store keeps one *session* alive. Ephemeral nodes live as long as the session that made
 them. No safety ever rests on an ephemeral node: a process that was paused may believe in a
-session that ended long ago (DESIGN section 3).
+session that ended long ago (docs/architecture.md, "Decisions").
 
 Every call ends within the store's timeout, with `MetadataUnavailable` if there was no
 answer; then the outcome of a write is unknown.

@@ -78,7 +78,7 @@ class SendAdds:
 
 @dataclass(frozen=True, slots=True)
 class PublishLac:
-    """Send the LAC by itself to *bookies*: the writer is idle (DESIGN section 4).
+    """Send the LAC by itself to *bookies*: the writer is idle, and a tail wants the last entry.
 
     Nothing is reported: a bookie that misses it is met by the next add."""
 

@@ -3,8 +3,8 @@
 Each is a short function that changes production code, or the driver that stands where a
 production driver stands, in this process only and for as long as its patch lasts. The
 functions are named after the bug; `reference` says where it was found: an issue of Apache
-BookKeeper, or the number of the protocol rule that it breaks (docs/protocol.md). An own bug
-was in this project until the simulator found it.
+BookKeeper, the number of the protocol rule that it breaks (docs/rules.md), or that of a
+decision (docs/decisions.md). An own bug was in this project until the simulator found it.
 
 Some also name the test that fails with them; those that no simulator draws name nothing else.
 """

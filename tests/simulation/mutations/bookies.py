@@ -42,7 +42,7 @@ def answers_a_fence_before_it_is_durable(patch: Patch) -> None:
     patch.set(BookieCore, "_fence", fence)
 
 
-@mutation("rule 33 [I]")
+@mutation("rule 33")
 def answers_a_negative_before_its_fence_is_durable(patch: Patch) -> None:
     """Waits on success, as BookKeeper does, but says at once that it has nothing."""
     honest = BookieCore._fence
@@ -91,7 +91,7 @@ def forgets_its_fences_at_a_restart(patch: Patch) -> None:
     patch.set(Recovery, "_apply", apply)
 
 
-@mutation("rule 35 [I]")
+@mutation("rule 35")
 def replays_no_fence_of_a_ledger_without_entries(patch: Patch) -> None:
     honest = Recovery._apply
 
@@ -159,12 +159,12 @@ def accepts_other_bytes_under_the_same_id(patch: Patch) -> None:
     patch.set(BookieStorage, "_vet", blind)
 
 
-@mutation("sparse ids [I]")
+@mutation("sparse ids")
 def takes_ids_that_no_writer_can_have_made(patch: Patch) -> None:
     patch.set(engine, "ENTRIES_AHEAD_MAX", 1 << 62)
 
 
-@mutation("rule 58 [I]")
+@mutation("rule 58")
 def takes_a_damaged_copy_for_the_one_that_recovery_adds(patch: Patch) -> None:
     """It is not replaced, but acknowledged."""
     honest = BookieStorage._vet

@@ -18,7 +18,7 @@ from tests.simulation.mutations.mutation import Patch, mutation
 Split = tuple[list[BookieId], list[BookieId]]
 
 
-@mutation("DESIGN 4")
+@mutation("decision 17")
 def never_picks_a_quarantined_bookie(patch: Patch) -> None:
     """Also if there is no other: a burst of errors then stops a healthy cluster."""
     honest = placement._split
@@ -29,7 +29,7 @@ def never_picks_a_quarantined_bookie(patch: Patch) -> None:
     patch.set(placement, "_split", split)
 
 
-@mutation("DESIGN 4")
+@mutation("decision 17")
 def picks_a_quarantined_bookie_like_any_other(patch: Patch) -> None:
     honest = placement._split
 
@@ -40,7 +40,7 @@ def picks_a_quarantined_bookie_like_any_other(patch: Patch) -> None:
     patch.set(placement, "_split", split)
 
 
-@mutation("rule 21")
+@mutation("rule 24")
 def picks_a_bookie_that_failed_just_now(patch: Patch) -> None:
     honest = placement._split
 

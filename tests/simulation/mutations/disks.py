@@ -27,7 +27,7 @@ def does_not_sync_entry_logs_before_the_index(patch: Patch) -> None:
     patch.set(EntryLogWriter, "sync", sync)
 
 
-@mutation("rule 64 [I]")
+@mutation("rule 64")
 def believes_a_redo_file_that_may_not_be_on_disk(patch: Patch) -> None:
     def confirm(_disk: Disk, _images: list[Image]) -> None:
         """What can be read is there."""

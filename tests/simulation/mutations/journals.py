@@ -106,7 +106,7 @@ def ends_the_replay_at_any_damage(patch: Patch) -> None:
     patch.set(replay_module, "_check_torn", check_torn)
 
 
-@mutation("rule 64 [I]")
+@mutation("rule 64")
 def believes_the_end_of_a_journal_whose_sync_failed(patch: Patch) -> None:
     def write_again(*_arguments: object) -> None:
         """Syncs it once more, as if that could mend what the system takes for clean."""
@@ -114,7 +114,7 @@ def believes_the_end_of_a_journal_whose_sync_failed(patch: Patch) -> None:
     patch.set(replay_module, "_write_again", write_again)
 
 
-@mutation("rule 62 [I]")
+@mutation("rule 62")
 def does_not_sync_the_directory_of_a_new_journal(patch: Patch) -> None:
     honest = writer_module.begin
 
