@@ -2,7 +2,7 @@
 
 A candidacy is one token in one session of the store. It ends when the session does, or when
 its node has vanished; then another begins, with a new token. Asking again after an error is
-bounded by `leader.retry.Backoff`. However a campaign ends other than by winning, its nodes
+bounded by `PAUSE_MIN_S` and `PAUSE_MAX_S`. However a campaign ends other than by winning, its nodes
 are taken away (`leader.withdrawal`).
 """
 
@@ -28,9 +28,10 @@ from leader.election import (
 from leader.errors import InvalidCampaign, NotElected
 from leader.lifeline import Lifeline, has_died
 from leader.record import CandidateRecord
-from leader.retry import Backoff, first_of
 from leader.term import LEASE_S, Term
+from leader.waiting import PAUSE_MAX_S, PAUSE_MIN_S, first_of
 from leader.withdrawal import delete_node, withdraw
+from ledger.backoff import Backoff
 from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
@@ -125,7 +126,7 @@ class _Campaign:
             self._lifeline.close()
 
     async def run(self) -> Term:
-        backoff = Backoff()
+        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S)
         while True:
             session = self._store.session
             if session.lost.is_set():
@@ -134,7 +135,7 @@ class _Campaign:
                 term = await self._candidacy(session, secrets.token_hex(8))
                 if term is not None:
                     return term
-            await backoff.pause()
+            await asyncio.sleep(backoff.next())
 
     async def _knock(self) -> None:
         """Find out whether the store will have a new session; raises if it was closed."""
@@ -170,7 +171,7 @@ class _Campaign:
 
     async def _stand(self, session: Session, token: str) -> tuple[Candidacy, float] | None:
         """Return our node and when it was asked for, once it leads; None if it vanished."""
-        backoff = Backoff()
+        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S)
         created = False
         while not session.lost.is_set():
             asked_at = self._clock()
@@ -193,7 +194,7 @@ class _Campaign:
                 # The create may have been done all the same: the next look finds it.
                 _log.warning("campaign_interrupted", log=self._log, error=str(error))
                 self.trouble = str(error)
-                await backoff.pause()
+                await asyncio.sleep(backoff.next())
             else:
                 self.trouble = ""
                 backoff.reset()

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from leader.election import Candidacy, Elected, leaders_path, standing
 from leader.lifeline import Lifeline
-from leader.retry import first_of
+from leader.waiting import first_of
 from leader.withdrawal import withdraw
 from ledger.errors import LogError, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger

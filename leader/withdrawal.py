@@ -9,7 +9,8 @@ import asyncio
 from typing import Final
 
 from leader.election import candidacies, leaders_path, node_prefix
-from leader.retry import Backoff
+from leader.waiting import PAUSE_MAX_S, PAUSE_MIN_S
+from ledger.backoff import Backoff
 from ledger.errors import HandleClosed, LogError, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
@@ -59,14 +60,14 @@ async def withdraw(store: MetadataStore, log: str, token: str) -> None:
 
 
 async def _withdraw(store: MetadataStore, session: Session, log: str, token: str) -> None:
-    backoff = Backoff()
+    backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S)
     while True:
         try:
             await delete_nodes(store, log, token)
         except MetadataUnavailable:
             if session.lost.is_set():
                 return
-            await backoff.pause()
+            await asyncio.sleep(backoff.next())
         except HandleClosed:
             return  # the session ended with the store, and took the nodes along
         except LogError as error:

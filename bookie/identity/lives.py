@@ -23,6 +23,7 @@ from typing import Final
 from bookie.errors import BookieSuperseded
 from bookie.identity.cookie import Cookie
 from bookie.loss.census import Census
+from ledger.backoff import Backoff
 from ledger.errors import BadVersion, DamagedMetadata, MetadataError
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
@@ -115,7 +116,7 @@ class LifeKeeper:
 
     async def run(self) -> None:
         """Tell and watch until cancelled. Raises `BookieSuperseded`."""
-        retry_s = _RETRY_S_MIN
+        backoff = Backoff(_RETRY_S_MIN, _RETRY_S_MAX)
         watch = self._store.watch(self.claim.path)
         try:
             self._to_tell.set()  # who took over before the watch was there is found as well
@@ -135,11 +136,10 @@ class LifeKeeper:
                 except (MetadataError, DamagedMetadata) as error:
                     name = self.claim.cookie.bookie
                     _log.warning("life_not_told", bookie=name, reason=str(error))
-                    await asyncio.sleep(retry_s)
-                    retry_s = min(2 * retry_s, _RETRY_S_MAX)
+                    await asyncio.sleep(backoff.next())
                     self._to_tell.set()
                 else:
-                    retry_s = _RETRY_S_MIN
+                    backoff.reset()
         finally:
             watch.close()
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from ledger.backoff import Backoff
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.log_events import get_logger
 from ledger.metastore import MetadataStore
@@ -82,7 +83,7 @@ class Registrar:
                     await unregister(self._store, registration)
 
     async def _stay(self) -> None:
-        retry_s = _RETRY_S_MIN
+        backoff = Backoff(_RETRY_S_MIN, _RETRY_S_MAX)
         while True:
             try:
                 if not await self._until_gone_or_moved():
@@ -92,13 +93,12 @@ class Registrar:
                 await register(self._store, registration)
             except MetadataError as error:
                 _log.warning("not_registered", bookie=self._registration.bookie, reason=str(error))
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _RETRY_S_MAX)
+                await asyncio.sleep(backoff.next())
             else:
                 read_only = registration.read_only
                 _log.info("registered_again", bookie=registration.bookie, read_only=read_only)
                 self._announced, self._half_done = registration, False
-                retry_s = _RETRY_S_MIN
+                backoff.reset()
 
     async def _until_gone_or_moved(self) -> bool:
         """Return False once the session is lost or the node is not there, True if it is there

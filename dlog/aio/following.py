@@ -16,6 +16,7 @@ from dlog.aio.read import handles
 from dlog.aio.read.reader import Reader
 from dlog.errors import NoSuchLog
 from dlog.position import Record
+from ledger.backoff import Backoff
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -67,7 +68,7 @@ class Following:
         await asyncio.wait({self.task})
 
     async def _again(self) -> None:
-        backoff_s = BACKOFF_S
+        backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         while True:
             try:
                 reader = await handles.tail(self.log, start=self.position, client=self._ledgers)
@@ -75,8 +76,7 @@ class Following:
                 if not error.retryable:
                     raise
                 _log.warning("following_postponed", log=self.log, error=str(error))
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+                await asyncio.sleep(backoff.next())
             else:
                 await self._follow(reader)
                 return

@@ -25,6 +25,7 @@ from typing import Final, assert_never
 
 from dlog.manifest import Sealed
 from dlog.settings import LogSettings
+from ledger.backoff import Backoff
 from ledger.ids import LedgerId
 
 BACKOFF_S: Final = 0.5
@@ -176,7 +177,9 @@ class Roll:
         self._next_ledger: LedgerId | None = None
         self._sealed: Sealed | None = None
         self._requested = False
-        self._failures = 0
+        self._failed = False
+        """Whether the present phase's step has failed before."""
+        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._retry_at: float | None = None
 
     @property
@@ -247,9 +250,8 @@ class Roll:
                 return [Rolled(self._segment), *self._maybe_begin(now)]
             case StepFailed():
                 assert self._phase not in {Phase.IDLE, Phase.HOLDING}
-                delay = min(BACKOFF_S * 2**self._failures, BACKOFF_S_MAX)
-                self._failures = min(self._failures + 1, 16)
-                self._retry_at = now + delay
+                self._failed = True
+                self._retry_at = now + self._backoff.next()
                 return []
             case TimePassed():
                 return self._time_passed(now)
@@ -275,7 +277,8 @@ class Roll:
 
     def _enter(self, phase: Phase) -> list[RollEffect]:
         self._phase = phase
-        self._failures = 0
+        self._failed = False
+        self._backoff.reset()
         self._retry_at = None
         return self._again()
 
@@ -292,7 +295,7 @@ class Roll:
             case Phase.HOLDING:
                 return [HoldAdds()]
             case Phase.CLOSING:
-                return [CloseLedger(recover=self._failures > 0)]
+                return [CloseLedger(recover=self._failed)]
             case Phase.SEALING:
                 assert self._sealed is not None
                 return [SealSegment(self._segment - 1, self._sealed)]

@@ -59,6 +59,7 @@ from dlog.protocol.takeover_events import (
     WaitEnded,
     WriteManifest,
 )
+from ledger.backoff import Backoff
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 
@@ -137,6 +138,7 @@ class Takeover:
         self._heals = heals
         self._attempts_max = attempts_max
         self._attempts = 1
+        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._phase = Phase.NEW
         self._manifest: Manifest | None = None
         self._version = -1
@@ -343,7 +345,7 @@ class Takeover:
         if not held:
             return self._step_down()
         self._phase = Phase.WAITING
-        return Wait(min(BACKOFF_S * 2 ** (self._attempts - 2), BACKOFF_S_MAX))
+        return Wait(self._backoff.next())
 
     def _give_up(self, error: LogError) -> TakeoverEffect:
         self._phase = Phase.DONE

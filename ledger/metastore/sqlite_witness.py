@@ -24,6 +24,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
+from ledger.backoff import Backoff
 from ledger.metastore.sqlite_checksums import DIGEST_BYTES, digest_of
 
 WITNESS: Final = "metadata.witness"
@@ -64,7 +65,7 @@ class Witness:
 
         Raises `TimeoutError` if another one is at work for *timeout_s*."""
         deadline = time.monotonic() + timeout_s
-        pause_s = _POLL_S_MIN
+        backoff = Backoff(_POLL_S_MIN, _POLL_S_MAX)
         while True:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,8 +74,7 @@ class Witness:
                 if time.monotonic() >= deadline:
                     reason = f"{self.path} is locked by another process that writes"
                     raise TimeoutError(reason) from None
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _POLL_S_MAX)
+            time.sleep(backoff.next())
         try:
             yield
         finally:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
+from ledger.backoff import Backoff
 from ledger.ids import NO_ENTRY, BookieId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.shared import MetadataFailed, MetadataRead, ReadMetadata, TimePassed
@@ -157,7 +158,7 @@ class Reading:
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
         self._round_silent = False
         """Iff some replica of this round did not say whether it has the first entry."""
-        self._pause_s = self._config.retry_s
+        self._backoff = Backoff(self._config.retry_s, self._config.retry_s_max)
         self._patience_s = self._config.speculative_s
         self._speculate_at: float | None = None
         self._resume_at: float | None = None
@@ -357,8 +358,7 @@ class Reading:
         self._speculate_at = None
         tailing = self._first > self.readable
         most = self._config.tail_retry_s_max if tailing else self._config.retry_s_max
-        self._resume_at = now + min(self._pause_s, most)
-        self._pause_s = min(self._pause_s * 2, self._config.retry_s_max)
+        self._resume_at = now + min(self._backoff.next(), most)
         return []
 
     def _time_passed(self, now: float) -> list[ReadingEffect]:

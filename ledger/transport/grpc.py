@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import grpc
 
+from ledger.backoff import Backoff
 from ledger.errors import BadMessage
 from ledger.ids import BookieId
 from ledger.log_events import get_logger
@@ -128,11 +129,12 @@ class GrpcTransport:
     def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[AddSession, bool, str], None]:
         def ended(session: AddSession, connected: bool, reason: str) -> None:  # noqa: FBT001
             link.session = None
-            link.failures = 1 if connected else link.failures + 1
-            backoff_s = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2 ** min(link.failures - 1, 10))
+            if connected:
+                link.backoff.reset()
+            backoff_s = link.backoff.next()
             link.retry_at = asyncio.get_running_loop().time() + backoff_s
             self._close_later(session.gone())
-            if not self._closed and link.failures == 1:
+            if not self._closed and backoff_s == _BACKOFF_S_MIN:  # then silence
                 _log.info(
                     "bookie_session_ended", bookie=bookie, address=session.address, reason=reason
                 )
@@ -188,7 +190,7 @@ class _Link:
 
     def __init__(self) -> None:
         self.session: AddSession | None = None
-        self.failures = 0
+        self.backoff = Backoff(_BACKOFF_S_MIN, _BACKOFF_S_MAX)
         self.retry_at = 0.0
         self.channel: grpc.aio.Channel | None = None
         self.channel_address = ""

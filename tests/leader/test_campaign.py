@@ -7,7 +7,7 @@ import pytest
 from leader import InvalidCampaign, NotElected, Term, campaign, current_leader
 from leader.election import leaders_path
 from leader.info import UNREADABLE, candidates
-from leader.retry import PAUSE_MIN_S
+from leader.waiting import PAUSE_MIN_S
 from ledger.errors import HandleClosed, MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore

@@ -23,6 +23,7 @@ from dlog.position import Record
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
 from dlog.recordbatch import RecordBatch, decode_batch, parse_header
+from ledger.backoff import Backoff
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
@@ -36,7 +37,7 @@ IDLE_CHECK_S: Final = 30.0
 """After so long without news the manifest is read again, in case a watch was lost."""
 LOOK_S: Final = 0.5
 """How long entries wait for the manifest when it may have changed."""
-BACKOFF_S: Final = 0.05
+BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
 
 _Opened = tuple[LedgerTail, Sequence[LedgerEntry]]
@@ -101,7 +102,7 @@ class ChunkReader:
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._progress_at = self._loop.time()
         """When somebody began to wait for a chunk, and when there was one last."""
-        self._failures = 0
+        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._tail: LedgerTail | None = None
         self._batches: dict[int, RecordBatch] = {}
         """Decoded entries that the cursor has been told of and not delivered yet."""
@@ -140,7 +141,7 @@ class ChunkReader:
             self._batches.clear()
             if chunks:
                 self._progress_at = self._loop.time()
-                self._failures = 0
+                self._backoff.reset()
                 return chunks
 
     async def close(self) -> None:
@@ -160,8 +161,7 @@ class ChunkReader:
         except LogError as error:
             if not error.retryable or self._impatient():
                 raise
-            self._failures += 1
-            delay_s = min(BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_S_MAX)
+            delay_s = self._backoff.next()
             _log.warning(
                 "read_interrupted", log=self._node.log, error=str(error), retry_in_s=delay_s
             )

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple, Self
 from dlog.aio.cancelling import is_cancelled
 from dlog.aio.port import Ledgers
 from dlog.names import LOGS_PATH, name_of
+from ledger.backoff import Backoff
 from ledger.errors import HandleClosed, LogError, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
@@ -55,7 +56,7 @@ class LogWatch:
         self._watch = self._store.watch(LOGS_PATH)
         self._fresh = False
         """Whether nothing has changed since the last look, as far as we were told."""
-        self._failures = 0
+        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._closed = False
 
     @property
@@ -112,12 +113,11 @@ class LogWatch:
         except LogError as error:
             if self._closed or not error.retryable:
                 raise
-            delay_s = min(BACKOFF_S * 2**self._failures, BACKOFF_S_MAX)
-            self._failures = min(self._failures + 1, 16)
+            delay_s = self._backoff.next()
             _log.warning("log_watch_interrupted", error=str(error), retry_in_s=delay_s)
             await asyncio.sleep(delay_s)
             return
-        self._failures = 0
+        self._backoff.reset()
         self._fresh = True
         before, after = dict.fromkeys(self._known), dict.fromkeys(names)
         self._known = names

@@ -1,4 +1,4 @@
-"""How often a campaign may ask again, and how it waits for the first of several things."""
+"""How often a candidate may ask again, and how it waits for the first of several things."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,21 +6,6 @@ from typing import Final
 
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
-
-
-class Backoff:
-    """Pauses that double from `PAUSE_MIN_S` to `PAUSE_MAX_S`: at most 20 tries in a second."""
-
-    def __init__(self) -> None:
-        self._next_s = PAUSE_MIN_S
-
-    async def pause(self) -> None:
-        pause_s, self._next_s = self._next_s, min(self._next_s * 2, PAUSE_MAX_S)
-        await asyncio.sleep(pause_s)
-
-    def reset(self) -> None:
-        """Begin anew: the last try was answered."""
-        self._next_s = PAUSE_MIN_S
 
 
 async def first_of(*waits: Coroutine[object, object, object], timeout_s: float) -> None:
