@@ -33,9 +33,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from itertools import accumulate, islice, pairwise, repeat
-from operator import sub
 from typing import Final
 
+from dlog.columns import Columns
 from dlog.errors import CodecMissing, DamagedBatch
 from dlog.position import NO_TXID, Record, entry_dlsns, new_record
 from ledger.entry import ENTRY_BYTES_MAX
@@ -173,25 +173,23 @@ class RecordBatch:
 
 
 def encode_batch(
-    values: Sequence[bytes],
+    records: Columns,
     *,
     base_index: int,
     base_timestamp_ms: int,
-    timestamps_ms: Sequence[int] | None = None,
-    txids: Sequence[int | None] | None = None,
-    keys: Sequence[bytes | None] | None = None,
     previous_txid: int = NO_TXID,
     codec: Codec = Codec.NONE,
 ) -> bytes:
-    """Return the batch of *values* and its optional columns, each as long as *values*.
+    """Return the batch of *records*. One without a timestamp has *base_timestamp_ms*.
 
     *previous_txid* is the last txid in the log before this batch."""
+    values, keys, txids = records.values, records.keys, records.txids
     assert values, "an entry holds at least one record"
     flags = Flag(0)
     columns: list[bytes] = []
     value_bytes = _add_offsets(columns, values)
-    if timestamps_ms is not None:
-        flags |= _add_times(columns, timestamps_ms, base_timestamp_ms)
+    if records.timestamps_ms is not None:
+        flags |= _add_times(columns, records.timestamps_ms, base_timestamp_ms)
     first_txid, last_txid = NO_TXID, previous_txid
     if txids is not None:
         sparse = array("q", [NO_TXID if txid is None else txid for txid in txids])
@@ -318,8 +316,8 @@ def _add_offsets(columns: list[bytes], values: Sequence[bytes]) -> int:
     return offsets[-1]
 
 
-def _add_times(columns: list[bytes], timestamps_ms: Sequence[int], base_ms: int) -> Flag:
-    deltas = list(map(sub, timestamps_ms, repeat(base_ms)))
+def _add_times(columns: list[bytes], timestamps_ms: Sequence[int | None], base_ms: int) -> Flag:
+    deltas = [0 if time is None else time - base_ms for time in timestamps_ms]
     if not any(deltas):
         return Flag(0)
     if min(deltas) < _INT32_MIN or max(deltas) > _INT32_MAX:

@@ -15,7 +15,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.connecting import connect
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.maintain.seal import seal
@@ -27,6 +26,7 @@ from dlog.aio.write.append_future import AppendFuture, resolve_many
 from dlog.aio.write.healing import HEAL_S
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import CLOSE_S, LogWriter
+from dlog.columns import Payload, checked, checked_many
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
 from dlog.settings import LogSettings, parse_settings
@@ -214,10 +214,10 @@ class Log:
         expected_offset: int | None = None,
     ) -> asyncio.Future[RecordIds]:
         """As `append_many`, but return one future for all. Raises `TooManyPending` at once."""
-        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        records = checked_many(payloads, keys, txids, timestamps_ms)
         future: asyncio.Future[RecordIds] = self._loop.create_future()
         try:
-            parts = self._writer.submit_many(*columns, expected_offset)
+            parts = self._writer.submit_many(records, expected_offset)
         except TooManyPending:
             raise
         except LogError as error:

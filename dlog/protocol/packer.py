@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
+from dlog.columns import Columns
 from dlog.outcome import Outcome
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
@@ -34,21 +35,14 @@ RECORD_CHARGE: Final = 128
 """Bytes that a pending record counts beside its own: so much it costs however small it is."""
 
 
-@dataclass(slots=True)
-class Group:
-    """The records of one entry, as columns. A column that no record needs is None."""
+@dataclass(slots=True, kw_only=True)
+class Group(Columns):
+    """The records of one entry. It grows until it is taken."""
 
+    values: list[bytes] = field(default_factory=list)
     base_timestamp_ms: int
     outcome: Outcome = field(default_factory=Outcome)
-    values: list[bytes] = field(default_factory=list)
-    timestamps_ms: list[int] | None = None
-    txids: list[int | None] | None = None
-    keys: list[bytes | None] | None = None
     size_bytes: int = 0
-
-    @property
-    def count(self) -> int:
-        return len(self.values)
 
     @property
     def charge(self) -> int:
@@ -133,26 +127,21 @@ class Packer:
 
     def add_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        txids: Sequence[int | None] | None,
-        timestamps_ms: Sequence[int | None] | None,
+        records: Columns,
         now_ms: Callable[[], int],
     ) -> list[Part]:
         """Put records behind those before; return where they went, in order.
 
         They become one entry's, if all of them fit into one."""
-        size = sum(map(len, values))
-        if keys is not None:
-            size += sum(len(key) for key in keys if key is not None)
-        fits = size <= self._entry_bytes_full and len(values) <= ENTRY_RECORDS_MAX
-        if fits and not self._has_room(size, len(values)):
+        size = records.total_bytes()
+        fits = size <= self._entry_bytes_full and records.count <= ENTRY_RECORDS_MAX
+        if fits and not self._has_room(size, records.count):
             self._begin(now_ms())
-        if fits and keys is None and txids is None and timestamps_ms is None:
-            return [self._extend(values, size, now_ms)]
+        if fits and records.is_plain:
+            return [self._extend(records.values, size, now_ms)]
         parts: list[Part] = []
-        columns = (column or repeat(None) for column in (keys, txids, timestamps_ms))
-        for value, key, txid, timestamp_ms in zip(values, *columns, strict=False):
+        columns = (c or repeat(None) for c in (records.keys, records.txids, records.timestamps_ms))
+        for value, key, txid, timestamp_ms in zip(records.values, *columns, strict=False):
             group = self.add(value, key, txid, timestamp_ms, now_ms)
             if parts and parts[-1].group is group:
                 parts[-1].count += 1
@@ -189,7 +178,7 @@ class Packer:
         """Begin a group; the open one, if there is one, gets nothing more."""
         if self._open is not None:
             self._full.append(self._open)
-        self._open = Group(now_ms)
+        self._open = Group(base_timestamp_ms=now_ms)
         return self._open
 
     def take(self) -> Group | None:

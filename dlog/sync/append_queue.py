@@ -15,9 +15,9 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Final
 
-from dlog.aio.columns import Columns
 from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
+from dlog.columns import Columns
 from dlog.position import RecordId, RecordIds
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.sync.append_future import AppendFuture
@@ -125,10 +125,10 @@ class AppendQueue:
             self._thread.loop.call_soon(self._drain)
 
     def _append_many(
-        self, future: Future[RecordIds], _: int, columns: Columns, expected_offset: int | None
+        self, future: Future[RecordIds], _: int, records: Columns, expected_offset: int | None
     ) -> None:
         try:
-            parts = self._writer.submit_many(*columns, expected_offset)
+            parts = self._writer.submit_many(records, expected_offset)
         except LogError as error:
             future.set_exception(error)
         else:

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Self
 
 from dlog import aio
-from dlog.aio.columns import Payload, checked, checked_many
 from dlog.aio.maintain.trim import Before
 from dlog.aio.port import Leadership
 from dlog.aio.read.barriers import BARRIER_S
@@ -27,6 +26,7 @@ from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
 from dlog.aio.write.healing import HEAL_S
 from dlog.aio.write.writer import CLOSE_S, LogWriter
+from dlog.columns import Payload, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.outcome import Outcome
 from dlog.position import Record, RecordId, RecordIds, Start, Stop
@@ -242,12 +242,12 @@ class Log:
         expected_offset: int | None = None,
     ) -> Future[RecordIds]:
         """As `append_many`, but return one future for all. Blocks as `append_async`."""
-        columns = checked_many(payloads, keys, txids, timestamps_ms)
+        records = checked_many(payloads, keys, txids, timestamps_ms)
         self._check_process()
         future: Future[RecordIds] = Future()
         future.set_running_or_notify_cancel()  # an append cannot be taken back
-        size = sum(map(len, columns[0])) + RECORD_CHARGE * len(columns[0])
-        if not self._queue.put(future, size, (future, size, columns, expected_offset)):
+        size = records.total_bytes() + RECORD_CHARGE * records.count
+        if not self._queue.put(future, size, (future, size, records, expected_offset)):
             future.set_exception(LogClosed(self.name))
         return future
 

@@ -6,6 +6,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlog.columns import Columns
 from dlog.errors import DamagedBatch
 from dlog.position import DLSN, NO_TXID, TXID_MAX, Record
 from dlog.recordbatch import (
@@ -42,12 +43,9 @@ def test_what_was_encoded_comes_back(
 ) -> None:
     values, keys, txids, times = (list(column) for column in zip(*rows, strict=True))
     payload = encode_batch(
-        values,
+        Columns(values, timestamps_ms=times, txids=txids, keys=keys if with_keys else None),
         base_index=base,
         base_timestamp_ms=1000,
-        timestamps_ms=times,
-        txids=txids,
-        keys=keys if with_keys else None,
         previous_txid=7,
         codec=codec,
     )
@@ -63,7 +61,7 @@ def test_what_was_encoded_comes_back(
 
 
 def test_a_batch_of_plain_values_has_no_optional_column() -> None:
-    batch = decode_batch(encode_batch([b"a", b""], base_index=0, base_timestamp_ms=5))
+    batch = decode_batch(encode_batch(Columns([b"a", b""]), base_index=0, base_timestamp_ms=5))
     assert batch.header.flags == 0
     assert batch.txids is None
     assert batch.keys is None
@@ -73,30 +71,32 @@ def test_a_batch_of_plain_values_has_no_optional_column() -> None:
 
 
 def test_timestamps_that_all_equal_the_base_take_no_column() -> None:
-    one = encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=5, timestamps_ms=[5, 5])
-    assert one == encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=5)
+    one = encode_batch(
+        Columns([b"a", b"b"], timestamps_ms=[5, 5]), base_index=0, base_timestamp_ms=5
+    )
+    assert one == encode_batch(Columns([b"a", b"b"]), base_index=0, base_timestamp_ms=5)
 
 
 def test_an_absent_key_is_not_an_empty_key() -> None:
     batch = decode_batch(
-        encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=0, keys=[None, b""])
+        encode_batch(Columns([b"a", b"b"], keys=[None, b""]), base_index=0, base_timestamp_ms=0)
     )
     assert batch.key_list() == [None, b""]
 
 
 def test_the_value_column_is_laid_out_as_arrows() -> None:
-    batch = decode_batch(encode_batch([b"ab", b"", b"c"], base_index=0, base_timestamp_ms=0))
+    batch = decode_batch(
+        encode_batch(Columns([b"ab", b"", b"c"]), base_index=0, base_timestamp_ms=0)
+    )
     assert bytes(batch.value_offsets) == struct.pack("<4i", 0, 2, 2, 3)
     assert bytes(batch.values) == b"abc"
 
 
 def test_records_carry_their_place_and_can_be_skipped() -> None:
     payload = encode_batch(
-        [b"a", b"b", b"c"],
+        Columns([b"a", b"b", b"c"], txids=[None, 4, 5], keys=[b"k", None, None]),
         base_index=0,
         base_timestamp_ms=9,
-        txids=[None, 4, 5],
-        keys=[b"k", None, None],
     )
     records = list(decode_batch(payload).records(100, 2, 7, skip=1, take=1))
     assert records == [Record(101, DLSN(2, 7, 1), 9, 4, None, b"b")]
@@ -108,12 +108,14 @@ def test_records_carry_their_place_and_can_be_skipped() -> None:
 @pytest.mark.parametrize("optional", [False, True])
 def test_any_truncation_is_told(codec: Codec, optional: bool) -> None:
     payload = encode_batch(
-        [b"aaa", b"bb"],
+        Columns(
+            [b"aaa", b"bb"],
+            timestamps_ms=[1, 2] if optional else None,
+            txids=[1, None] if optional else None,
+            keys=[b"k", None] if optional else None,
+        ),
         base_index=0,
         base_timestamp_ms=1,
-        timestamps_ms=[1, 2] if optional else None,
-        txids=[1, None] if optional else None,
-        keys=[b"k", None] if optional else None,
         codec=codec,
     )
     for size in range(len(payload)):
@@ -129,11 +131,9 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
 ) -> None:
     payload = bytearray(
         encode_batch(
-            [b"aaa", b"bb", b""],
+            Columns([b"aaa", b"bb", b""], timestamps_ms=[1, 2, 3], keys=[b"k", None, b"l"]),
             base_index=0,
             base_timestamp_ms=1,
-            timestamps_ms=[1, 2, 3],
-            keys=[b"k", None, b"l"],
             codec=data.draw(st.sampled_from(Codec)),
         )
     )
@@ -160,14 +160,14 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
     ],
 )
 def test_a_header_that_cannot_be_is_refused(at: int, change: bytes, reason: str) -> None:
-    payload = bytearray(encode_batch([b"a"], base_index=0, base_timestamp_ms=0))
+    payload = bytearray(encode_batch(Columns([b"a"]), base_index=0, base_timestamp_ms=0))
     payload[at : at + len(change)] = change
     with pytest.raises(DamagedBatch, match=reason):
         parse_header(bytes(payload))
 
 
 def test_offsets_that_go_back_are_refused() -> None:
-    payload = bytearray(encode_batch([b"ab", b"cd"], base_index=0, base_timestamp_ms=0))
+    payload = bytearray(encode_batch(Columns([b"ab", b"cd"]), base_index=0, base_timestamp_ms=0))
     struct.pack_into("<3i", payload, HEADER_BYTES, 0, 5, 4)
     with pytest.raises(DamagedBatch, match="value offsets"):
         decode_batch(bytes(payload))
@@ -198,7 +198,9 @@ def test_sizes_that_do_not_add_up_are_refused_before_anything_is_decompressed(
     at: int, change: int
 ) -> None:
     payload = bytearray(
-        encode_batch([b"a" * 20] * 20, base_index=0, base_timestamp_ms=0, keys=[b"key", None] * 10)
+        encode_batch(
+            Columns([b"a" * 20] * 20, keys=[b"key", None] * 10), base_index=0, base_timestamp_ms=0
+        )
     )
     (size,) = struct.unpack_from("<I", payload, at)
     struct.pack_into("<I", payload, at, size + change)
@@ -213,12 +215,9 @@ def test_sizes_that_do_not_add_up_are_refused_before_anything_is_decompressed(
 def test_the_largest_record_fits_into_a_body(codec: Codec) -> None:
     value, key = bytes(RECORD_BYTES_LIMIT - 1), b"k"
     payload = encode_batch(
-        [value],
+        Columns([value], timestamps_ms=[2**40], txids=[1], keys=[key]),
         base_index=0,
         base_timestamp_ms=0,
-        timestamps_ms=[2**40],
-        txids=[1],
-        keys=[key],
         codec=codec,
     )
     assert decode_batch(payload).value_list() == [value]
@@ -227,8 +226,8 @@ def test_the_largest_record_fits_into_a_body(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
 def test_compression_makes_text_smaller(codec: Codec) -> None:
     values = [b'{"carrier": "UA", "flight": 1545}'] * 100
-    plain = encode_batch(values, base_index=0, base_timestamp_ms=0)
-    packed = encode_batch(values, base_index=0, base_timestamp_ms=0, codec=codec)
+    plain = encode_batch(Columns(values), base_index=0, base_timestamp_ms=0)
+    packed = encode_batch(Columns(values), base_index=0, base_timestamp_ms=0, codec=codec)
     assert len(packed) < len(plain) / 4
     assert decode_batch(packed).value_list() == values
 
@@ -236,12 +235,9 @@ def test_compression_makes_text_smaller(codec: Codec) -> None:
 def test_the_format_is_what_it_was() -> None:
     """Bytes written by version 1 stay readable; change the version to change them."""
     payload = encode_batch(
-        [b"ab", b"c"],
+        Columns([b"ab", b"c"], timestamps_ms=[1000, 1001], txids=[5, None], keys=[None, b"k"]),
         base_index=3,
         base_timestamp_ms=1000,
-        timestamps_ms=[1000, 1001],
-        txids=[5, None],
-        keys=[None, b"k"],
     )
     assert payload.hex() == (
         "444c524201001d0002000000490000004900000003000000010000000000000003000000"

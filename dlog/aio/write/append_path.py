@@ -16,12 +16,13 @@ Invariants:
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from dlog.aio.port import LedgerAppender
 from dlog.aio.write.opening import OpenedLog
+from dlog.columns import Columns
 from dlog.errors import (
     BatchTooLarge,
     LogClosed,
@@ -141,10 +142,7 @@ class AppendPath(ABC):
 
     def submit_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        txids: Sequence[int | None] | None,
-        timestamps_ms: Sequence[int | None] | None,
+        records: Columns,
         expected_offset: int | None,
     ) -> list[Part]:
         """Append records behind each other, all or none; return where they went, in order.
@@ -153,22 +151,20 @@ class AppendPath(ABC):
         packer = self._packer
         if packer.pending_bytes >= PENDING_BYTES_MAX:
             raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
-        sizes = list(map(len, values))
-        if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        sizes = records.sizes()
         last_txid = self._pushed_txid
         refusal = self._refusal(max(sizes), None, expected_offset)
         if refusal is None and sum(sizes) > APPEND_MANY_BYTES_MAX:
             refusal = BatchTooLarge(self.log, sum(sizes), APPEND_MANY_BYTES_MAX)
-        for txid in txids or ():
+        for txid in records.txids or ():
             if refusal is None and txid is not None:
                 refusal = self._txid_refusal(txid, last_txid)
                 last_txid = txid
         if refusal is not None:
             raise refusal
         self._pushed_txid = last_txid
-        self._next_offset += len(values)
-        parts = packer.add_many(values, keys, txids, timestamps_ms, self._now_ms)
+        self._next_offset += records.count
+        parts = packer.add_many(records, self._now_ms)
         if not self._scheduled:
             self._schedule()
         return parts
@@ -229,12 +225,9 @@ class AppendPath(ABC):
 
     def _send(self, group: Group) -> None:
         payload = encode_batch(
-            group.values,
+            group,
             base_index=self._sent_offset - self._segment_first,
             base_timestamp_ms=group.base_timestamp_ms,
-            timestamps_ms=group.timestamps_ms,
-            txids=group.txids,
-            keys=group.keys,
             previous_txid=self._sent_txid,
             codec=self.settings.codec,
         )

@@ -9,6 +9,7 @@ from dlog.aio import Log
 from dlog.aio.read.segments import learn_end, stamp
 from dlog.aio.read.tails import tail_of
 from dlog.aio.store.manifests import ManifestNode
+from dlog.columns import Columns
 from dlog.protocol.edits import add_segment
 from dlog.recordbatch import encode_batch
 from dlog.settings import LogSettings
@@ -115,7 +116,7 @@ async def test_a_reader_that_looks_for_an_end_while_the_writer_switches_skips_no
 
     async def goes_on() -> None:
         await log.append(b"b")
-        await later.add(encode_batch([b"c"], base_index=0, base_timestamp_ms=NOW_MS))
+        await later.add(encode_batch(Columns([b"c"]), base_index=0, base_timestamp_ms=NOW_MS))
 
     cluster.before("lac", at_question(question, goes_on))
     async with await Log.tail("log", client=client) as reader:
@@ -139,7 +140,7 @@ async def test_a_tail_found_while_the_writer_switches_tells_no_txid_of_a_record_
 
     async def goes_on() -> None:
         txids[await offset_of(log, b"b", 2)] = 2
-        batch = encode_batch([b"c"], base_index=0, base_timestamp_ms=NOW_MS, txids=[3])
+        batch = encode_batch(Columns([b"c"], txids=[3]), base_index=0, base_timestamp_ms=NOW_MS)
         await later.add(batch)
         txids[2] = 3
 

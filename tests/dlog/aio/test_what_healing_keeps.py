@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from dlog.aio import Log
+from dlog.columns import Columns
 from dlog.errors import AppendFailed, AppendOutcomeUnknown, TxidOutOfOrder
 from dlog.position import RecordId
 from dlog.recordbatch import encode_batch
@@ -128,7 +129,7 @@ async def test_an_entry_that_is_in_the_log_in_part_is_not_acknowledged() -> None
     futures = [log.append_async(value) for value in (b"a", b"b", b"c")]
     await asyncio.sleep(0)
     old = cluster.ledgers[LedgerId(1)]
-    old.entries[0] = encode_batch([b"a", b"b"], base_index=0, base_timestamp_ms=0)
+    old.entries[0] = encode_batch(Columns([b"a", b"b"]), base_index=0, base_timestamp_ms=0)
     old.fail(TROUBLE)
     for future in futures:
         with pytest.raises(AppendOutcomeUnknown, match="ends at 2"):

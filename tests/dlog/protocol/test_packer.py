@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlog.columns import Columns
 from dlog.protocol.packer import ENTRY_RECORDS_MAX, RECORD_CHARGE, SENT_BYTES_MAX, Group, Packer
 
 
@@ -148,7 +149,7 @@ def now_ms() -> int:
 def test_many_plain_records_join_the_open_group_if_they_fit() -> None:
     packer = Packer(entry_bytes_full=10, partial_max=1)
     add(packer, 1, 4, txid=7)
-    (part,) = packer.add_many([b"aa", b"bb"], None, None, None, now_ms)
+    (part,) = packer.add_many(Columns([b"aa", b"bb"]), now_ms)
     packer.check()
     assert (part.slot, part.count) == (1, 2)
     assert part.group.values[1:] == [b"aa", b"bb"]
@@ -158,10 +159,9 @@ def test_many_plain_records_join_the_open_group_if_they_fit() -> None:
 def test_many_records_that_fit_one_entry_are_not_torn_apart() -> None:
     packer = Packer(entry_bytes_full=10)
     add(packer, 1, 4)
-    keys = [b"k", None]
     for parts in (
-        packer.add_many([b"aaa", b"bbbb"], None, None, None, now_ms),
-        packer.add_many([b"aaa", b"bbbb"], keys, None, None, now_ms),
+        packer.add_many(Columns([b"aaa", b"bbbb"]), now_ms),
+        packer.add_many(Columns([b"aaa", b"bbbb"], keys=[b"k", None]), now_ms),
     ):
         packer.check()
         assert [(part.slot, part.count) for part in parts] == [(0, 2)]
@@ -169,11 +169,11 @@ def test_many_records_that_fit_one_entry_are_not_torn_apart() -> None:
 
 def test_more_than_an_entry_holds_is_cut() -> None:
     packer = Packer(entry_bytes_full=10)
-    parts = packer.add_many([b"x" * 4] * 5, None, [1, 2, None, 4, 5], None, now_ms)
+    parts = packer.add_many(Columns([b"x" * 4] * 5, txids=[1, 2, None, 4, 5]), now_ms)
     packer.check()
     assert [(part.slot, part.count) for part in parts] == [(0, 2), (0, 2), (0, 1)]
     assert [part.group.txids for part in parts] == [[1, 2], [None, 4], [5]]
-    parts = packer.add_many([b""] * (ENTRY_RECORDS_MAX + 1), None, None, None, now_ms)
+    parts = packer.add_many(Columns([b""] * (ENTRY_RECORDS_MAX + 1)), now_ms)
     packer.check()
     assert sum(part.count for part in parts) == ENTRY_RECORDS_MAX + 1
 
@@ -181,7 +181,7 @@ def test_more_than_an_entry_holds_is_cut() -> None:
 def test_empty_records_count_too() -> None:
     packer = Packer()
     add(packer, 1, 0)
-    packer.add_many([b""] * 9, None, None, None, now_ms)
+    packer.add_many(Columns([b""] * 9), now_ms)
     assert packer.pending_bytes == 10 * RECORD_CHARGE
 
 

@@ -3,6 +3,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlog.columns import Columns
 from dlog.position import NO_TXID
 from dlog.protocol.seek import Entry, Found, Index, ReachedTxid, Seek, Wanted
 from dlog.recordbatch import BatchHeader, encode_batch, parse_header
@@ -17,7 +18,7 @@ def headers(counts: list[int], txids: list[int] | None = None) -> list[BatchHead
         made.append(
             parse_header(
                 encode_batch(
-                    [b""] * count, base_index=base, base_timestamp_ms=0, previous_txid=last
+                    Columns([b""] * count), base_index=base, base_timestamp_ms=0, previous_txid=last
                 )
             )
         )

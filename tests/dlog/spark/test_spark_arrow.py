@@ -5,14 +5,18 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from dlog.columns import Columns
 from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
 from dlog.spark.arrow import ARROW_SCHEMA, ROWS_MAX, gather, to_arrow
 
 VALUES = [b"a", b"", b"ccc"]
 
 
-def batch_of(values: list[bytes], **columns: object) -> RecordBatch:
-    payload = encode_batch(values, base_index=0, base_timestamp_ms=1_000, **columns)  # type: ignore[arg-type]
+def batch_of(
+    values: list[bytes], *, codec: Codec = Codec.NONE, **columns: list[object]
+) -> RecordBatch:
+    records = Columns(values, **columns)  # type: ignore[arg-type]
+    payload = encode_batch(records, base_index=0, base_timestamp_ms=1_000, codec=codec)
     return decode_batch(payload)
 
 
@@ -61,7 +65,7 @@ def test_every_codec_gives_the_same_rows(codec: Codec) -> None:
 
 
 def test_values_are_not_copied() -> None:
-    payload = encode_batch([b"x" * 1000] * 50, base_index=0, base_timestamp_ms=0)
+    payload = encode_batch(Columns([b"x" * 1000] * 50), base_index=0, base_timestamp_ms=0)
     made = arrow(decode_batch(payload))
     start = pa.py_buffer(payload).address
     data = made["value"].buffers()[2]

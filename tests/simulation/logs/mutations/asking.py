@@ -1,6 +1,6 @@
 """Bugs of what is asked for: deletions, resets, settings, offsets and whole calls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from dlog.aio import admin
@@ -11,6 +11,7 @@ from dlog.aio.store.consumer_nodes import delete_consumers as delete_all
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write import rolling
 from dlog.aio.write.append_path import AppendPath
+from dlog.columns import Columns
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
 from dlog.protocol.consuming import ConsumerState
@@ -82,18 +83,16 @@ def spreads_one_call_over_two_entries(patch: Patch) -> None:
 
     def add_many(
         self: Packer,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        txids: Sequence[int | None] | None,
-        timestamps_ms: Sequence[int | None] | None,
+        records: Columns,
         now_ms: Callable[[], int],
     ) -> list[Part]:
-        middle = len(values) // 2
+        values, txids, middle = records.values, records.txids, records.count // 2
         if not middle:
-            return honest(self, values, keys, txids, timestamps_ms, now_ms)
-        parts = honest(self, values[:middle], None, txids and txids[:middle], None, now_ms)
+            return honest(self, records, now_ms)
+        parts = honest(self, Columns(values[:middle], txids=txids and txids[:middle]), now_ms)
         self._begin(now_ms())
-        return parts + honest(self, values[middle:], None, txids and txids[middle:], None, now_ms)
+        rest = Columns(values[middle:], txids=txids and txids[middle:])
+        return parts + honest(self, rest, now_ms)
 
     patch.set(Packer, "add_many", add_many)
 

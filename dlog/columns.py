@@ -1,13 +1,46 @@
-"""What callers append, as the columns that formats need."""
+"""Records as parallel columns: how they travel from a caller to the bytes of an entry."""
 
 import operator
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
 Payload = bytes | bytearray | memoryview
 
 _TIMESTAMP_MS_MAX: Final = 2**62
+
+
+@dataclass(slots=True)
+class Columns:
+    """Records, column by column; one that no record needs is None, the others are as long as
+    *values*. What is given to somebody else is not changed any more."""
+
+    values: list[bytes]
+    keys: list[bytes | None] | None = None
+    txids: list[int | None] | None = None
+    timestamps_ms: list[int | None] | None = None
+    """Where it is None, or a record's is, the record has the time at which it is appended."""
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_plain(self) -> bool:
+        """True iff there are values alone."""
+        return self.keys is None and self.txids is None and self.timestamps_ms is None
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each record."""
+        sizes = list(map(len, self.values))
+        if self.keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, self.keys, strict=True)]
+        return sizes
+
+    def total_bytes(self) -> int:
+        """Return the bytes of all records together."""
+        return sum(map(len, self.values)) + sum(len(key) for key in self.keys or () if key)
 
 
 def checked(
@@ -29,11 +62,6 @@ def checked(
     return payload, key, txid, timestamp_ms
 
 
-Columns = tuple[
-    list[bytes], list[bytes | None] | None, list[int | None] | None, list[int | None] | None
-]
-
-
 def checked_many(
     payloads: Iterable[Payload],
     keys: Iterable[Payload | None] | None,
@@ -49,12 +77,12 @@ def checked_many(
         if column is not None and len(column) != len(values):
             raise ValueError(f"{len(column)} {name} for {len(values)} records")
     if not any(given):
-        return values, None, None, None
+        return Columns(values)
     rows = zip(*(c or repeat(None, len(values)) for c in given), strict=True)
     checked_rows = [checked(b"", *row)[1:] for row in rows]
     columns = [list(column) for column in zip(*checked_rows, strict=True)]
     used = [c if any(v is not None for v in c) else None for c in columns]
-    return values, *used  # type: ignore[return-value] # by column
+    return Columns(values, *used)
 
 
 def as_bytes(value: object, what: str) -> bytes:
