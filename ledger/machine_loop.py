@@ -1,12 +1,14 @@
 """Runs one protocol machine on the event loop: events in, effects out, one timer.
 
-The same for every machine: whoever has an event posts it; events are stepped one by one in
-the order they came, also those that executing an effect brings up. It decides nothing.
+The same for every machine: events are stepped one by one in the order they came, also those
+that executing an effect brings up; `TimePassed` is stepped at the machine's deadline. It decides
+nothing. `MachineLoop` is for machines that have much under way, `run_in_turn` for those that want
+one thing after the other while somebody waits for the outcome.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
@@ -29,11 +31,13 @@ E_contra = TypeVar("E_contra", contravariant=True)
 
 
 class Machine(Protocol[E_contra, F]):
-    """What all machines of `ledger.protocol` have in common."""
+    """What all machines have in common: those of `ledger.protocol` and of `dlog.protocol`."""
 
-    def step(self, event: E_contra, *, now: float) -> list[F]: ...
+    def step(self, event: E_contra, *, now: float) -> list[F]:
+        """Apply *event*, at *now* in seconds of any clock; return what to do, in order."""
 
-    def deadline(self) -> float | None: ...
+    def deadline(self) -> float | None:
+        """Return when the machine wants its `TimePassed`, by the same clock; None: never."""
 
 
 class MachineLoop(Generic[E, F]):
@@ -115,6 +119,32 @@ class MachineLoop(Generic[E, F]):
         if deadline is not None:
             at = max(deadline, self._loop.time())
             self._timer = self._loop.call_at(at, self.post, self._time_passed)
+
+
+async def run_in_turn(
+    machine: Machine[E, F],
+    begin: E,
+    execute: Callable[[F], Awaitable[E | None]],
+    *,
+    time_passed: E,
+) -> None:
+    """Run *machine* from *begin* on, one effect at a time, until it wants nothing more.
+
+    *execute* does an effect and returns the event that answers it; None: nothing does. What it
+    raises, as what the machine raises, ends the run and is raised here; so does cancellation."""
+    loop = asyncio.get_running_loop()
+    events = deque([begin])
+    while True:
+        while events:
+            for effect in machine.step(events.popleft(), now=loop.time()):
+                answer = await execute(effect)
+                if answer is not None:
+                    events.append(answer)
+        deadline = machine.deadline()
+        if deadline is None:
+            return
+        await asyncio.sleep(max(deadline - loop.time(), 0.0))
+        events.append(time_passed)
 
 
 async def carry_out(

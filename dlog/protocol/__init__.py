@@ -7,5 +7,6 @@
     seek        where in a ledger a record is
     cursor      how a reader moves across segments
 
-Each takes what happened and returns what to do; `dlog.aio` does it.
+What decides over time is a machine (takeover, roll, cursor): `step(event, *, now)` returns what to do,
+`deadline()` when it wants to be woken; `dlog.aio` does it. The others are functions and values.
 """

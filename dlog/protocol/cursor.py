@@ -14,22 +14,29 @@ soon as bookies hold any entry of n + 1, all entries of n that they hold are con
 more will come. (C) Bookies are asked first for an entry of n + 1, then for the last of n.
 Nothing is fenced or written. A takeover that comes between closes n at just that entry.
 
-After any trouble the cursor finds its place again from the manifest, at the record after
-the last one delivered.
+After any trouble that may pass the cursor waits, longer each time, and finds its place again
+from the manifest, at the record after the last one delivered.
 
-Invariants (asserted by `check`):
-    delivered offsets are dense and ascend
-    position <= what is delivered next, and they differ only before the first delivery
+Invariants (asserted by `step`):
+    what is delivered begins where what was delivered before ended, and never goes beyond the stop
+    position <= what is delivered next, and they differ only before the first delivery since
+        the place was found
+    there is a deadline only while it waits after trouble
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Segment
+from ledger.backoff import Backoff
 from ledger.errors import LogError
+from ledger.protocol.shared import TimePassed
+
+BACKOFF_S: Final = 0.1
+BACKOFF_S_MAX: Final = 5.0
 
 # Events.
 
@@ -80,7 +87,9 @@ class LedgerMissing:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Whatever was asked for failed, and may be asked for again."""
+    """Whatever was asked for failed."""
+
+    error: LogError
 
 
 CursorEvent = (
@@ -92,10 +101,11 @@ CursorEvent = (
     | EndFound
     | LedgerMissing
     | Interrupted
+    | TimePassed
 )
 
 
-# Effects: any number of `Deliver`, then exactly one of the others.
+# Effects: any number of `Deliver`, then one of the others, or none while it waits after trouble.
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +169,10 @@ class Fail:
     error: LogError
 
 
-CursorEffect = (
-    Deliver | ReadManifest | AwaitManifest | FindPlace | ReadEntries | FindEnd | Finish | Fail
-)
+Request = ReadManifest | AwaitManifest | FindPlace | ReadEntries | FindEnd
+"""What is answered by one event, unless that is `LedgerMissing` or `Interrupted`."""
+
+CursorEffect = Deliver | Request | Finish | Fail
 
 
 class Phase(Enum):
@@ -184,7 +195,10 @@ class Cursor:
         self.log = log
         self._next = start
         """Offset that is delivered next."""
+        self._delivered = start
+        """Offset after the last one that was delivered."""
         self._stop = stop
+        self._end_max = None if stop is None else max(start, stop)
         self._incarnation = incarnation
         self._phase = Phase.LOCATING
         self._segment: Segment | None = None
@@ -201,6 +215,10 @@ class Cursor:
         """What was seen last."""
         self._missing: int | None = None
         """Segment whose ledger was not there; if it is still listed, the log is damaged."""
+        self._joined = False
+        """True iff something was delivered since the place was found."""
+        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
+        self._again_at: float | None = None
 
     @property
     def next_offset(self) -> int:
@@ -216,42 +234,74 @@ class Cursor:
         """The segment that will be read after the present one, if there is one yet."""
         return self._later
 
-    def step(self, event: CursorEvent) -> tuple[CursorEffect, ...]:
+    def deadline(self) -> float | None:
+        """Return when `TimePassed` is due, or None."""
+        return self._again_at
+
+    def step(self, event: CursorEvent, *, now: float) -> list[CursorEffect]:
+        """Apply *event*; return what to deliver, and the one thing to do next."""
         assert self._phase is not Phase.DONE, "the cursor is over"
-        effects = self._dispatch(event)
-        if isinstance(effects[-1], Finish | Fail):
+        effects = self._dispatch(event, now)
+        if effects and isinstance(effects[-1], Finish | Fail):
             self._phase = Phase.DONE
-        self.check()
+        self._check(effects)
         return effects
 
-    def check(self) -> None:
+    def _check(self, effects: list[CursorEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                assert effect.first_offset + effect.skip == self._delivered, (
+                    "a gap, or a repetition"
+                )
+                self._delivered += effect.take
+        assert self._delivered == self._next
+        assert self._end_max is None or self._next <= self._end_max, "delivered beyond the stop"
         assert self._phase in {Phase.LOCATING, Phase.DONE} or self._segment is not None
-        assert self._stop is None or self._next <= max(self._stop, self._next)
+        if self._phase not in {Phase.LOCATING, Phase.DONE}:
+            assert self._position <= self._next
+            assert self._position == self._next or not self._joined
+        assert self._again_at is None or self._phase in {Phase.LOCATING, Phase.DONE}
 
-    def _dispatch(self, event: CursorEvent) -> tuple[CursorEffect, ...]:
+    def _dispatch(self, event: CursorEvent, now: float) -> list[CursorEffect]:
         match event:
             case ManifestSeen():
-                return (self._manifest_seen(event.manifest),)
+                return [self._manifest_seen(event.manifest)]
             case PlaceFound():
-                return (self._place_found(event),)
+                return [self._place_found(event)]
             case BatchesRead():
                 return self._batches_read(event.batches)
             case NothingNew():
-                return (self._nothing_new(),)
+                return [self._nothing_new()]
             case SegmentEnded():
-                return (self._ended(),)
+                return [self._ended()]
             case EndFound():
-                return (self._end_found(event.last_entry),)
+                return [self._end_found(event.last_entry)]
             case LedgerMissing():
                 self._missing = self._segment.number if self._segment else None
-                return (self._locate(),)
+                return [self._locate()]
             case Interrupted():
-                return (self._locate(),)
+                return self._interrupted(event.error, now)
+            case TimePassed():
+                return self._time_passed(now)
             case _:
                 assert_never(event)
 
+    def _interrupted(self, error: LogError, now: float) -> list[CursorEffect]:
+        if not error.retryable:
+            return [Fail(error)]
+        self._phase = Phase.LOCATING
+        self._again_at = now + self._backoff.next()
+        return []
+
+    def _time_passed(self, now: float) -> list[CursorEffect]:
+        if self._again_at is None or now < self._again_at:
+            return []
+        self._again_at = None
+        return [self._locate()]
+
     def _locate(self) -> CursorEffect:
         self._phase = Phase.LOCATING
+        self._joined = False
         return ReadManifest()
 
     def _manifest_seen(self, manifest: Manifest | None) -> CursorEffect:
@@ -352,7 +402,7 @@ class Cursor:
         assert self._position <= self._next, "found a place behind the one wanted"
         return self._read()
 
-    def _batches_read(self, batches: Sequence[tuple[int, int, int]]) -> tuple[CursorEffect, ...]:
+    def _batches_read(self, batches: Sequence[tuple[int, int, int]]) -> list[CursorEffect]:
         assert self._phase is Phase.READING
         assert self._segment is not None
         effects: list[CursorEffect] = []
@@ -362,7 +412,7 @@ class Cursor:
                     f"entry {entry} of segment {self._segment.number} begins at record "
                     f"{base_index}; expected entry {self._entry} at {self._position - self._first}"
                 )
-                return (*effects, Fail(DamagedLog(self.log, reason)))
+                return [*effects, Fail(DamagedLog(self.log, reason))]
             begin, end = self._position, self._position + count
             self._entry, self._position = entry + 1, end
             if self._stop is not None:
@@ -372,11 +422,13 @@ class Cursor:
                 take = end - self._next
                 effects.append(Deliver(self._segment.number, entry, begin, skip, take))
                 self._next = end
+                self._joined = True
+                self._backoff.reset()
         if self._stop is not None and self._next >= self._stop:
-            return (*effects, Finish())
+            return [*effects, Finish()]
         if self._last_entry is not None and self._entry > self._last_entry:
-            return (*effects, self._ended())
-        return (*effects, self._read())
+            return [*effects, self._ended()]
+        return [*effects, self._read()]
 
     def _nothing_new(self) -> CursorEffect:
         assert self._segment is not None

@@ -5,11 +5,14 @@ index, whose last txid has reached a txid, or whose newest record has reached a 
 two grow from entry to entry. Times may not; then the place is one of several where an entry
 that has reached the time, or the end, follows one that has not.
 
+A plain value and no machine: it wants one header after the other and nothing else, waits for
+nothing, and a failure of who reads the header concerns it not at all.
+
 Invariant: entry `low` - 1 is before the place, or `low` is 0; entry `high` is not, or is the end.
 """
 
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Self, assert_never
 
 from dlog.recordbatch import BatchHeader
 
@@ -53,42 +56,44 @@ class Found:
     base_index: int
 
 
+@dataclass(frozen=True, slots=True)
 class Seek:
-    """Searches the entries 0..*last_entry* (-1: none)."""
+    """A search among the entries *low* .. *high* - 1; what is wanted may also be at *high*."""
 
-    def __init__(self, wanted: Wanted, last_entry: int) -> None:
-        self._wanted = wanted
-        self._low = 0
-        self._high = last_entry + 1
-        self._low_index = 0
-        """Index of the first record of entry `low`."""
-        if isinstance(wanted, Index) and wanted.value == 0:
-            self._high = 0
+    wanted: Wanted
+    low: int
+    high: int
+    low_index: int = 0
+    """Index of the first record of entry *low*."""
 
+    @classmethod
+    def among(cls, wanted: Wanted, last_entry: int) -> Self:
+        """Return the search among the entries 0..*last_entry* (-1: none)."""
+        at_start = isinstance(wanted, Index) and wanted.value == 0
+        return cls(wanted, 0, 0 if at_start else last_entry + 1)
+
+    @property
     def probe(self) -> int | None:
-        """Return the entry whose header is to be told next, or None: it is `found`."""
-        if self._low == self._high:
-            return None
-        return (self._low + self._high) // 2
+        """The entry whose header is to be looked at next; None: it is `found`."""
+        return None if self.low == self.high else (self.low + self.high) // 2
 
-    def tell(self, entry: int, header: BatchHeader, newest_ms: int | None = None) -> None:
-        """Go on with the header of the entry that `probe` returned.
+    def narrowed(self, header: BatchHeader, newest_ms: int | None = None) -> Self:
+        """Return the search that goes on after the *header* of the entry `probe`.
 
         *newest_ms*: its latest timestamp, needed for `ReachedTime`."""
-        assert entry == self.probe(), "not the entry that was asked for"
+        entry = self.probe
+        assert entry is not None, "the search is over"
         if self._reached(entry, header, newest_ms):
-            self._high = entry
-        else:
-            self._low = entry + 1
-            self._low_index = header.end_index
+            return replace(self, high=entry)
+        return replace(self, low=entry + 1, low_index=header.end_index)
 
     @property
     def found(self) -> Found:
-        assert self._low == self._high, "the search is not over"
-        return Found(self._low, self._low_index)
+        assert self.low == self.high, "the search is not over"
+        return Found(self.low, self.low_index)
 
     def _reached(self, entry: int, header: BatchHeader, newest_ms: int | None) -> bool:
-        match self._wanted:
+        match self.wanted:
             case Index(value):
                 return header.end_index > value
             case Entry(value):
@@ -99,4 +104,4 @@ class Seek:
                 assert newest_ms is not None
                 return newest_ms >= value
             case _:
-                assert_never(self._wanted)
+                assert_never(self.wanted)

@@ -25,6 +25,7 @@ segments stay one tenure, and whoever took the log meanwhile is not disturbed.
 
 Invariants (asserted by `check`):
     there is an own ledger exactly while one is being listed or was
+    there is a deadline exactly while it waits before it begins again
     after `Opened` or `GiveUp` nothing more happens
 """
 
@@ -55,13 +56,12 @@ from dlog.protocol.takeover_events import (
     StepFailed,
     TakeoverEffect,
     TakeoverEvent,
-    Wait,
-    WaitEnded,
     WriteManifest,
 )
 from ledger.backoff import Backoff
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
+from ledger.protocol.shared import TimePassed
 
 __all__ = [
     "ATTEMPTS_MAX",
@@ -88,8 +88,7 @@ __all__ = [
     "Takeover",
     "TakeoverEffect",
     "TakeoverEvent",
-    "Wait",
-    "WaitEnded",
+    "TimePassed",
     "WriteManifest",
 ]
 
@@ -152,13 +151,18 @@ class Takeover:
         self._troubles = 0
         self._reason: LogError | None = None
         """The trouble that made the last attempt fail; None: another writer was faster."""
+        self._again_at: float | None = None
 
-    def step(self, event: TakeoverEvent) -> TakeoverEffect:
-        """Apply *event*, return the one thing to do next."""
+    def deadline(self) -> float | None:
+        """Return when `TimePassed` is due, or None."""
+        return self._again_at
+
+    def step(self, event: TakeoverEvent, *, now: float) -> list[TakeoverEffect]:
+        """Apply *event*; return the one thing to do next, or nothing while it waits."""
         assert self._phase is not Phase.DONE, "the takeover is over"
-        effect = self._dispatch(event)
+        effect = self._dispatch(event, now)
         self.check()
-        return effect
+        return [] if effect is None else [effect]
 
     def check(self) -> None:
         assert (self._ledger_id is not None) == (self._phase in _WITH_LEDGER) or (
@@ -166,12 +170,13 @@ class Takeover:
         )
         assert 1 <= self._attempts <= self._attempts_max
         assert not self._recovering or self._phase is Phase.RECOVERING
+        assert (self._again_at is not None) == (self._phase is Phase.WAITING)
 
     def _dispatch(  # noqa: PLR0911 - one way out per event
-        self, event: TakeoverEvent
-    ) -> TakeoverEffect:
+        self, event: TakeoverEvent, now: float
+    ) -> TakeoverEffect | None:
         match event:
-            case OpenRequested() | WaitEnded():
+            case OpenRequested():
                 return self._read(Phase.READING)
             case ManifestRead() if self._phase is Phase.RE_READING:
                 return self._re_read(event)
@@ -187,13 +192,15 @@ class Takeover:
                 # The swap whose reply was lost may be the one that was first.
                 return self._read(Phase.RE_READING)
             case LeadershipChecked():
-                return self._checked(held=event.held)
+                return self._checked(now, held=event.held)
             case LeadershipLost():
                 return self._step_down()
             case LedgerDeleted():
                 return self._discarded()
             case StepFailed():
                 return self._failed(event.error)
+            case TimePassed():
+                return self._time_passed(now)
             case _:
                 assert_never(event)
 
@@ -341,11 +348,18 @@ class Takeover:
         self._phase = Phase.CHECKING
         return CheckLeadership()
 
-    def _checked(self, *, held: bool) -> TakeoverEffect:
+    def _checked(self, now: float, *, held: bool) -> TakeoverEffect | None:
         if not held:
             return self._step_down()
         self._phase = Phase.WAITING
-        return Wait(self._backoff.next())
+        self._again_at = now + self._backoff.next()
+        return None
+
+    def _time_passed(self, now: float) -> TakeoverEffect | None:
+        if self._again_at is None or now < self._again_at:
+            return None
+        self._again_at = None
+        return self._read(Phase.READING)
 
     def _give_up(self, error: LogError) -> TakeoverEffect:
         self._phase = Phase.DONE

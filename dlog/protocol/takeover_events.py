@@ -6,13 +6,14 @@ from typing import Final
 from dlog.manifest import Manifest, Sealed
 from ledger.errors import LogError
 from ledger.ids import LedgerId
+from ledger.protocol.shared import TimePassed
 
 # Events.
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequested:
-    pass
+    """The first event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,6 @@ class LedgerDeleted:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitEnded:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
 class StepFailed:
     """The last effect failed; *error* says whether its outcome is unknown."""
 
@@ -84,12 +80,12 @@ TakeoverEvent = (
     | LeadershipChecked
     | LeadershipLost
     | LedgerDeleted
-    | WaitEnded
     | StepFailed
+    | TimePassed
 )
 
 
-# Effects. Each is answered by exactly one event, except the last two, which end the machine.
+# Effects. There is one at a time, and one event answers it; the last two end the machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +133,6 @@ class CheckLeadership:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Answer: `WaitEnded`."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Opened:
     """The log is ours: append to the ledger, as *segment*."""
 
@@ -163,7 +152,6 @@ TakeoverEffect = (
     | WriteManifest
     | DeleteLedger
     | CheckLeadership
-    | Wait
     | Opened
     | GiveUp
 )

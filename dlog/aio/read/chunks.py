@@ -2,8 +2,8 @@
 
 A chunk is one batch and which of its records to take; nothing is done per record. Ledgers are
 opened without recovery, so the writer is never disturbed. While one segment is read, the next
-one's ledger is opened already and its first entries are fetched. After an error that may pass
-the cursor finds its place again, after a bounded, growing delay; any other error is raised.
+one's ledger is opened already and its first entries are fetched. The cursor is stepped as far as
+somebody reads, and no further.
 
 No reader stops in silence: whatever it waits for it looks at again by itself, should nobody
 tell: a ledger in each long poll, the manifest after `IDLE_CHECK_S`.
@@ -23,10 +23,10 @@ from dlog.position import Record
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
 from dlog.recordbatch import RecordBatch, decode_batch, parse_header
-from ledger.backoff import Backoff
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
+from ledger.protocol.shared import TimePassed
 
 READ_BYTES_MAX: Final = 1024 * 1024
 DECODED_SHARE_MAX: Final = 8
@@ -37,8 +37,8 @@ IDLE_CHECK_S: Final = 30.0
 """After so long without news the manifest is read again, in case a watch was lost."""
 LOOK_S: Final = 0.5
 """How long entries wait for the manifest when it may have changed."""
-BACKOFF_S: Final = 0.1
-BACKOFF_S_MAX: Final = 5.0
+LOOK_AGAIN_S: Final = 5.0
+"""How long after the manifest could not be read it is tried again."""
 
 _Opened = tuple[LedgerTail, Sequence[LedgerEntry]]
 
@@ -94,7 +94,12 @@ class ChunkReader:
         self._cursor = protocol.Cursor(node.log, start, stop=stop, incarnation=incarnation)
         if incarnation is not None:
             node.follow(incarnation)
-        self._next: protocol.CursorEffect = protocol.ReadManifest()
+        self._wanted: protocol.Request | protocol.Finish | protocol.Fail | None = (
+            protocol.ReadManifest()
+        )
+        """What the cursor wants next; None: to be woken at its deadline."""
+        self._trouble = ""
+        """What it was interrupted by last."""
         self._patience_s = patience_s
         self._wait_s = WAIT_S if wait_s is None else wait_s
         self.read_bytes_max = read_bytes_max or READ_BYTES_MAX
@@ -102,7 +107,6 @@ class ChunkReader:
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._progress_at = self._loop.time()
         """When somebody began to wait for a chunk, and when there was one last."""
-        self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._tail: LedgerTail | None = None
         self._batches: dict[int, RecordBatch] = {}
         """Decoded entries that the cursor has been told of and not delivered yet."""
@@ -131,18 +135,31 @@ class ChunkReader:
         Raises `Trimmed`, `NoSuchLog`, `DamagedLog`, and what is not retryable."""
         self._asked_at = self._loop.time()
         while True:
-            match self._next:
+            match self._wanted:
                 case protocol.Finish():
                     return []
                 case protocol.Fail(error):
                     raise error
-            *deliveries, self._next = self._cursor.step(await self._event(self._next))
-            chunks = [self._chunk(each) for each in deliveries]
-            self._batches.clear()
+                case None:
+                    event: protocol.CursorEvent = await self._deadline()
+                case request:
+                    event = await self._event(request)
+            chunks = self._step(event)
             if chunks:
-                self._progress_at = self._loop.time()
-                self._backoff.reset()
                 return chunks
+
+    def _step(self, event: protocol.CursorEvent) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        self._wanted = None
+        for effect in self._cursor.step(event, now=self._loop.time()):
+            if isinstance(effect, protocol.Deliver):
+                chunks.append(self._chunk(effect))
+            else:
+                self._wanted = effect
+        self._batches.clear()
+        if chunks:
+            self._progress_at = self._loop.time()
+        return chunks
 
     async def close(self) -> None:
         tasks = [self._watching] if self._looking is None else [self._watching, self._looking]
@@ -152,25 +169,31 @@ class ChunkReader:
         await self._leave()
         await self._forget_ahead()
 
-    async def _event(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
+    async def _deadline(self) -> protocol.CursorEvent:
+        deadline = self._cursor.deadline()
+        assert deadline is not None, "a cursor wants something, or waits"
+        delay_s = max(deadline - self._loop.time(), 0.0)
+        _log.warning(
+            "read_interrupted", log=self._node.log, error=self._trouble, retry_in_s=delay_s
+        )
+        await asyncio.sleep(delay_s)
+        return TimePassed()
+
+    async def _event(self, request: protocol.Request) -> protocol.CursorEvent:
         try:
-            return await self._execute(effect)
+            return await self._execute(request)
         except NoSuchLedger:
             await self._leave()
             return protocol.LedgerMissing()
         except LogError as error:
-            if not error.retryable or self._impatient():
+            if self._impatient():
                 raise
-            delay_s = self._backoff.next()
-            _log.warning(
-                "read_interrupted", log=self._node.log, error=str(error), retry_in_s=delay_s
-            )
+            self._trouble = str(error)
             await self._leave()
-            await asyncio.sleep(delay_s)
-            return protocol.Interrupted()
+            return protocol.Interrupted(error)
 
-    async def _execute(self, effect: protocol.CursorEffect) -> protocol.CursorEvent:
-        match effect:
+    async def _execute(self, request: protocol.Request) -> protocol.CursorEvent:
+        match request:
             case protocol.ReadManifest():
                 self._drop_news()
                 return await self._manifest()
@@ -182,19 +205,17 @@ class ChunkReader:
                 self._drop_news()
                 return await self._manifest()
             case protocol.FindPlace():
-                tail = await self._enter(effect.segment)
-                found = await find_place(tail, Index(effect.index))
+                tail = await self._enter(request.segment)
+                found = await find_place(tail, Index(request.index))
                 return protocol.PlaceFound(found.entry, found.base_index)
             case protocol.ReadEntries():
-                return await self._news() or await self._entries(effect)
+                return await self._news() or await self._entries(request)
             case protocol.FindEnd():
-                tail = await self._enter(effect.segment)
-                end = await learn_end(self._ledgers, tail, effect.later.ledger_id)
+                tail = await self._enter(request.segment)
+                end = await learn_end(self._ledgers, tail, request.later.ledger_id)
                 return protocol.EndFound(end)
-            case protocol.Deliver() | protocol.Finish() | protocol.Fail():
-                raise AssertionError("handled by the caller")
             case _:
-                assert_never(effect)
+                assert_never(request)
 
     async def _news(self) -> protocol.CursorEvent | None:
         """Return the manifest if it may have changed; but read on while it cannot be read."""
@@ -214,7 +235,7 @@ class ChunkReader:
             if not error.retryable:
                 raise
             self._changed.set()
-            self._look_at = now + BACKOFF_S_MAX
+            self._look_at = now + LOOK_AGAIN_S
             return None
 
     def _drop_news(self) -> None:
@@ -265,8 +286,7 @@ class ChunkReader:
             told.append((entry.entry_id, batch.header.base_index, batch.count))
         return protocol.BatchesRead(told)
 
-    def _chunk(self, effect: protocol.CursorEffect) -> Chunk:
-        assert isinstance(effect, protocol.Deliver)
+    def _chunk(self, effect: protocol.Deliver) -> Chunk:
         batch = self._batches[effect.entry]
         return Chunk(
             batch, effect.first_offset, effect.segment, effect.entry, effect.skip, effect.take

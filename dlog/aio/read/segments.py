@@ -63,13 +63,13 @@ async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None
     *last* must be confirmed; None: the last confirmed, as bookies tell it now."""
     if last is None:
         last = await reader.read_last_add_confirmed()
-    seek = Seek(wanted, last)
-    while (entry := seek.probe()) is not None:
+    seek = Seek.among(wanted, last)
+    while (entry := seek.probe) is not None:
         if isinstance(wanted, ReachedTime):
             batch = await batch_of(reader, entry)
-            seek.tell(entry, batch.header, max(batch.timestamps_ms()))
+            seek = seek.narrowed(batch.header, max(batch.timestamps_ms()))
         else:
-            seek.tell(entry, await header_of(reader, entry))
+            seek = seek.narrowed(await header_of(reader, entry))
     return seek.found
 
 

@@ -1,6 +1,5 @@
 """Executes a takeover: does what `protocol.takeover` says, step after step."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -13,6 +12,7 @@ from dlog.manifest import Manifest
 from dlog.protocol import takeover as protocol
 from dlog.recordbatch import check_codec
 from ledger.errors import BadVersion, LogError
+from ledger.machine_loop import run_in_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +45,36 @@ class TakeoverDriver:
         self._term = term
         self._now_ms = now_ms
         self._ledger: LedgerAppender | None = None
+        self._opened: OpenedLog | None = None
 
     async def run(self) -> OpenedLog:
         """Take the log over. Raises what the machine gives up with."""
-        machine = self._machine
-        event: protocol.TakeoverEvent = protocol.OpenRequested()
-        while True:
-            effect = machine.step(event)
-            if isinstance(effect, protocol.Opened):
+        begin: protocol.TakeoverEvent = protocol.OpenRequested()
+        try:
+            await run_in_turn(self._machine, begin, self._answer, time_passed=protocol.TimePassed())
+        except BaseException:
+            if self._ledger is not None:
+                await self._ledger.abandon()
+            raise
+        assert self._opened is not None, "it opens, or gives up"
+        return self._opened
+
+    async def _answer(self, effect: protocol.TakeoverEffect) -> protocol.TakeoverEvent | None:
+        match effect:
+            case protocol.Opened(manifest, segment):
                 assert self._ledger is not None
-                return OpenedLog(effect.manifest, effect.segment, self._ledger)
-            if isinstance(effect, protocol.GiveUp):
-                if self._ledger is not None:
-                    await self._ledger.abandon()
-                raise effect.error
-            if self._must_lead(effect):
-                event = protocol.LeadershipLost()
-                continue
-            try:
-                event = await self._execute(effect)
-            except LogError as error:
-                event = protocol.StepFailed(error)
-            except asyncio.CancelledError:
-                if self._ledger is not None:
-                    await self._ledger.abandon()
-                raise
+                self._opened = OpenedLog(manifest, segment, self._ledger)
+                return None
+            case protocol.GiveUp(error):
+                raise error
+            case _:
+                pass
+        if self._must_lead(effect):
+            return protocol.LeadershipLost()
+        try:
+            return await self._execute(effect)
+        except LogError as error:
+            return protocol.StepFailed(error)
 
     def _must_lead(self, effect: protocol.TakeoverEffect) -> bool:
         return (
@@ -110,9 +115,6 @@ class TakeoverDriver:
             case protocol.CheckLeadership():
                 held = self._term is None or await self._term.verify()
                 return protocol.LeadershipChecked(held)
-            case protocol.Wait():
-                await asyncio.sleep(effect.seconds)
-                return protocol.WaitEnded()
             case protocol.Opened() | protocol.GiveUp():
                 raise AssertionError("handled by the caller")
             case _:

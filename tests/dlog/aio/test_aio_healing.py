@@ -109,7 +109,7 @@ async def test_reading_through_many_segments_reads_the_manifest_a_few_times(
 async def test_entries_are_read_on_while_the_metadata_store_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.chunks.BACKOFF_S_MAX", 0.01)
+    monkeypatch.setattr("dlog.aio.read.chunks.LOOK_AGAIN_S", 0.01)
     cluster = FakeCluster()
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     log = await in_segments(cluster.client(), 1)
@@ -183,7 +183,7 @@ async def test_a_reader_whose_watch_is_lost_or_breaks_still_gets_on(
 async def test_reads_cancelled_anywhere_lose_and_double_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.chunks.BACKOFF_S", 0.0001)
+    monkeypatch.setattr("dlog.protocol.cursor.BACKOFF_S", 0.0001)
     monkeypatch.setattr("dlog.aio.read.chunks.READ_BYTES_MAX", 200)
     monkeypatch.setattr("dlog.aio.read.reader.READ_AHEAD_BYTES", 400)
     random = Random(seed)

@@ -382,7 +382,7 @@ async def test_what_is_decompressed_at_once_is_bounded(read_bytes_max: int | Non
 async def test_a_reader_heals_at_the_record_after_the_last_one_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.chunks.BACKOFF_S", 0.0001)
+    monkeypatch.setattr("dlog.protocol.cursor.BACKOFF_S", 0.0001)
     monkeypatch.setattr("dlog.aio.read.chunks.READ_BYTES_MAX", 1)
     cluster = FakeCluster()
     client = cluster.client()
@@ -408,7 +408,7 @@ async def test_a_reader_heals_at_the_record_after_the_last_one_delivered(
 async def test_a_reader_outlives_a_metadata_store_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dlog.aio.read.chunks.BACKOFF_S", 0.0001)
+    monkeypatch.setattr("dlog.protocol.cursor.BACKOFF_S", 0.0001)
     cluster = FakeCluster()
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     log = await written(cluster.client(), 2)
@@ -426,7 +426,7 @@ async def test_a_reader_outlives_a_metadata_store_that_is_away(
 
 @asynchronous
 async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlog.aio.read.chunks.BACKOFF_S", 0.0001)
+    monkeypatch.setattr("dlog.protocol.cursor.BACKOFF_S", 0.0001)
     cluster = FakeCluster()
     client = cluster.client()
     log = await written(client, 2)

@@ -138,7 +138,7 @@ def test_what_is_left_of_a_full_manifest_is_enough_for_all_that_must_not_be_refu
 def test_a_takeover_of_a_full_log_ends_before_anybody_is_fenced() -> None:
     full = replace(nearly_full(), owner="o" * 100)
     takeover = Takeover("log")
-    takeover.step(OpenRequested())
-    effect = takeover.step(ManifestRead(full, 3))
+    takeover.step(OpenRequested(), now=0.0)
+    (effect,) = takeover.step(ManifestRead(full, 3), now=0.0)
     assert isinstance(effect, GiveUp)
     assert isinstance(effect.error, ManifestTooLarge)

@@ -27,10 +27,10 @@ def headers(counts: list[int], txids: list[int] | None = None) -> list[BatchHead
 
 
 def search(wanted: Wanted, entries: list[BatchHeader]) -> tuple[Found, int]:
-    seek, probes = Seek(wanted, len(entries) - 1), 0
-    while (entry := seek.probe()) is not None:
+    seek, probes = Seek.among(wanted, len(entries) - 1), 0
+    while (entry := seek.probe) is not None:
         probes += 1
-        seek.tell(entry, entries[entry])
+        seek = seek.narrowed(entries[entry])
     return seek.found, probes
 
 
