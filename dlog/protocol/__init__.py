@@ -7,6 +7,7 @@
     seek        where in a ledger a record is
     cursor      how a reader moves across segments
 
-What decides over time is a machine (takeover, roll, cursor): `step(event, *, now)` returns what to do,
-`deadline()` when it wants to be woken; `dlog.aio` does it. The others are functions and values.
+What decides over time is a machine (takeover, roll, cursor): `step(event, *, now)` returns what
+to do, `deadline()` when it wants to be woken; `dlog.aio` does it. The others are functions and
+values.
 """
