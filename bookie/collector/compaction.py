@@ -1,4 +1,4 @@
-"""Compaction of one ledger directory, in steps between which it may be stopped, or crash (71).
+"""Compaction of one ledger directory, in steps between which it may stop or crash (rule 71).
 
 1. The live entries of some logs are copied to a new file `<id>.compacting`: live is what the
    index says lies exactly there. Its ledger map names the logs as its *sources*; it is synced.
@@ -11,7 +11,7 @@
 So an entry is in a log that the index names at every moment, and a log is removed only when no
 index that a crash can bring back names it. Of a log that is damaged, what the index names behind
 the damage is read entry by entry; a damaged one gets a grave (`bookie.entrylog.graves`) in the new
-log, with an alarm. A log that cannot be read, or only in small part, is left as it is (72).
+log, with an alarm. A log that cannot be read, or only in small part, is left as it is (rule 72).
 
 Everything that takes long is a generator of the bytes that a step has read and written.
 """
@@ -305,7 +305,7 @@ def _read_frame(file: DiskFile, ledger_id: int, location: Location) -> Piece | N
 
 @contextmanager
 def failing(directory: LedgerDirectory) -> Iterator[None]:
-    """While something is written to *directory*: an error is its end (60)."""
+    """While something is written to *directory*: an error is its end (rule 60)."""
     if directory.failure is not None:
         raise directory.failure
     try:

@@ -1,6 +1,6 @@
 """Pure: which entry logs go, which are copied together, and when to look.
 
-The seeds' rules: a *minor* compaction every hour takes logs with little left in them, a *major*
+The ancestor's rules: a *minor* compaction every hour takes logs with little left in them, a *major*
 one every day those with some room in them; logs with nothing left go without being copied.
 """
 

@@ -1,9 +1,10 @@
 """Graves: what compaction writes in place of an entry whose only copy here is damaged.
 
 A log with a damaged frame must not stay for ever, and the entry must not become a "no such entry"
-when the log goes (58). So the index is let point to a grave: a whole frame without payload that
-names the entry, under the complement of its ledger's id, which is nobody's. Who reads the entry
-finds a frame that is another's there, which is damage; who scans the log sees whose grave it is.
+when the log goes (rule 58). So the index points to a grave from then on: a whole frame without
+payload that names the entry, under the complement of its ledger's id, which is nobody's. Who
+reads the entry finds another one's frame there, which is damage; who scans the log sees whose
+grave it is.
 So graves are moved on by later compactions and found by a rebuild of the index, until the ledger
 is deleted or a recovery adds the entry again.
 """

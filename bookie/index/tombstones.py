@@ -1,4 +1,4 @@
-"""The ledgers of one ledger directory that were deleted: none of them ever comes back (70, 73).
+"""The deleted ledgers of one ledger directory: none of them ever comes back (rules 70, 73).
 
 Ids are never used again, so a ledger that was deleted stays so. Without this memory a writer
 that is still alive, or the journal at the next start, would make it again.

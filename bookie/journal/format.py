@@ -64,7 +64,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """All records before this place are in entry logs and index (the seeds' LastLogMark)."""
+    """All records before this place are in entry logs and index (BookKeeper's LastLogMark)."""
 
     journal_id: int
     offset: int

@@ -1,9 +1,9 @@
 """One journal being written: records queue, and one commit makes all that queued durable.
 
 Invariants:
-    a ticket is reported durable only after the file that holds its record was synced (59)
+    a ticket is reported durable only after the file that holds its record was synced (rule 59)
     a file is begun only after the one before it was synced to its end
-    after a failed write or sync nothing is ever reported durable again (60)
+    after a failed write or sync nothing is ever reported durable again (rule 60)
     space is taken before anything is written into it: a full disk is met between batches
 
 While the disk is full, a batch that does not fit into what is left of the preallocated space

@@ -17,11 +17,11 @@ thread:
             whose `UntilChanged` needs are to be resumed with True.
 
 Invariants:
-    no add is acknowledged before the ticket that the storage gave for it is durable (59)
+    no add is acknowledged before the ticket that the storage gave for it is durable (rule 59)
     the answers of a session leave in the order of its batches
-    a fencing request gets no answer, not even a "no", before its fence is durable (32, 33)
-    a waiting reader gets no entry above the last add confirmed that is known here (53)
-    what is queued is bounded; recovery has a share of its own (90)
+    a fencing request gets no answer, not even a "no", before its fence is durable (rules 32, 33)
+    a waiting reader gets no entry above the last add confirmed that is known here (rule 53)
+    what is queued is bounded; recovery has a share of its own (rule 90)
 """
 
 from collections import deque
@@ -146,7 +146,7 @@ class BookieCore:
 
     def deleted(self, ledger_ids: Iterable[int]) -> None:
         """Take note that the storage has forgotten these ledgers: who waits for them is told
-        (37)."""
+        (rule 37)."""
         for ledger_id in ledger_ids:
             self._touch(ledger_id)
 

@@ -1,7 +1,7 @@
 """Moves what is in memory to the disk, and forgets what was deleted.
 
 Invariants:
-    the marks move forward only, and only after all before them was synced (65, 66), and counted
+    the marks move forward only, after all before them was synced and counted (rules 65, 66)
     what a checkpoint has begun is finished before the next one begins, however often it is tried
     nothing that was deleted is written again (#1757)
 Calls wait for each other; `troubles` may be read at any time.
@@ -73,7 +73,7 @@ class Keeper:
 
     def delete(self, ledger_ids: Sequence[int]) -> None:
         """Forget ledgers that were deleted from the cluster, for good: whatever is asked of them
-        from now on is answered with "no such ledger" (70). Those that are not here are left out.
+        from now on is answered with "no such ledger" (rule 70). Those not here are left out.
         Once one of several ledger directories has failed, nothing is done any more.
 
         Raises `DiskFull`, if a disk is too full to remember it, and `StorageFailed`."""

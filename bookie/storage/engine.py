@@ -14,12 +14,13 @@ When one of several ledger directories fails, nothing is flushed any more and th
 what is in memory and on the other disks is served, and normal adds are refused for good.
 
 Invariants:
-    an add checks the fence and enters the memtable in one step under the lock (30, 31)
+    an add checks the fence and enters the memtable in one step under the lock (rules 30, 31)
     whatever was answered is in a journal from the mark on, or in synced entry logs and index
-    the mark moves forward only, and only after all before it was synced (65, 66)
+    the mark moves forward only, and only after all before it was synced (rules 65, 66)
     an entry is in memory until the index that names it is published; a reader looks at both
-        in the state of one moment, so it misses nothing in between (58)
-    after a failed write or sync of a journal or the only ledger directory every call raises (60)
+        in the state of one moment, so it misses nothing in between (rule 58)
+    every call raises once a write or sync of a journal or the only ledger directory has failed
+        (rule 60)
 """
 
 from array import array
@@ -485,7 +486,7 @@ class BookieStorage:
             record.fenced = True
             record.fence_ticket = self._journals.add(Record(Kind.FENCE, ledger_id, key))
             self._ledgers.touch(record)
-        return Status.OK, record.fence_ticket  # a second fence waits for the first (34)
+        return Status.OK, record.fence_ticket  # a second fence waits for the first (rule 34)
 
     def _set_lac(self, run: AddRun, checked: Checked, record: LedgerRecord | None) -> Status:
         if record is None:

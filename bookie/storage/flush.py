@@ -45,7 +45,7 @@ class Flush:
             del self._left[0]
 
     def forget(self, ledger_ids: Sequence[int]) -> None:
-        """Leave out ledgers that were deleted meanwhile (BK #1757)."""
+        """Leave out ledgers that were deleted meanwhile (#1757)."""
         gone = dict.fromkeys(ledger_ids)
         for at, (directory, headers) in enumerate(self._left):
             self._left[at] = directory, [h for h in headers if h.ledger_id not in gone]

@@ -1,10 +1,10 @@
 """What a bookie holds of its ledgers, in memory and on disk, under one lock.
 
 Invariants:
-    an add checks the fence and enters the memtable in one turn under the lock (30, 31)
+    an add checks the fence and enters the memtable in one turn under the lock (rules 30, 31)
     an entry is in memory until the index that names it is published; whoever looks at both
-        does so in the state of one moment, so misses nothing in between (58)
-    after `failure` is set every call raises it (60)
+        does so in the state of one moment, so misses nothing in between (rule 58)
+    after `failure` is set every call raises it (rule 60)
 """
 
 import threading

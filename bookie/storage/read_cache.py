@@ -3,7 +3,7 @@
 A read that begins where the last one of its ledger ended is made larger; what it finds beyond
 what was asked for is kept here for the reads that follow. A stretch is worth something only
 as long as the ledger's header is the very same object: every flush of the ledger makes a new
-one, so an entry that was repaired meanwhile is never denied (58).
+one, so an entry that was repaired meanwhile is never denied (rule 58).
 
 Invariant: not more than *bytes_max* are kept, the longest unused go first.
 """

@@ -104,7 +104,7 @@ class Recovery:
         return losses
 
     def _check_journals(self) -> None:
-        """An empty journal beside data is a lost journal, not a new bookie (BK #544)."""
+        """An empty journal beside data is a lost journal, not a new bookie (#544)."""
         for disk in self.directories.journals:
             if is_new(disk) and not is_blank(self.directories):
                 raise JournalMissing(

@@ -3,7 +3,7 @@
 What an index says besides places is nowhere else on the disk for sure, so:
 
     every ledger is fenced. Whether it was is not known, and a fence that is forgotten lets an
-        old writer have entries acknowledged behind a ledger's end (BK #2773, #2774)
+        old writer have entries acknowledged behind a ledger's end (#2773, #2774)
     the access key comes from the metadata store, from the journal, or from a header that is
         still whole. Without it a ledger cannot be made, and without the ledger the bookie would
         say that it has no such entry: then the whole rebuild is refused

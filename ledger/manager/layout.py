@@ -1,7 +1,7 @@
 """Pure: the path of a ledger's metadata by its id, and back, in the three layouts.
 
 flat                /ledgers/L0000000001
-hierarchical        /ledgers/00/0000/L0001              2-4-4 digits, as the seeds give it
+hierarchical        /ledgers/00/0000/L0001              2-4-4 digits, as BookKeeper has it
 longhierarchical    /ledgers/000/0000/0000/0000/L0001   3-4-4-4-4 digits, 63-bit ids
 """
 

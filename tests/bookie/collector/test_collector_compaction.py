@@ -281,7 +281,7 @@ def lost_entries(world: Collecting) -> dict[int, list[int]]:
 
 
 def test_a_damaged_entry_gets_a_grave_and_its_log_goes_with_all_that_is_whole_moved() -> None:
-    """#2264, #3901, #4544: it stalls nobody, and it is never a "no such entry" (58)."""
+    """#2264, #3901, #4544: it stalls nobody, and it is never a "no such entry" (rule 58)."""
     world = filled()
     world.delete(2, 3)
     hurt = next(info for info in infos(world) if 1 in info.ledger_map and 2 in info.ledger_map)

@@ -91,7 +91,7 @@ def everything_is_there_and_fenced(promises: Promises) -> None:
 def test_a_lost_index_is_made_anew_and_an_old_writer_is_refused(
     entries_in_memory_max: int,
 ) -> None:
-    """An index that is lost takes with it who was fenced: so everybody is (BK #2774)."""
+    """An index that is lost takes with it who was fenced: so everybody is (#2774)."""
     promises = used_bookie()
     forget_index(promises.disk)
     result = rebuilt(promises.disk, entries_in_memory_max=entries_in_memory_max)

@@ -19,7 +19,7 @@ from tests.ledger.local_bookies import local_bookies
 async def test_a_read_right_after_an_acknowledgement_finds_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """apache/distributedlog#203: on real bookies, where LAC lags behind the acknowledgement."""
+    """DL #203: on real bookies, where LAC lags behind the acknowledgement."""
     monkeypatch.setattr("dlog.aio.read.barriers.END_GRACE_S", 20.0)  # the machine may be busy
     async with local_bookies() as cluster:
         client = await cluster.client()

@@ -1,8 +1,8 @@
-"""Old bugs about fencing, told as stories: #2614, BK-101, BK-135, #208, rules 33 and 35.
+"""Old bugs about fencing, as stories: #2614, BK-101, BK-135, #208, rules 33 and 35.
 
-BK-n and #n are of the public trackers of Apache BookKeeper; so are the rule numbers that the
-code cites. #208 (disk full) only as far as bookies know "full" today: a memtable that takes no
-normal add. A read-only mode of its own and disk thresholds come with the storage's own part.
+BK-n and #n are of the public trackers of Apache BookKeeper, rules are those of docs/rules.md.
+Of #208 (disk full) only a memtable that takes no normal add is here; full disks are with the
+tests of the storage and of the read-only mode.
 """
 
 from bookie.storage.config import StorageConfig

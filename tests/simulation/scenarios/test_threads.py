@@ -1,6 +1,6 @@
 """Old bugs of several threads at one ledger's state, told as stories: #3806, #4549, #4557.
 
-In the ancestor they were the client's: any thread touched a pending add (#3806, after #3784),
+In the ancestor they were the client's: any thread touched a pending add (#3806),
 and what was moved out of a lock went by what it had seen under it (#4549, #4557). Here all that
 decides about a ledger is on one event loop; that is shown first. Threads meet in the bookie's
 storage, which leaves its lock to look at the disk: a thread is held there, and others go on.

@@ -60,7 +60,7 @@ def bounds_what_was_acknowledged_by_old_metadata(patch: Patch) -> None:
 
 
 @mutation(
-    "rule 12",
+    "rule 14",
     logs=True,
     drawn=False,
     test=f"{_BELIEVED}::test_each_entry_tells_bookies_what_is_confirmed_by_then",

@@ -88,7 +88,7 @@ def jumps_over_what_was_trimmed(patch: Patch) -> None:
     patch.set(Cursor, "_manifest_seen", manifest_seen)
 
 
-@mutation("#203", logs=True)
+@mutation("DL #203", logs=True)
 def takes_the_last_add_confirmed_for_a_barrier(patch: Patch) -> None:
     async def end(
         ledgers: Ledgers,
