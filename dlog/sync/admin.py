@@ -11,17 +11,15 @@ raises what it raises there. Progress is told on that thread. Leave *client* out
 belong to an event loop.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from dlog.aio import admin as namespace
 from dlog.aio import consumer_admin as consumers
 from dlog.aio.store.watching import LogChange
-from dlog.errors import UsedAfterFork
+from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread
 
 __all__ = [
@@ -87,19 +85,18 @@ def watch_logs(*, prefix: str = "", existing: bool = True, uri: str | None = Non
     return LogWatch(watch, thread)
 
 
-class LogWatch:
+class LogWatch(BlockingHandle[namespace.LogWatch]):
     """An iterator without end, and a context manager. Used by one thread at a time."""
 
     def __init__(self, watch: namespace.LogWatch, thread: LoopThread) -> None:
-        self._watch = watch
-        self._thread = thread
+        super().__init__(watch, thread, "watch of logs")
         self._seen: deque[LogChange] = deque()
         """Changes that were told; an interrupted call leaves its own to the next one."""
 
     @property
     def logs(self) -> tuple[str, ...]:
         """The names at the last look."""
-        return self._watch.logs
+        return self._inner.logs
 
     def __iter__(self) -> Self:
         return self
@@ -107,28 +104,8 @@ class LogWatch:
     def __next__(self) -> LogChange:
         self._check_process()
         if not self._seen:
-            self._thread.run(self._look())
+            self._run(self._look())
         return self._seen.popleft()
 
-    def close(self) -> None:
-        """Stop watching. Idempotent."""
-        self._check_process()
-        self._thread.run(self._watch.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     async def _look(self) -> None:
-        self._seen.append(await anext(self._watch))
-
-    def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise UsedAfterFork("watch of logs")
+        self._seen.append(await anext(self._inner))

@@ -14,8 +14,6 @@ there by `dlog.sync.append_queue`. A handle may be used by several threads, but 
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from dlog import aio
@@ -34,17 +32,16 @@ from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
 from dlog.sync.append_future import AppendFuture
 from dlog.sync.append_queue import AppendQueue
+from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread, forks
 from dlog.sync.reader import Consumer, ManyReader, Reader
-from ledger.errors import LogError
 
 
-class Log:
+class Log(BlockingHandle[aio.Log]):
     """A log that this process writes. Made by `Log.open`; a context manager."""
 
     def __init__(self, log: aio.Log, writer: LogWriter, thread: LoopThread) -> None:
-        self._log = log
-        self._thread = thread
+        super().__init__(log, thread, log.name)
         self._queue = AppendQueue(writer, thread)
 
     @classmethod
@@ -143,31 +140,31 @@ class Log:
 
     @property
     def name(self) -> str:
-        return self._log.name
+        return self._inner.name
 
     @property
     def epoch(self) -> int:
         """Grows with each takeover of this log; usable as a fencing token."""
-        return self._log.epoch
+        return self._inner.epoch
 
     @property
     def settings(self) -> LogSettings:
-        return self._log.settings
+        return self._inner.settings
 
     @property
     def last_offset(self) -> int:
         """Offset of the last confirmed record; -1 if the log never had one."""
-        return self._log.last_offset
+        return self._inner.last_offset
 
     @property
     def last_txid(self) -> int | None:
         """Txid of the last confirmed record that has one: where an application resumes."""
-        return self._log.last_txid
+        return self._inner.last_txid
 
     @property
     def is_lost(self) -> bool:
         """True iff the log was lost to another writer, or this writer failed."""
-        return self._log.lost.is_set()
+        return self._inner.lost.is_set()
 
     def append(
         self,
@@ -204,7 +201,7 @@ class Log:
             or timestamp_ms is not None
         ):
             payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
-        if self._thread.generation != forks.generation:
+        if self._thread.generation != forks.generation:  # as `_check_process`, without its calls
             raise UsedAfterFork(self.name)
         ticket = AppendFuture()
         size = len(payload) + RECORD_CHARGE
@@ -255,13 +252,13 @@ class Log:
         """Return once every append made before is confirmed; raise if one cannot be."""
         self._check_caller()
         self._queue.settle()
-        self._thread.run(self._log.flush())
+        self._run(self._inner.flush())
 
     def roll(self) -> None:
         """Begin a new segment, unless the present one is empty."""
         self._check_caller()
         self._queue.settle()
-        self._thread.run(self._log.roll())
+        self._run(self._inner.roll())
 
     def truncate(
         self,
@@ -273,49 +270,23 @@ class Log:
         """Remove the oldest records; see `dlog.aio.Log.truncate`."""
         self._check_caller()
         self._queue.settle()
-        self._thread.run(
-            self._log.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s)
-        )
+        self._run(self._inner.truncate(before=before, keep_bytes=keep_bytes, keep_age_s=keep_age_s))
 
     def seal(self) -> None:
         """End the log for good, and close it; see `dlog.aio.Log.seal`."""
         if self._begin_to_close():
             self._queue.settle()
-            self._thread.run(self._log.seal())
+            self._run(self._inner.seal())
 
     def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
         """See `dlog.aio.Log.close`."""
         if self._begin_to_close():
-            self._thread.run(self._close(timeout_s))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is None:
-            self.close()
-            return
-        with suppress(LogError):  # the error on its way says more
-            self.close()
+            self._run(self._close(timeout_s))
 
     def _begin_to_close(self) -> bool:
         """Refuse further appends; return False if it is closed."""
         self._check_caller()
         return self._queue.close()
-
-    def _check_process(self) -> None:
-        if self._thread.generation != forks.generation:
-            raise UsedAfterFork(self.name)
-
-    def _check_caller(self) -> None:
-        """As `_check_process`, for calls that wait."""
-        self._check_process()
-        self._thread.check_caller()
 
     async def _close(self, timeout_s: float | None) -> None:
         """Hand over what is queued, as fast as there is room, then close."""
@@ -324,9 +295,9 @@ class Log:
             await self._queue.hand_over(timeout_s)
             if timeout_s is not None:
                 timeout_s = max(0.0, timeout_s - (self._thread.loop.time() - began))
-            await self._log.close(timeout_s=timeout_s)
+            await self._inner.close(timeout_s=timeout_s)
         except asyncio.CancelledError:  # the calling thread was interrupted, and will not come back
-            await self._log.abandon()
+            await self._inner.abandon()
             raise
         finally:
             self._queue.give_up()

@@ -51,14 +51,14 @@ class LoopThread:
                     current = cls._current = cls()
         return current
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* on the loop and return its result; cancel it if this thread is interrupted."""
-        if self.generation != forks.generation:
-            work.close()
-            raise UsedAfterFork
+    def run(self, work: Coroutine[Any, Any, T], *, handle: str | None = None) -> T:
+        """Run *work* on the loop and return its result; cancel it if this thread is interrupted.
+
+        *handle* names who asks in errors."""
         try:
+            self.check_process(handle)
             self.check_caller()
-        except RuntimeError:
+        except BaseException:
             work.close()
             raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -67,6 +67,11 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def check_process(self, handle: str | None = None) -> None:
+        """Raise `UsedAfterFork` in a child of the process that this thread belongs to."""
+        if self.generation != forks.generation:
+            raise UsedAfterFork(handle)
 
     def check_caller(self) -> None:
         """Raise RuntimeError on this thread, where nobody may wait for what it does."""

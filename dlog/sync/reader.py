@@ -4,27 +4,25 @@ Made by `Log.tail`, `Log.tail_many` and `Log.consumer` of `dlog`. A call that is
 (Ctrl-C) loses nothing: what it had read is the next call's.
 """
 
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from operator import length_hint
-from types import TracebackType
 from typing import Self
 
 from dlog import aio
 from dlog.aio.read.barriers import BARRIER_S
 from dlog.aio.read.chunks import Chunk
-from dlog.errors import InvalidPosition, UsedAfterFork
+from dlog.errors import InvalidPosition
 from dlog.position import Record, Start
+from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread
 
 
-class Reader:
+class Reader(BlockingHandle[aio.Reader]):
     """A reader of a log. Used by one thread at a time; an iterator and a context manager."""
 
     def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
-        self._reader = reader
-        self._thread = thread
+        super().__init__(reader, thread, reader.log)
         self._fetched: deque[list[Record]] = deque()
         """Batches that were read; an interrupted call leaves its batch to the next one."""
         self._fetched_chunks: deque[Chunk | None] = deque()
@@ -40,7 +38,7 @@ class Reader:
     @property
     def at_end(self) -> bool:
         """True iff the stop was reached and every record before it was read."""
-        return self._reader.at_end and self._position == self._reader.position
+        return self._inner.at_end and self._position == self._inner.position
 
     def __iter__(self) -> Self:
         return self
@@ -64,7 +62,7 @@ class Reader:
 
     def read_batches(self) -> Iterator[Chunk]:
         """Yield what follows as chunks. Not to be mixed with reading records."""
-        chunks = self._reader.read_batches()
+        chunks = self._inner.read_batches()
         while (chunk := self._fetch_chunk(chunks)) is not None:
             self._position = chunk.end
             yield chunk
@@ -73,8 +71,7 @@ class Reader:
         """Return the offset after every record that was acknowledged before this call.
 
         See `dlog.aio.Reader.barrier`; `read_until` it to read them all."""
-        self._check_process()
-        return self._thread.run(self._reader.barrier(timeout_s=timeout_s))
+        return self._run(self._inner.barrier(timeout_s=timeout_s))
 
     def read_until(self, offset: int) -> Iterator[Record]:
         """Yield the records from here up to, not with, *offset*; wait for them if need be."""
@@ -85,42 +82,23 @@ class Reader:
                 return
             yield record
 
-    def close(self) -> None:
-        self._check_process()
-        self._thread.run(self._reader.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _fetch(self, timeout_s: float | None) -> list[Record]:
         self._check_process()
         if not self._fetched:
-            self._thread.run(self._read(timeout_s))
+            self._run(self._read(timeout_s))
         return self._fetched.popleft()
 
     async def _read(self, timeout_s: float | None) -> None:
-        self._fetched.append(await self._reader.read_batch(timeout_s=timeout_s))
+        self._fetched.append(await self._inner.read_batch(timeout_s=timeout_s))
 
     def _fetch_chunk(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
         self._check_process()
         if not self._fetched_chunks:
-            self._thread.run(self._read_chunk(chunks))
+            self._run(self._read_chunk(chunks))
         return self._fetched_chunks.popleft()
 
     async def _read_chunk(self, chunks: AsyncIterator[Chunk]) -> None:
         self._fetched_chunks.append(await anext(chunks, None))
-
-    def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise UsedAfterFork(self._reader.log)
 
 
 class Consumer(Reader):
@@ -153,25 +131,22 @@ class Consumer(Reader):
         """Remember that every record below *offset* (None: all that were read) was processed.
 
         See `dlog.aio.Consumer.commit`."""
-        self._check_process()
         wanted = self._position if offset is None else offset
         if wanted > self._position:
             reason = f"this consumer has read up to {self._position}"
             raise InvalidPosition(self._consumer.log, wanted, reason)
-        return self._thread.run(self._consumer.commit(wanted))
+        return self._run(self._consumer.commit(wanted))
 
     def lag(self) -> int:
         """Return how many readable records were not committed yet."""
-        self._check_process()
-        return self._thread.run(self._consumer.lag())
+        return self._run(self._consumer.lag())
 
 
-class ManyReader:
+class ManyReader(BlockingHandle[aio.ManyReader]):
     """A reader of several logs. Used by one thread at a time; see `dlog.aio.ManyReader`."""
 
     def __init__(self, many: aio.ManyReader, thread: LoopThread) -> None:
-        self._many = many
-        self._thread = thread
+        super().__init__(many, thread, ", ".join(many.logs))
         self._fetched: deque[tuple[str, list[Record]] | None] = deque()
         """Batches that were read; an interrupted call leaves its batch to the next one."""
         self._log = ""
@@ -181,7 +156,7 @@ class ManyReader:
     @property
     def logs(self) -> tuple[str, ...]:
         """The logs that are read, also those that were read to their end."""
-        return self._many.logs
+        return self._inner.logs
 
     @property
     def positions(self) -> Mapping[str, int]:
@@ -191,18 +166,16 @@ class ManyReader:
     @property
     def at_end(self) -> bool:
         """True iff every log was read to its end."""
-        return self._many.at_end and not length_hint(self._records) and not any(self._fetched)
+        return self._inner.at_end and not length_hint(self._records) and not any(self._fetched)
 
     def add(self, name: str, *, start: Start = "start") -> None:
         """Read *name* too, from *start* on; see `dlog.aio.ManyReader.add`."""
-        self._check_process()
-        self._thread.run(self._many.add(name, start=start))
-        self._positions.setdefault(name, self._many.positions[name])
+        self._run(self._inner.add(name, start=start))
+        self._positions.setdefault(name, self._inner.positions[name])
 
     def remove(self, name: str) -> int | None:
         """Read *name* no more; return the offset that would have been read next."""
-        self._check_process()
-        self._thread.run(self._many.remove(name))
+        self._run(self._inner.remove(name))
         if self._log == name:
             self._records = iter(())
         self._fetched = deque(each for each in self._fetched if each is None or each[0] != name)
@@ -230,30 +203,11 @@ class ManyReader:
             self._positions[batch[0]] = batch[1][-1].offset + 1
         return batch
 
-    def close(self) -> None:
-        self._check_process()
-        self._thread.run(self._many.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:
         self._check_process()
         if not self._fetched:
-            self._thread.run(self._read(timeout_s))
+            self._run(self._read(timeout_s))
         return self._fetched.popleft()
 
     async def _read(self, timeout_s: float | None) -> None:
-        self._fetched.append(await self._many.read_batch(timeout_s=timeout_s))
-
-    def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise UsedAfterFork(", ".join(self._positions))
+        self._fetched.append(await self._inner.read_batch(timeout_s=timeout_s))

@@ -7,32 +7,28 @@ with Standby.open("orders", apply) as standby:
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from dlog import aio
-from dlog.errors import UsedAfterFork
 from dlog.position import Record, Start
 from dlog.settings import LogSettings
+from dlog.sync.handle import BlockingHandle
 from dlog.sync.log import Log
 from dlog.sync.loop_thread import LoopThread
-from ledger.errors import LogError
 
 
-class Standby:
+class Standby(BlockingHandle[aio.Standby]):
     """Made by `Standby.open`; a context manager. See `dlog.aio.Standby`.
 
     *apply* runs on one thread of its own, so it may take its time; guard what it shares with
     other threads. Not to be used across a fork (`UsedAfterFork`)."""
 
     def __init__(self, standby: aio.Standby, pool: ThreadPoolExecutor, thread: LoopThread) -> None:
-        self._standby = standby
+        super().__init__(standby, thread, standby.name)
         self._pool = pool
-        self._thread = thread
 
     @classmethod
     def open(
@@ -81,77 +77,55 @@ class Standby:
 
     @property
     def name(self) -> str:
-        return self._standby.name
+        return self._inner.name
 
     @property
     def position(self) -> int:
         """Offset after the last record that was applied here; not counting own appends."""
-        return self._standby.position
+        return self._inner.position
 
     @property
     def is_leader(self) -> bool:
         """The local view, without asking anybody: False means do not serve."""
-        return self._standby.is_leader
+        return self._inner.is_leader
 
     @property
     def epoch(self) -> int | None:
         """The epoch of the log while this leads: usable as a fencing token."""
-        return self._standby.epoch
+        return self._inner.epoch
 
     @property
     def is_lost(self) -> bool:
         """True iff leadership was won and then lost: stop serving, close, begin anew."""
-        return self._standby.lost.is_set()
+        return self._inner.lost.is_set()
 
     @property
     def lost_reason(self) -> str:
-        return self._standby.lost_reason
+        return self._inner.lost_reason
 
     def wait_lost(self, *, timeout_s: float | None = None) -> bool:
         """Wait until leadership is lost; return False if it was not within *timeout_s*."""
-        self._check_process()
-        return self._thread.run(self._wait_lost(timeout_s))
+        return self._run(self._wait_lost(timeout_s))
 
     def promote(self, *, timeout_s: float | None = None) -> Log:
         """See `dlog.aio.Standby.promote`. The log may be used by several threads."""
-        self._check_process()
-        log = self._thread.run(self._standby.promote(timeout_s=timeout_s))
+        log = self._run(self._inner.promote(timeout_s=timeout_s))
         return Log(log, log.writer, self._thread)
 
     def resign(self) -> None:
         """See `dlog.aio.Standby.resign`. Appends of other threads must have ended."""
-        self._check_process()
-        self._thread.run(self._standby.resign())
+        self._run(self._inner.resign())
 
     def close(self) -> None:
         """See `dlog.aio.Standby.close`. Idempotent."""
-        self._check_process()
+        self._check_process()  # before the pool, whose locks a fork may have left taken
         try:
-            self._thread.run(self._standby.close())
+            super().close()
         finally:
             self._pool.shutdown(wait=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is None:
-            self.close()
-            return
-        with suppress(LogError):  # the error on its way says more
-            self.close()
 
     async def _wait_lost(self, timeout_s: float | None) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._standby.lost.wait()
-        return self._standby.lost.is_set()
-
-    def _check_process(self) -> None:
-        if self._thread.pid != os.getpid():
-            raise UsedAfterFork(self.name)
+                await self._inner.lost.wait()
+        return self._inner.lost.is_set()

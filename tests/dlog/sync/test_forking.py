@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 PROGRAM = """
 import os, signal, sys
-from dlog import Log, LogError
+from dlog import Log, LogError, Standby, admin
 
 def attempt(work):
     try:
@@ -47,10 +47,20 @@ in_child(lambda: log.append_many([b"b"]))
 in_child(lambda: log.flush())
 in_child(lambda: log.close())
 in_child(lambda: next(reader))
+many = Log.tail_many(["log"], uri=uri)
+consumer = Log.consumer("worker", "log", uri=uri)
+watch = admin.watch_logs(uri=uri)
+standby = Standby.open("followed", lambda batch: None, uri=uri)
+for handle in (reader, many, consumer, watch, standby):
+    in_child(handle.close)
+in_child(consumer.commit)
+in_child(lambda: next(watch))
+in_child(standby.promote)
 in_child(opens)
 print(log.append(b"c").offset)
 log.close()
-reader.close()
+for handle in (reader, many, consumer, watch, standby):
+    handle.close()
 """
 
 
@@ -70,7 +80,7 @@ def test_children_get_a_clear_error_or_work_and_never_hang(tmp_path: Path) -> No
 
     assert asyncio.run(scenario()).split() == [
         "0",
-        *["UsedAfterFork"] * 5,
+        *["UsedAfterFork"] * 13,
         "ForkedAfterConnecting",
         "1",
     ]

@@ -28,9 +28,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     run = LoopThread.run
 
     def interrupt_next() -> None:
-        def interrupted(self: LoopThread, work: Coroutine[Any, Any, Any]) -> Any:
+        def interrupted(self: LoopThread, work: Coroutine[Any, Any, Any], **names: Any) -> Any:
             monkeypatch.setattr(LoopThread, "run", run)
-            run(self, work)
+            run(self, work, **names)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(LoopThread, "run", interrupted)
@@ -45,7 +45,7 @@ def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queue
     log = Log.open("queued")
     log.append(b"a")
     thread = LoopThread.get()
-    log._log.writer.hold(lambda: None)  # nothing more is sent
+    log._inner.writer.hold(lambda: None)  # nothing more is sent
     futures = [log.append_async(b"b") for _ in range(10)]
     closing = asyncio.run_coroutine_threadsafe(log._close(None), thread.loop)
 
