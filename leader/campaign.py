@@ -244,7 +244,7 @@ class _Campaign:
             except NoSuchNode:
                 return
             except DamagedMetadata:
-                record = CandidateRecord("", 0)  # of another version: its session tells
+                record = CandidateRecord("", 0)  # of another version: its session decides
             if record.lifeline is not None and await has_died(record.lifeline):
                 _log.info("predecessor_died", log=self._log, candidate=record.candidate)
                 await delete_node(self._store, path)

@@ -4,7 +4,7 @@ Each candidate is a sequential ephemeral node ``<token>-<sequence>`` under the l
 lowest sequence leads. Every other candidate watches the one just below its own, so that a
 node that goes wakes one candidate and not the herd.
 
-The token is random and made anew for each candidacy: a candidate whose create got no answer
+The token is random, a new one for each candidacy: a candidate whose create got no answer
 finds its own node again by it, and one that made two nodes so keeps the lower and gives up
 the others.
 

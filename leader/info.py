@@ -63,7 +63,7 @@ async def _candidates(store: MetadataStore, log: str, *, count_max: int | None) 
             continue  # it went between the two reads: the next one leads
         try:
             record = CandidateRecord.decode(versioned.value, path=node)
-        except DamagedMetadata:  # its session tells who leads, whatever its record says
+        except DamagedMetadata:  # its session shows who leads, whatever its record says
             record = CandidateRecord(UNREADABLE, 0)
         found.append(
             LeaderInfo(

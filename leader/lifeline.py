@@ -1,4 +1,4 @@
-"""Tells a follower at once that the process before it has died.
+"""Shows a follower at once that the process before it has died.
 
 A session of ZooKeeper outlives a killed process by its whole time-out, although the kernel has
 closed every connection of the dead at once. So each candidate listens on a port of its own
@@ -84,7 +84,7 @@ class Lifeline:
             follower, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # whoever it was is gone
-        except OSError:  # no descriptors are left; it would be told again at once, for ever
+        except OSError:  # no descriptors are left; it would be reported again at once, for ever
             self._loop.remove_reader(self._listening)
             self._loop.call_later(LISTEN_AGAIN_S, self._listen)
             return
@@ -126,7 +126,7 @@ def network() -> str:
 async def has_died(address: LifelineAddress, refusals: Refusals = _refusals) -> bool:
     """Wait for the end of the process at *address*: True once it counts as gone.
 
-    False as soon as it turns out that nothing can be told from here."""
+    False as soon as it turns out that nothing can be learned from here."""
     try:
         reader, connection = await _verified(address)
     except TimeoutError:

@@ -173,5 +173,5 @@ class Term:
         self.lost_reason = reason
         self.lost.set()
         if self._lifeline is not None:
-            self._lifeline.close()  # tells who follows, after we stopped believing
+            self._lifeline.close()  # seen by who follows, after we stopped believing
         _log.info("term_over", log=self.log, epoch=self.epoch, reason=reason)

@@ -27,7 +27,7 @@ async def delete_nodes(store: MetadataStore, log: str, token: str) -> None:
 
     A create that was cancelled, or got no answer, may still be on its way. A store does the
     writes of a session in order, so once it has done one more of ours, that create is done
-    too, or never will be; only then the children tell all."""
+    too, or never will be; only then the children are all there are."""
     path = leaders_path(log)
     await delete_node(store, f"{path}/{node_prefix(token)}barrier")  # there is none
     try:

@@ -183,7 +183,7 @@ class LedgerClient:
         """Return what one bookie has of the entries first..last, verified: to check replicas.
 
         Confirmed or not, and whether the bookie should have them or not. About *bytes_max* at
-        most: `Found.considered` and `Found.damaged` tell where to go on. Fences nothing and asks
+        most: `Found.considered` and `Found.damaged` say where to continue. Fences nothing and asks
         nobody else; no answer is the status UNREACHABLE. *metadata*, as `describe` gives it,
         spares reading it again. Raises `NoSuchLedger`,
         `WrongPassword`, `MetadataUnavailable`."""

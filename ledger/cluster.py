@@ -1,6 +1,6 @@
 """The namespace itself: made on first use, recognised ever after.
 
-`/instance` holds a random id that tells this namespace from any other, also from an earlier
+`/instance` holds a random id that distinguishes this namespace from any other, also from an earlier
 one at the same place; `/layout` names the ledger layout. Neither ever changes.
 """
 

@@ -332,7 +332,7 @@ class BadMessage(StorageError):
 
 
 class DamagedMessage(BadMessage):
-    """What it asked for was not done; what its answer told is not known."""
+    """What it asked for was not done; what it answered is not known."""
 
     retryable = True
     outcome_unknown = True

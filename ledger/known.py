@@ -1,4 +1,4 @@
-"""What a reader knows of its ledger: told by its reads, its watch and its questions."""
+"""What a reader knows of its ledger, from its reads, its watch and its questions."""
 
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.log_events import get_logger
@@ -37,13 +37,13 @@ class Known:
         self._lac = EntryId(max(self._lac, entry_id))
 
     def take_hint(self, hint: RepairHint) -> None:
-        """Count *hint*; tell the first one of its kind."""
+        """Count *hint*; log the first one of its kind."""
         of = (hint.bookie, hint.fault)
         # What is missing may still be on its way: the ack quorum did not wait for this one.
         first = _log.info if hint.fault is Fault.MISSING else _log.warning
-        tell = _log.debug if of in self.hints else first
+        report = _log.debug if of in self.hints else first
         self.hints[of] = self.hints.get(of, 0) + hint.count
-        tell(
+        report(
             "replica_wants_repair",
             ledger_id=self._ledger_id,
             bookie=hint.bookie,

@@ -51,7 +51,7 @@ class MachineLoop(Generic[E, F]):
         time_passed: E,
         broken: Callable[[BaseException], None],
     ) -> None:
-        """*broken* is told what the machine, an effect or spawned work raised: it is over."""
+        """*broken* gets what the machine, an effect or spawned work raised: it is over."""
         self._machine = machine
         self._execute = execute
         self._broken = broken
@@ -150,19 +150,19 @@ async def run_in_turn(
 async def carry_out(
     effect: MetadataEffect, ledgers: LedgerStore, ledger_id: LedgerId
 ) -> MetadataEvent:
-    """Do what *effect* says with the ledger's metadata; return the event that tells how it went."""
+    """Do what *effect* says with the ledger's metadata; return the result as an event."""
     if isinstance(effect, WriteMetadata):
         try:
             return MetadataWritten(await ledgers.write(ledger_id, effect.metadata, effect.version))
         except (BadVersion, NoSuchLedger):
-            pass  # what is stored tells more
+            pass  # what is stored says more
         except MetadataUnavailable:
             return MetadataFailed()
     return await read_metadata(ledgers, ledger_id)
 
 
 async def read_metadata(ledgers: LedgerStore, ledger_id: LedgerId) -> MetadataRead | MetadataFailed:
-    """Read what is stored; return the event that tells it."""
+    """Read what is stored; return it as an event."""
     try:
         return MetadataRead(*await ledgers.read(ledger_id))
     except NoSuchLedger:

@@ -128,7 +128,7 @@ class LedgerReader:
     ) -> list[Entry]:
         if self._closed:
             raise HandleClosed(f"reader of ledger {self.ledger_id}")
-        if self._deleted:  # the watch tells once, and not the reads that begin later
+        if self._deleted:  # the watch reports once, and not to the reads that begin later
             raise NoSuchLedger(self.ledger_id)
         if self.last_entry is not None and first > self.last_entry:
             return []
@@ -184,7 +184,7 @@ class LedgerReader:
     def learn_confirmed(self, entry_id: int) -> None:
         """Let entries up to *entry_id* be read: the caller can prove that they are confirmed.
 
-        For a ledger whose writer went on in another one, which tells that."""
+        For a ledger whose writer went on in another one, which shows that."""
         self._known.learn_confirmed(entry_id)
 
     async def _ask_all(self) -> int:
@@ -237,7 +237,7 @@ class LedgerReader:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Tell the reads under way as soon as the ledger changes, closes or is deleted."""
+        """Wake the reads under way as soon as the ledger changes, closes or is deleted."""
         watch = self._environment.ledgers.watch(self.ledger_id)
         try:
             while True:  # first a look at what changed between the open and the watch

@@ -1,7 +1,7 @@
 """Which bookies there are: their registrations, and a directory that is kept fresh.
 
 A registration is an ephemeral node: a hint for placement, never a proof of life. One that cannot
-be read hides its own bookie alone: it is told and left out.
+be read hides its own bookie alone: it is logged and left out.
 """
 
 import asyncio
@@ -220,18 +220,18 @@ class BookieDirectory:
 
 
 async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, str]:
-    """Return of those of *bookies* that are in limbo what they told of it.
+    """Return the reason of each of *bookies* that is in limbo.
 
-    Raises `MetadataUnavailable`; a cookie that cannot be read tells nothing."""
-    told: dict[str, str] = {}
+    Raises `MetadataUnavailable`; a cookie that cannot be read says nothing."""
+    reasons: dict[str, str] = {}
     for bookie in bookies:
         try:
             limbo = pb.CookieNode.FromString((await store.get(f"{COOKIES}/{bookie}")).value).limbo
         except (NoSuchNode, DecodeError):
             continue
         if limbo:
-            told[bookie] = limbo
-    return told
+            reasons[bookie] = limbo
+    return reasons
 
 
 async def _children(store: MetadataStore, path: str) -> list[str]:

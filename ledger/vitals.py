@@ -1,4 +1,4 @@
-"""What tells a namespace from another one at its place, and from an older state of itself.
+"""What distinguishes a namespace from another at its place, and from an older state of itself.
 
 Two numbers only ever grow: the next ledger id, and how many ledgers were deleted. Who has seen
 them larger looks at a store that lost something.

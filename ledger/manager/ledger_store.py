@@ -39,7 +39,7 @@ class LedgerStore:
 
         Requires a random `creation_token`: by it a create whose reply was lost is recognised
         as this process's own (rule 3). Raises `MetadataUnavailable`."""
-        assert metadata.creation_token, "a create without a token cannot be told from another's"
+        assert metadata.creation_token, "a create without a token is not recognised as one's own"
         value = metadata.encode()
         unanswered: LedgerId | None = None
         for attempt in range(1, CREATE_TRIES_MAX + 1):
@@ -95,8 +95,8 @@ class LedgerStore:
     async def delete(self, ledger_id: LedgerId) -> None:
         """Delete whatever the state is (rule 6). No error if it is not there.
 
-        The same transaction counts it: a bookie whose ledger is gone can tell a deletion from a
-        loss of the metadata store by that."""
+        The same transaction counts it: by that a bookie whose ledger is gone distinguishes a
+        deletion from a loss of the metadata store."""
         path = self._path(ledger_id)
         for tries_left in reversed(range(2)):
             try:

@@ -1,6 +1,6 @@
 """The store in memory: shared by name in one process and event loop. For tests.
 
-It does what the others do, and can be told to do what they do on a bad day: `expire` ends
+It does what the others do, and can be made to do what they do on a bad day: `expire` ends
 the session as a server would, `cut` makes the store unreachable until `heal`.
 
 A `MemoryHub` that is shared under a name is the tree behind it in every loop of the process.

@@ -55,7 +55,7 @@ class Session:
 
 
 class Watch(Protocol):
-    """Tells of changes of one node: its value, its existence, its list of children."""
+    """Reports changes of one node: its value, its existence, its list of children."""
 
     async def changed(self) -> None:
         """Return once something may have changed since the last return (or the start).
@@ -107,7 +107,7 @@ class MetadataStore(Protocol):
         """Return once reads from here see every write that was finished before the call."""
 
     def watch(self, path: str) -> Watch:
-        """Watch *path*, which need not exist yet. Changes after this call are told."""
+        """Watch *path*, which need not exist yet. Changes after this call are reported."""
 
     @property
     def session(self) -> Session:

@@ -3,7 +3,7 @@
 Blocking calls run on two threads, one that writes and one that reads: with write-ahead
 logging a reader never waits for a writer, whoever holds the lock. A third thread, the keeper,
 watches and keeps the session (`ledger.metastore.sqlite_keeper`). Every commit is synced to
-the disk before it is told.
+the disk before it is reported.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 _BUSY_SHARE: Final = 0.8
-"""Of a call's time: so that a busy database is told as such, not as silence."""
+"""Of a call's time: so that a busy database is an error of its own, not silence."""
 
 
 class _Access:
-    """A thread and its connection, made when needed and made again after an error."""
+    """A thread and its connection, made when needed and re-created after an error."""
 
     def __init__(self, name: str, database: Database, timeout_s: float) -> None:
         self._database = database

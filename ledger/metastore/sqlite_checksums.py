@@ -1,7 +1,7 @@
 """Checksums over what the embedded store holds: of each row, of all together, of every commit.
 
     total   sum of the digests of all rows modulo 2^128: a commit adds and takes away what it
-            changed, a look at everything adds up anew
+            changed, a look at everything adds up again
     chain   digest over the chain of the commit before, the generation and the total: whoever
             knows the chain of a generation knows all that was ever committed up to it
 
@@ -22,7 +22,7 @@ def digest_of(content: bytes) -> bytes:
 
 def row_digest(table: str, row: tuple[object, ...]) -> bytes:
     """Return the digest of a row; of values of other types, too, as damage may bring."""
-    # repr tells types apart and is the same for ever for str, int, float, bytes and None.
+    # repr distinguishes types and is the same for ever for str, int, float, bytes and None.
     return digest_of(repr((table, row)).encode("utf-8", "backslashreplace"))
 
 

@@ -59,7 +59,7 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return "unknown"  # not Linux: a reboot frees the locks, which tells as much
+        return "unknown"  # not Linux: a reboot frees the locks, which says as much
 
 
 class Database:
@@ -208,7 +208,7 @@ class OwnSession:
         self.beat(time.monotonic())
 
     def beat(self, now: float) -> None:
-        """Tell the others that this process lives. Raises `OSError`."""
+        """Show the others that this process lives. Raises `OSError`."""
         if not self._is_there():
             raise FileNotFoundError(f"{self._path} was removed")
         os.pwrite(self._fd, _BEAT.pack(now), 0)

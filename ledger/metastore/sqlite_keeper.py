@@ -7,7 +7,7 @@ One step, every `POLL_S`:
     3. beat, when that is due and 2 went well
     4. end the sessions of dead processes, now and then
 
-What it finds it tells the store by `KeeperEvents`, which must be quick and thread-safe. An
+What it finds it reports to the store by `KeeperEvents`, which must be quick and thread-safe. An
 error of the disk, or damage, leaves no trace here but missing heartbeats: then the lease runs out
 (`ledger.metastore.lease`). The next step tries again.
 """

@@ -366,7 +366,7 @@ class SqlTree:
         """Empty a write-ahead log that readers have kept from being emptied for long.
 
         Requires the lock. Those who begin to read meanwhile do not need it any more, so only a
-        process that stands still in the midst of a read can be in the way."""
+        process that stands still in the middle of a read can be in the way."""
         if self._wal_bytes() < WAL_BYTES_HIGH:
             return
         with contextlib.suppress(sqlite3.Error):  # the next one tries again

@@ -1,13 +1,13 @@
 """The witness of the embedded store: a small file that knows the newest commit.
 
 SQLite takes what it finds for whole up to the first frame of its write-ahead log that is not,
-so a log that was damaged, shortened or taken away is an older database to it. The witness tells
+so a log that was damaged, shortened or taken away is an older database to it. The witness says
 the difference. It holds a mark, the generation and chain (`sqlite_checksums`) of the newest commit:
 
     1. the lock on this file is taken; the database must be where the mark is
     2. SQLite commits generation g + 1, and syncs its log
     3. the mark g + 1 is written over that of g - 1, and synced
-    4. the lock is given back; only then is the commit told to anybody
+    4. the lock is given back; only then is the commit reported to anybody
 
 So after a crash the database is at the mark, or one commit further with a chain that fits;
 anything else is damage or an older copy. There are two slots: a mark that was torn by a crash, or
@@ -38,7 +38,7 @@ _POLL_S_MAX: Final = 0.01
 
 
 class Mark(NamedTuple):
-    """A commit. Generation 0: none yet, and its chain is what tells this store from others."""
+    """A commit. Generation 0: none yet, and its chain is what distinguishes this store."""
 
     generation: int
     chain: bytes
@@ -82,7 +82,7 @@ class Witness:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def begin(self, mark: Mark) -> None:
-        """Write the whole file anew, durably. Requires the lock."""
+        """Rewrite the whole file, durably. Requires the lock."""
         os.pwrite(self._fd, 2 * _encode(mark).ljust(SLOT_BYTES, b"\0"), 0)
         os.ftruncate(self._fd, WITNESS_BYTES)
         os.fsync(self._fd)

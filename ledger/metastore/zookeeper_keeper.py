@@ -31,7 +31,7 @@ from ledger.metastore.zookeeper_link import CONNECTED, LOST, AsyncCall, AsyncRes
 _HEARTBEATS_PER_TIMEOUT: Final = 6
 _ANSWER_SHARE: Final = 1 / 4
 """Of the session timeout. With a sixth before the last proof, there is a quarter left to connect
-anew and prove the session before it is not believed in any more."""
+again and prove the session, before it counts as gone."""
 _BEGIN_AGAIN_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 10.0
 
@@ -63,7 +63,7 @@ class ZooKeeperKeeper:
         return self._lease.session
 
     def start(self) -> None:
-        """Connect in the background; `ready` tells when that is done, or `denied`."""
+        """Connect in the background; `ready` says when that is done, or `denied`."""
         self.link.start()
         self._spawn(self._send_heartbeats())
 
@@ -89,7 +89,7 @@ class ZooKeeperKeeper:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.link.stop(timeout_s=timeout_s)
 
-    # What the link tells.
+    # Events of the link.
 
     def state_changed(self, link: Link, state: str) -> None:
         if link is not self.link or self._closed:

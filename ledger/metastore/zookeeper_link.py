@@ -10,7 +10,7 @@ What it does not do, and is done here (found with kazoo 2.11):
       270 bytes: an event loop that calls on while kazoo is disconnected would stop there. So
       calls are made only while connected, and at most `CALLS_MAX` are under way, beside a few
       of the keeper's, which must not wait behind them;
-    - the session timeout that the server granted is not told: it is read from the reply;
+    - the session timeout that the server granted is not reported: it is read from the reply;
     - `stop` can hang: it runs on a thread that nobody has to wait for.
 """
 
@@ -79,7 +79,7 @@ class _RemoveWatches:
 
 
 class LinkEvents(Protocol):
-    """What a link tells, on the event loop."""
+    """What a link reports, on the event loop."""
 
     def state_changed(self, link: "Link", state: str) -> None:
         """The connection is `CONNECTED`, suspended, or the session is `LOST`."""

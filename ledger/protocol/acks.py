@@ -83,7 +83,7 @@ class AckTracker:
         """Move `confirmed` as far as the stored ranges allow, at most to *pushed*.
 
         No loop over entries: for the ids of one residue the same write set decides, so its
-        Qa-th largest unbroken end tells how far they are stored."""
+        Qa-th largest unbroken end is how far they are stored."""
         while self.confirmed < pushed:
             start = self.confirmed + 1
             ends = [slot.stored.end_from(start) for slot in self.slots]

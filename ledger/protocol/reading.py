@@ -342,7 +342,7 @@ class Reading:
             self._helping.clear()
             return self._deliver() if self._has_some() else self._next_round(now)
         if not asked_for:
-            return []  # told by the watch; the requests under way go on
+            return []  # seen by the watch; the requests under way go on
         if self._first > self.readable and not self._round_failed:
             return self._next_round(now)  # just idle: no pause between long polls
         return self._pause(now)

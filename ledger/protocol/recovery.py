@@ -11,8 +11,8 @@ put in (rule 42), and each carries the fence flag (rule 32). Ensemble changes st
 until the closing CAS records them (rule 46). Concurrent recoverers converge: the first
 closing CAS wins and all others adopt what it wrote (rule 47).
 
-The machine knows ids and lengths; the driver keeps the verified frames that it was told of
-in `EntriesRead` and sends them as `WriteBack` names them.
+The machine knows ids and lengths; the driver keeps the verified frames that it reported in
+`EntriesRead` and sends them as `WriteBack` names them.
 
 Invariants (asserted by `check`):
     write-back is confirmed in order and never beyond what was found

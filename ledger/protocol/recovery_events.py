@@ -1,4 +1,4 @@
-"""What a recovery is told, what it asks for, how patient it is, and why it may have failed."""
+"""Events and effects of a recovery, how patient it is, and why it may have failed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class LacRead:
 class EntriesRead:
     """Answer to `SendRead`: verified entries with the length in their header, and how far
     the bookie's silence about an id is a promise that it is not there. No promise at all
-    if *answered* is False: an error, a time-out, a refusal (rule 43). *unknown*: it has told
+    if *answered* is False: an error, a time-out, a refusal (rule 43). *unknown*: it has given
     all that it has from *first* on, but may have lost that entry; to ask again is no use."""
 
     index: int

@@ -32,7 +32,7 @@ class Retries(Generic[T]):
         return True
 
     def succeeded(self, what: type[T], index: int) -> None:
-        """Count the tries anew."""
+        """Start counting tries from zero."""
         self._tries.pop((what, index), None)
 
     def forget(self, kind: type[T] | None = None) -> None:

@@ -21,7 +21,7 @@ class MetadataWritten:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRead:
-    """What is stored now: asked for, told by a watch, after a CAS that failed, or because the
+    """What is stored now: asked for, seen by a watch, after a CAS that failed, or because the
     outcome of one is unknown.
 
     *metadata* is None iff the ledger was deleted."""

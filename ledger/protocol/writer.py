@@ -199,7 +199,7 @@ class Writer:
         return self._progress()
 
     def _progress(self) -> list[WriterEffect]:
-        """Confirm what may be confirmed; then, if nothing is pending, close or tell the LAC."""
+        """Confirm what may be confirmed; then, if nothing is pending, close or publish the LAC."""
         if self.phase is not Phase.OPEN:
             return []  # blocked until the change is recorded (rule 19)
         effects: list[WriterEffect] = []
@@ -261,7 +261,7 @@ class Writer:
             self._change.replacing = dict(event.bookies)
             return [self._write_change()]
         if Status.NO_SUCH_LEDGER in self._change.failed.values():
-            return [ReadMetadata()]  # it may have been deleted: no CAS is there to tell
+            return [ReadMetadata()]  # it may have been deleted: no CAS is there to find out
         return self._go_on_degraded(now)
 
     def _go_on_degraded(self, now: float) -> list[WriterEffect]:
@@ -297,7 +297,7 @@ class Writer:
         return effects + self._progress()  # only now that all of them are un-set
 
     def _send_pending(self, replaced: list[int]) -> list[WriterEffect]:
-        """Send to bookies that are new at their indexes; they were not told the LAC either."""
+        """Send to bookies that are new at their indexes; they lack the LAC, too."""
         for index in replaced:
             self._busy.pop(index, None)
         self._published = NO_ENTRY

@@ -1,4 +1,4 @@
-"""What the writer of a ledger is told, what it asks for, and why it may be over."""
+"""Events and effects of the writer of a ledger, and why it may be over."""
 
 from dataclasses import dataclass
 from enum import Enum

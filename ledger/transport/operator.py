@@ -51,7 +51,7 @@ class BookieOperator:
 
     async def collect(self, *, allow_deletions: int | None = None) -> pb.CollectorRun:
         """Remove what belongs to deleted ledgers now; return what was done, and what prevented
-        more. *allow_deletions*: how many ledgers may go although nothing tells that they were
+        more. *allow_deletions*: how many ledgers may go although nothing shows that they were
         deleted; negative: all; None: as many as without an operator's word."""
         request = pb.CollectRequest(allow_deletions=allow_deletions)
         reply = await self._call(self._stub.collect, request, self._run_timeout_s)

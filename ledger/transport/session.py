@@ -29,7 +29,7 @@ _BROKEN: Final = (
     asyncio.CancelledError,
     asyncio.InvalidStateError,  # a write after the call has ended
 )
-"""How the library tells that a call is over; the last one also if it was cancelled here."""
+"""How the library reports that a call is over; the last one also if it was cancelled here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class AddSession:
             reason = _told(error)
         finally:
             self.end(reason)
-            # The library is told first and left to finish what it had begun: operations that
+            # The library is asked to end, then left to finish what it had begun: operations that
             # outlive their event loop are reported to whichever loop runs next.
             if sending is not None:
                 await asyncio.wait([sending])

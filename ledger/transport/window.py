@@ -1,6 +1,6 @@
 """The add window of one session: what is queued, what is in flight, who waits for an answer.
 
-Pure and deterministic: the session's driver does the sending and tells the time. Runs leave
+Pure and deterministic: the session's driver does the sending and knows the time. Runs leave
 in the order they came, packed into batches of whole runs; answers come in that order too.
 
 Invariants (asserted by `AddWindow.check`):
