@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from itertools import accumulate, islice, pairwise, repeat
-from typing import Final
+from typing import Final, assert_never
 
 from dlog.columns import Columns
 from dlog.errors import CodecMissing, DamagedBatch
@@ -60,9 +60,6 @@ class Codec(IntEnum):
     NONE = 0
     ZSTD = 1
     LZ4 = 2
-
-
-_PACKAGES: Final = {Codec.ZSTD: "zstandard", Codec.LZ4: "lz4"}
 
 
 class Flag(IntFlag):
@@ -215,7 +212,7 @@ def encode_batch(
     body_parts = parts + tail
     body_bytes = sum(map(len, parts)) + value_bytes + (-value_bytes % 8 if keys else 0) + key_bytes
     stored_parts, stored_bytes = body_parts, body_bytes
-    if codec is not Codec.NONE:
+    if codec is not Codec.NONE:  # what is not compressed is not joined either
         stored = _compress(b"".join(body_parts), codec)
         stored_parts, stored_bytes = [stored], len(stored)
     header = HEADER.pack(
@@ -346,33 +343,40 @@ def _check_offsets(offsets: memoryview, size: int, what: str) -> None:
 
 def check_codec(codec: Codec) -> None:
     """Raise `CodecMissing` if batches cannot be compressed so here."""
-    if codec is not Codec.NONE:
-        _compress(b"", codec)
+    _compress(b"", codec)
 
 
 def _compress(body: bytes, codec: Codec) -> bytes:
-    with _library_of(codec):
-        if codec is Codec.ZSTD:
-            import zstandard
-
+    match codec:
+        case Codec.NONE:
+            return body
+        case Codec.ZSTD:
+            with _library("zstandard", codec):
+                import zstandard
             return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
-        import lz4.block
-
-        return bytes(lz4.block.compress(body, store_size=False))
+        case Codec.LZ4:
+            with _library("lz4", codec):
+                import lz4.block
+            return bytes(lz4.block.compress(body, store_size=False))
+        case _:
+            assert_never(codec)
 
 
 def _decompress(stored: memoryview, header: BatchHeader) -> memoryview:
-    if header.codec is Codec.NONE:
-        return stored
-    with _library_of(header.codec):
-        if header.codec is Codec.ZSTD:
+    match header.codec:
+        case Codec.NONE:
+            return stored
+        case Codec.ZSTD:
             return _decompress_zstd(stored, header.body_bytes)
-        return _decompress_lz4(stored, header.body_bytes)
+        case Codec.LZ4:
+            return _decompress_lz4(stored, header.body_bytes)
+        case _:
+            assert_never(header.codec)
 
 
 def _decompress_zstd(stored: memoryview, body_bytes: int) -> memoryview:
-    import zstandard
-
+    with _library("zstandard", Codec.ZSTD):
+        import zstandard
     try:
         if zstandard.get_frame_parameters(stored).content_size != body_bytes:
             raise DamagedBatch("its compressed body is of another size")
@@ -382,7 +386,8 @@ def _decompress_zstd(stored: memoryview, body_bytes: int) -> memoryview:
 
 
 def _decompress_lz4(stored: memoryview, body_bytes: int) -> memoryview:
-    import lz4.block
+    with _library("lz4", Codec.LZ4):
+        import lz4.block
 
     if body_bytes > LZ4_RATIO_MAX * len(stored):
         raise DamagedBatch("its compressed body is of another size")
@@ -393,11 +398,11 @@ def _decompress_lz4(stored: memoryview, body_bytes: int) -> memoryview:
 
 
 @contextmanager
-def _library_of(codec: Codec) -> Iterator[None]:
-    """Import what *codec* needs in here, and tell by name what is not there.
+def _library(package: str, codec: Codec) -> Iterator[None]:
+    """Import what *codec* needs of *package* in here; an error names what is not there.
 
     Both packages come with dlog; but a log without compression works where they do not."""
     try:
         yield
     except ImportError as error:
-        raise CodecMissing(codec.name.lower(), _PACKAGES[codec]) from error
+        raise CodecMissing(codec.name.lower(), package) from error

@@ -56,7 +56,8 @@ class Store:
                         await self.log.append(value.encode(), key=key.encode(), txid=int(change_id))
                         self.change(key, value, int(change_id))  # only now it is certain
                     return f"ok {self.values[key]}"
-        return "bad"
+            case _:
+                return "bad"
 
 
 async def serve(name: str, log: str, uri: str | None, port: int) -> int:

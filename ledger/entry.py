@@ -20,7 +20,7 @@ import hmac
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, assert_never
 
 from google_crc32c import value as crc32c
 
@@ -62,7 +62,13 @@ class Header:
 
     @property
     def trailer_bytes(self) -> int:
-        return TRAILER_BYTES if self.digest is Digest.HMAC_SHA256 else 0
+        match self.digest:
+            case Digest.CRC32C:
+                return 0
+            case Digest.HMAC_SHA256:
+                return TRAILER_BYTES
+            case _:
+                assert_never(self.digest)
 
     @property
     def frame_bytes(self) -> int:

@@ -1,5 +1,8 @@
 """What a reader knows of its ledger, from its reads, its watch and its questions."""
 
+from collections.abc import Callable
+from typing import assert_never
+
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.log_events import get_logger
 from ledger.metadata import LedgerMetadata, LedgerState
@@ -39,9 +42,7 @@ class Known:
     def take_hint(self, hint: RepairHint) -> None:
         """Count *hint*; log the first one of its kind."""
         of = (hint.bookie, hint.fault)
-        # What is missing may still be on its way: the ack quorum did not wait for this one.
-        first = _log.info if hint.fault is Fault.MISSING else _log.warning
-        report = _log.debug if of in self.hints else first
+        report = _log.debug if of in self.hints else _reporter(hint.fault)
         self.hints[of] = self.hints.get(of, 0) + hint.count
         report(
             "replica_wants_repair",
@@ -51,3 +52,14 @@ class Known:
             fault=hint.fault.value,
             count=hint.count,
         )
+
+
+def _reporter(fault: Fault) -> Callable[..., None]:
+    """Return what the first hint of *fault* is logged by."""
+    match fault:
+        case Fault.MISSING:
+            return _log.info  # it may still be on its way: the ack quorum did not wait for this one
+        case Fault.DAMAGED:
+            return _log.warning
+        case _:
+            assert_never(fault)

@@ -9,7 +9,7 @@ one thing after the other while somebody waits for the outcome.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger
 from ledger.ids import LedgerId
@@ -20,6 +20,7 @@ from ledger.protocol.shared import (
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
+    ReadMetadata,
     WriteMetadata,
 )
 
@@ -151,14 +152,18 @@ async def carry_out(
     effect: MetadataEffect, ledgers: LedgerStore, ledger_id: LedgerId
 ) -> MetadataEvent:
     """Do what *effect* says with the ledger's metadata; return the result as an event."""
-    if isinstance(effect, WriteMetadata):
-        try:
-            return MetadataWritten(await ledgers.write(ledger_id, effect.metadata, effect.version))
-        except (BadVersion, NoSuchLedger):
-            pass  # what is stored says more
-        except MetadataUnavailable:
-            return MetadataFailed()
-    return await read_metadata(ledgers, ledger_id)
+    match effect:
+        case ReadMetadata():
+            return await read_metadata(ledgers, ledger_id)
+        case WriteMetadata(metadata, version):
+            try:
+                return MetadataWritten(await ledgers.write(ledger_id, metadata, version))
+            except (BadVersion, NoSuchLedger):  # what is stored says more
+                return await read_metadata(ledgers, ledger_id)
+            except MetadataUnavailable:
+                return MetadataFailed()
+        case _:
+            assert_never(effect)
 
 
 async def read_metadata(ledgers: LedgerStore, ledger_id: LedgerId) -> MetadataRead | MetadataFailed:

@@ -161,5 +161,12 @@ class _Recovering:
                 return MetadataUnavailable(
                     self._environment.uri, f"recovery of ledger {self._ledger_id}", 0.0
                 )
-            case _:
+            case (
+                protocol.Failure.NOT_COVERED
+                | protocol.Failure.UNDECIDED
+                | protocol.Failure.BASE_UNREADABLE
+                | protocol.Failure.NOT_ENOUGH_BOOKIES
+            ):
                 return RecoveryFailed(self._ledger_id, failure.value)
+            case _:
+                assert_never(failure)

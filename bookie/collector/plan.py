@@ -7,6 +7,7 @@ one every day those with some room in them; logs with nothing left go without be
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 
 class Kind(Enum):
@@ -45,15 +46,27 @@ class CollectorConfig:
         assert self.log_bytes_max > 0 < self.run_bytes_max, "at least something is copied"
 
     def interval_s(self, kind: Kind) -> float:
-        return {
-            Kind.GC: self.gc_interval_s,
-            Kind.MINOR: self.minor_interval_s if self.minor_share > 0 else 0.0,
-            Kind.MAJOR: self.major_interval_s if self.major_share > 0 else 0.0,
-        }[kind]
+        match kind:
+            case Kind.GC:
+                return self.gc_interval_s
+            case Kind.MINOR:
+                return self.minor_interval_s if self.minor_share > 0 else 0.0
+            case Kind.MAJOR:
+                return self.major_interval_s if self.major_share > 0 else 0.0
+            case _:
+                assert_never(kind)
 
     def share(self, kind: Kind) -> float:
         """Return below which share of live bytes a log is compacted."""
-        return {Kind.GC: 0.0, Kind.MINOR: self.minor_share, Kind.MAJOR: self.major_share}[kind]
+        match kind:
+            case Kind.GC:
+                return 0.0
+            case Kind.MINOR:
+                return self.minor_share
+            case Kind.MAJOR:
+                return self.major_share
+            case _:
+                assert_never(kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 from bookie.server.core import (
     Ack,
@@ -203,6 +203,8 @@ class BookieService:
                         resume = await self.on_reader(self._storage.load, ledger_id)
                     case FromDisk(query):
                         resume = await self.on_reader(self._storage.read, query)
+                    case _:
+                        assert_never(need)
         finally:
             steps.close()
 

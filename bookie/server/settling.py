@@ -10,7 +10,7 @@ that fails or does not count changes nothing, and is done again.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from bookie.collector.garbage import Seen, doubt
 from bookie.errors import StoreNotBelieved
@@ -65,15 +65,19 @@ Doubtful = Callable[[Sequence[int]], Awaitable[list[LedgerId]]]
 
 async def look(limbo: Limbo, ledgers: LedgerStore, doubtful: Doubtful) -> Callable[[Limbo], Limbo]:
     """Return what a look at the store makes of a limbo. Raises what the store raises."""
-    if limbo.phase is Phase.OVER:
-        there = await listed(ledgers)
-        return lambda now: now.only(there)
-    if limbo.phase is Phase.BEGUN:
-        before = await listed(ledgers)
-        found = await doubtful(before)
-        return lambda now: now.known(before, found)
-    left = await doubtful(sorted(limbo.doubtful))
-    return lambda now: now.still(left)
+    match limbo.phase:
+        case Phase.BEGUN:
+            before = await listed(ledgers)
+            found = await doubtful(before)
+            return lambda now: now.known(before, found)
+        case Phase.SETTLING:
+            left = await doubtful(sorted(limbo.doubtful))
+            return lambda now: now.still(left)
+        case Phase.OVER:
+            there = await listed(ledgers)
+            return lambda now: now.only(there)
+        case _:
+            assert_never(limbo.phase)
 
 
 class Settler:

@@ -15,7 +15,7 @@ synced whose names are believed.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import urandom
-from typing import Final
+from typing import Final, assert_never
 
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
@@ -165,12 +165,17 @@ class Recovery:
                 path, 0, f"it has another key for ledger {record.ledger_id} than the index"
             )
         ledgers.touch(ledger)
-        if record.kind is Kind.FENCE:
-            ledger.fenced = True
-            return
-        checked = trust_frames(record.entries, record.lengths, record.frames)
-        memtable.add(record.ledger_id, checked)
-        ledger.learn(checked)
+        match record.kind:
+            case Kind.FENCE:
+                ledger.fenced = True
+            case Kind.ADD:
+                checked = trust_frames(record.entries, record.lengths, record.frames)
+                memtable.add(record.ledger_id, checked)
+                ledger.learn(checked)
+            case Kind.NEXT:
+                raise AssertionError("it ends a file and is no promise")
+            case _:
+                assert_never(record.kind)
 
     def _directory_of(self, ledger_id: int) -> LedgerDirectory:
         return self.ledger_directories[self.directories.ledger_directory_of(ledger_id)]

@@ -10,6 +10,8 @@ What the next start does is taken into account: the redo file lies over the inde
 that the journal still has from the mark on is not lost, whatever an entry log says.
 """
 
+from typing import assert_never
+
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
 from bookie.errors import CensusDamaged, CookieDamaged, DirectoriesChanged, DirectoryMisplaced
@@ -119,10 +121,14 @@ class _Check:
             return f"a record of ledger {ledger_id}, which belongs to another journal"
         if self._keys.setdefault(ledger_id, record.key) != record.key:
             return f"another key for ledger {ledger_id} than in an earlier record"
-        if record.kind is Kind.FENCE:
-            return ""
-        checked = check_frames(ledger_id, record.entries, record.lengths, record.frames)
-        if isinstance(checked, Bad):
-            return f"a frame of ledger {ledger_id}: {checked.reason}"
-        self._journaled.add(ledger_id, record.entries)
-        return ""
+        match record.kind:
+            case Kind.FENCE | Kind.NEXT:
+                return ""
+            case Kind.ADD:
+                checked = check_frames(ledger_id, record.entries, record.lengths, record.frames)
+                if isinstance(checked, Bad):
+                    return f"a frame of ledger {ledger_id}: {checked.reason}"
+                self._journaled.add(ledger_id, record.entries)
+                return ""
+            case _:
+                assert_never(record.kind)

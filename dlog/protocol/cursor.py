@@ -325,8 +325,12 @@ class Cursor:
                 return self._enter_after(self._segment.number, manifest)
             case Phase.SEEKING:
                 return self._seek()
-            case _:
+            case Phase.READING:
                 return self._read()
+            case Phase.DONE:
+                raise AssertionError("the cursor is over")
+            case _:
+                assert_never(self._phase)
 
     def _enter_by_offset(self, manifest: Manifest) -> CursorEffect:
         """Enter the last segment that is known to begin at or before the next offset."""

@@ -17,7 +17,7 @@ begun after the ledger was there: the log is there before its first ledger is.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Self
+from typing import Final, Self, assert_never
 
 from dlog.manifest import Manifest
 from ledger.ids import LedgerId
@@ -60,7 +60,13 @@ class Standing(Enum):
     @property
     def is_orphan(self) -> bool:
         """True iff it can never become part of a log again, and nobody will delete it."""
-        return self in {Standing.UNLISTED, Standing.ENDED, Standing.LOG_GONE}
+        match self:
+            case Standing.UNLISTED | Standing.ENDED | Standing.LOG_GONE:
+                return True
+            case Standing.SEGMENT | Standing.WAITING | Standing.PENDING:
+                return False
+            case _:
+                assert_never(self)
 
 
 def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:

@@ -85,7 +85,7 @@ TakeoverEvent = (
 )
 
 
-# Effects. There is one at a time, and one event answers it; the last two end the machine.
+# Effects, one at a time. The last two end the machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,10 @@ class GiveUp:
     error: LogError
 
 
-TakeoverEffect = (
-    ReadManifest
-    | RecoverSegment
-    | CreateLedger
-    | WriteManifest
-    | DeleteLedger
-    | CheckLeadership
-    | Opened
-    | GiveUp
-)
+Step = ReadManifest | RecoverSegment | CreateLedger | WriteManifest | DeleteLedger | CheckLeadership
+"""What one event answers; `StepFailed` answers any."""
+
+TakeoverEffect = Step | Opened | GiveUp
 
 
 LEADERS_ONLY: Final = (ReadManifest, RecoverSegment, CreateLedger, WriteManifest)

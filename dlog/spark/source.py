@@ -225,6 +225,8 @@ def _stops(options: SourceOptions, tails: Mapping[str, LogTail]) -> dict[str, Po
                     reason = f"log {log!r} ends at offset {tail.next_offset} now"
                     raise InvalidOption("endingoffsets", text, reason)
                 stops[log] = Position(tail.incarnation, offset)
+            case chosen:
+                assert chosen == LATEST
     return stops
 
 

@@ -4,9 +4,10 @@ A path is absolute inside the namespace: ``/`` or ``/a/b``, no empty, ``.`` or `
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from ledger.errors import InvalidPath, ValueTooLarge
-from ledger.metastore.ops import VALUE_BYTES_MAX, CreateOp, Op, SetOp
+from ledger.metastore.ops import VALUE_BYTES_MAX, CheckOp, CreateOp, DeleteOp, Op, SetOp
 
 ROOT = "/"
 
@@ -44,13 +45,18 @@ def check_ops(ops: Sequence[Op]) -> None:
     size_bytes = 0
     for op in ops:
         check_path(op.path)
-        if isinstance(op, CreateOp | SetOp):
-            check_value(op.path, op.value)
-            size_bytes += len(op.value)
-            if size_bytes > VALUE_BYTES_MAX:
-                raise ValueTooLarge(op.path, size_bytes, VALUE_BYTES_MAX)
-        if isinstance(op, CreateOp):
-            check_new(op.path, op.value)
+        match op:
+            case CreateOp(path, value):
+                check_new(path, value)
+            case SetOp(path, value):
+                check_value(path, value)
+            case CheckOp() | DeleteOp():
+                continue
+            case _:
+                assert_never(op)
+        size_bytes += len(value)
+        if size_bytes > VALUE_BYTES_MAX:
+            raise ValueTooLarge(path, size_bytes, VALUE_BYTES_MAX)
 
 
 def parent_of(path: str) -> str:

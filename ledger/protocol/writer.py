@@ -228,8 +228,21 @@ class Writer:
                 return self._fail(Failure.FENCED)
             case Status.CONFLICT:
                 return self._fail(Failure.CONFLICT)
+            case (
+                Status.OK
+                | Status.NO_SUCH_LEDGER
+                | Status.WRONG_KEY
+                | Status.IO_ERROR
+                | Status.TOO_MANY_REQUESTS
+                | Status.READ_ONLY
+                | Status.BAD_REQUEST
+                | Status.DAMAGED
+                | Status.UNKNOWN
+                | Status.UNREACHABLE
+            ):
+                pass  # another bookie may take it
             case _:
-                pass
+                assert_never(event.status)
         slot = self._acks.slots[event.index]
         if slot.down:
             return []

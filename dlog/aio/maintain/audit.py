@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 from dlog.aio.maintain.janitor import remove_orphan
 from dlog.aio.maintain.lifecycle import finish_drop
@@ -137,17 +137,23 @@ class _Auditor:
         self._on_progress(AuditProgress("ledgers", self._unlisted))
         if each.stamp is None:
             self._foreign += 1
-        elif each.standing is None:
-            self._undecided += 1
-        elif each.standing is Standing.PENDING:
-            self._note(self._pending, each)
-        elif each.is_orphan:
-            self._note(self._orphans, each)
-            if self._repair:
-                try:
-                    await remove_orphan(self._ledgers, each)
-                except LogError as error:
-                    found.troubles.append(Trouble(f"ledger {each.ledger_id}", error))
+            return
+        match each.standing:
+            case None:
+                self._undecided += 1
+            case Standing.PENDING:
+                self._note(self._pending, each)
+            case Standing.UNLISTED | Standing.ENDED | Standing.LOG_GONE:
+                self._note(self._orphans, each)
+                if self._repair:
+                    try:
+                        await remove_orphan(self._ledgers, each)
+                    except LogError as error:
+                        found.troubles.append(Trouble(f"ledger {each.ledger_id}", error))
+            case Standing.SEGMENT | Standing.WAITING:
+                pass  # its log's
+            case _:
+                assert_never(each.standing)
 
     def report(self, found: Survey) -> AuditReport:
         return AuditReport(

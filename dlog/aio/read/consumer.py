@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, assert_never
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.places import start_offset, stop_offset
@@ -191,9 +191,15 @@ async def _opened(
 
 async def _first_offset(manifests: ManifestNode, position: int, on_trimmed: OnTrimmed) -> int:
     manifest, _ = await manifests.read()
-    if position < manifest.trim_offset and on_trimmed == "raise":
-        raise Trimmed(manifests.log, position, manifest.trim_offset)
-    return max(position, manifest.trim_offset)
+    if position >= manifest.trim_offset:
+        return position
+    match on_trimmed:
+        case "raise":
+            raise Trimmed(manifests.log, position, manifest.trim_offset)
+        case "skip":
+            return manifest.trim_offset
+        case _:
+            assert_never(on_trimmed)
 
 
 def _open(*, exclusive: bool, owner: str) -> Change:

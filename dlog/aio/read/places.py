@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import assert_never
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read.barriers import END_GRACE_S, end_now, until_confirmed
@@ -179,13 +180,25 @@ async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[Found, bool]:
 
 
 def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:
-    last = sealed.last_txid if isinstance(wanted, ReachedTxid) else sealed.last_timestamp_ms
-    return sealed.records > 0 and last >= wanted.value
+    match wanted:
+        case ReachedTxid(txid):
+            return sealed.records > 0 and sealed.last_txid >= txid
+        case ReachedTime(time_ms):
+            return sealed.records > 0 and sealed.last_timestamp_ms >= time_ms
+        case _:
+            assert_never(wanted)
 
 
 def _slot_of(batch: RecordBatch, wanted: ReachedTxid | ReachedTime) -> int:
-    by_txid = isinstance(wanted, ReachedTxid)
-    for slot, each in enumerate((batch.txid_list() or ()) if by_txid else batch.timestamps_ms()):
+    column: Sequence[int | None]
+    match wanted:
+        case ReachedTxid():
+            column = batch.txid_list() or ()
+        case ReachedTime():
+            column = batch.timestamps_ms()
+        case _:
+            assert_never(wanted)
+    for slot, each in enumerate(column):
         if each is not None and each >= wanted.value:
             return slot
     return 0  # a txid that was reached before this batch, by records that were trimmed

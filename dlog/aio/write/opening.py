@@ -67,23 +67,25 @@ class TakeoverDriver:
                 return None
             case protocol.GiveUp(error):
                 raise error
-            case _:
-                pass
-        if self._must_lead(effect):
+            case step:
+                return await self._try(step)
+
+    async def _try(self, step: protocol.Step) -> protocol.TakeoverEvent:
+        if self._must_lead(step):
             return protocol.LeadershipLost()
         try:
-            return await self._execute(effect)
+            return await self._execute(step)
         except LogError as error:
             return protocol.StepFailed(error)
 
-    def _must_lead(self, effect: protocol.TakeoverEffect) -> bool:
+    def _must_lead(self, effect: protocol.Step) -> bool:
         return (
             self._term is not None
             and isinstance(effect, protocol.LEADERS_ONLY)
             and not self._term.is_current()
         )
 
-    async def _execute(self, effect: protocol.TakeoverEffect) -> protocol.TakeoverEvent:
+    async def _execute(self, effect: protocol.Step) -> protocol.TakeoverEvent:
         match effect:
             case protocol.ReadManifest():
                 try:
@@ -115,8 +117,6 @@ class TakeoverDriver:
             case protocol.CheckLeadership():
                 held = self._term is None or await self._term.verify()
                 return protocol.LeadershipChecked(held)
-            case protocol.Opened() | protocol.GiveUp():
-                raise AssertionError("handled by the caller")
             case _:
                 assert_never(effect)
 

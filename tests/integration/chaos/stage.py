@@ -102,6 +102,8 @@ class Stage:
                 self.note(f"{member.life} BROKE A PROMISE: {event['what']}")
             case "finished":
                 self._finished.add(member.name)
+            case other:
+                raise AssertionError(f"nobody says {other}")
 
     def note(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:7.2f}  {what}", flush=True)

@@ -65,6 +65,8 @@ class Candidate:
                     self._truncations.put_nowait(int(before))
                 case ["finish"]:
                     self._finishing.set()
+                case words:
+                    raise AssertionError(f"nobody says {words}")
 
     async def _stand_by(self) -> None:
         self._next_offset = 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dlog.aio.write.opening import TakeoverDriver
-from dlog.protocol.takeover import TakeoverEffect, TakeoverEvent
+from dlog.protocol.takeover import Step, TakeoverEvent
 from tests.simulation.logs.loop import SimLoop
 
 
@@ -14,7 +14,7 @@ def watched_takeovers() -> Iterator[None]:
     """Keep `SimLoop.step` up to date within the block."""
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: TakeoverEffect) -> TakeoverEvent:
+    async def execute(self: TakeoverDriver, effect: Step) -> TakeoverEvent:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         loop.step = type(effect).__name__

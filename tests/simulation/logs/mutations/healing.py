@@ -54,7 +54,7 @@ def heals_without_closing_the_old_ledger(patch: Patch) -> None:
     """What is confirmed is taken for its end, which whoever opens next may move."""
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: TakeoverEffect) -> takeover.TakeoverEvent:
+    async def execute(self: TakeoverDriver, effect: takeover.Step) -> takeover.TakeoverEvent:
         if isinstance(effect, takeover.RecoverSegment) and self._machine._heals is not None:
             sealed = await seal_by_lac(
                 self._ledgers,

@@ -30,7 +30,7 @@ SWAP_LATER_S: Final = 0.02
 def fences_only_the_last_ledger(patch: Patch) -> None:
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: TakeoverEffect) -> takeover.TakeoverEvent:
+    async def execute(self: TakeoverDriver, effect: takeover.Step) -> takeover.TakeoverEvent:
         if isinstance(effect, takeover.RecoverSegment):
             manifest, _ = await self._node.read()
             if manifest.last is not None and manifest.last.number != effect.number:
@@ -67,7 +67,7 @@ def appends_before_the_swap(patch: Patch) -> None:
     """The ledger is handed out while the manifest is still being written."""
     honest = TakeoverDriver._execute
 
-    async def execute(self: TakeoverDriver, effect: TakeoverEffect) -> takeover.TakeoverEvent:
+    async def execute(self: TakeoverDriver, effect: takeover.Step) -> takeover.TakeoverEvent:
         if not isinstance(effect, takeover.WriteManifest):
             return await honest(self, effect)
         manifest, version, node = effect.manifest, effect.version, self._node
