@@ -1,4 +1,4 @@
-"""What one bookie process is told: where it keeps its data, where it listens, who it is."""
+"""The configuration of one bookie process: where it keeps its data, where it listens, who it is."""
 
 import secrets
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class BookieConfig:
     port: int = 0
     """0: the port of the last start on this directory, at first any free one."""
     advertise: str = ""
-    """Host that clients are told; needed if *host* is a wildcard. Default: *host*."""
+    """Host that clients connect to; needed if *host* is a wildcard. Default: *host*."""
     bookie: str | None = None
     """Name for the life of the data. Default: the name in the directory, at first a new one."""
     rack: str = ""

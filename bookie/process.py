@@ -3,7 +3,7 @@
 Order of the start: the directories are locked; their cookies are checked against the cluster's,
 and the start is counted in both; the storage replays wholly; the port is listened on; requests are
 served; only then is the bookie registered. A stop goes the other way; at its end the cookies and
-the cluster are told that it was clean. Whatever happens to the registration, the bookie goes on
+the cluster learn that it was clean. Whatever happens to the registration, the bookie goes on
 serving: no safety rests on it. A process whose identity another one took over ends at once.
 """
 
@@ -284,13 +284,13 @@ async def _until_alone(store: MetadataStore, bookie: str, timeout_s: float) -> N
     """Wait until nobody is registered as *bookie*. Raises `BookieRunning`, and what the store
     raises."""
     deadline = time.monotonic() + timeout_s
-    told = False
+    warned = False
     while (found := await find_registration(store, bookie)) is not None:
         if time.monotonic() > deadline:
             raise BookieRunning(bookie, found.address, timeout_s)
-        if not told:
+        if not warned:
             _log.warning("waits_for_another", bookie=bookie, address=found.address, s=timeout_s)
-            told = True
+            warned = True
         await asyncio.sleep(_ALONE_POLL_S)
 
 

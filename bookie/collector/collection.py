@@ -4,7 +4,7 @@ those with nothing live, puts together those with little.
 Which ledgers are here is asked after the logs were listed: whatever is in those logs belongs to
 a ledger that was here before, or to none: unless an index was lost (`bookie.loss.limbo`). A log
 with entries of a ledger that may have lost its index stays as it is until the index names all of
-them, or the ledger is deleted: an index can be made anew from it. Only logs are listed that are
+them, or the ledger is deleted: an index can be rebuilt from it. Only logs are listed that are
 finished, while no flush is under way: what they hold is in the index. The newest log is never
 touched, so that its id is never given out again.
 """

@@ -137,16 +137,16 @@ class Collector:
         self._told: dict[str, None] = {}
 
     def heed(self, *, in_doubt: Callable[[], str], may_be_lost: Callable[[int], bool]) -> None:
-        """Let entry logs stay of which an index may be made anew: all of them while *in_doubt* says
+        """Keep entry logs from which an index may be rebuilt: all of them while *in_doubt* says
         why ("": nothing is), and those with entries of ledgers that *may_be_lost* which the index
         does not name."""
         self._in_doubt = in_doubt
         self._may_be_lost = may_be_lost
 
     async def begin(self) -> None:
-        """Remember what the store says now, if nothing is remembered of it: deletions are told
-        from a loss by what was counted since. If it does not answer, the first collection does
-        so, and cannot tell what was deleted before."""
+        """Remember what the store says now, if nothing is remembered of it: deletions are
+        distinguished from a loss by what was counted since. If it does not answer, the first
+        collection does so, and does not know what was deleted before."""
         try:
             await self._remembered()
         except (LogError, OSError) as error:

@@ -143,8 +143,8 @@ class Compactor:
     def named_bytes(
         self, log_id: int, offset: int, ledger_ids: Iterable[int]
     ) -> Generator[int, None, int | None]:
-        """Return how many bytes the index names in the log from *offset* on, None if it cannot
-        tell; *ledger_ids* are all that may lie there. Of those in memory only, nothing does."""
+        """Return how many bytes the index names in the log from *offset* on, None if that is
+        unknown; *ledger_ids* are all that may lie there. Of those in memory only, nothing does."""
         size_bytes = 0
         for count, ledger_id in enumerate(ledger_ids):
             if count % _LEDGERS_A_STEP == 0:

@@ -39,7 +39,7 @@ class AlarmKind(StrEnum):
     OLDER_NAMESPACE = "older-namespace"
     """The store has forgotten what it said before: it was restored from a backup."""
     UNTRACED_DELETIONS = "untraced-deletions"
-    """Ledgers are gone, and nothing in the store tells that anybody deleted them."""
+    """Ledgers are gone, and nothing in the store says that anybody deleted them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def judge(gone: Sequence[int], *, counted: int, waiting: Collection[int], room: 
 
 
 def too_many(waiting: int, held: int) -> Alarm:
-    """Return what is told while ledgers wait."""
+    """Return the alarm while ledgers wait."""
     return Alarm(
         AlarmKind.UNTRACED_DELETIONS,
         f"{waiting} of {held} ledgers are gone from the metadata store, and nothing there says "

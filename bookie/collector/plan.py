@@ -26,7 +26,7 @@ class CollectorConfig:
     gc_interval_s: float = 900.0
     untraced_share: float = 0.1
     """Of the ledgers here, how many may be deleted in a day although nothing but their absence
-    tells that they were deleted. 1 and more: all of them; zero or less: none."""
+    shows that they were deleted. 1 and more: all of them; zero or less: none."""
     minor_share: float = 0.2
     """Logs with a smaller share of live bytes are compacted."""
     minor_interval_s: float = 3600.0
@@ -132,7 +132,7 @@ def _groups(logs: Sequence[LogFacts], bytes_max: int) -> list[list[LogFacts]]:
 
 
 class Timetable:
-    """When each kind is due; it is told the time."""
+    """When each kind is due; the time is an argument."""
 
     def __init__(self, config: CollectorConfig, *, now: float) -> None:
         self._config = config

@@ -34,7 +34,7 @@ def birth_time(descriptor: int) -> str:
 
 @cache
 def running_system() -> str:
-    """Return what changes with every boot of the machine; where nothing tells that, its name."""
+    """Return what changes with every boot of the machine; where nothing does, its name."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

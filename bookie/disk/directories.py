@@ -16,7 +16,7 @@ class Directories:
     """By default one directory is all of them; the same object then stands in each place."""
 
     main: Disk
-    """Where the bookie was told to live."""
+    """Where the bookie is configured to live."""
     journals: tuple[Disk, ...]
     ledgers: tuple[Disk, ...]
 

@@ -8,9 +8,9 @@ must expect (all of it is played through by `tests/simulation/disk.py`):
     a file created, renamed or removed is so for sure only after `sync_directory` of its parent
     a synced write stays; a failed sync leaves nothing to rely on and must never be retried
 
-Methods block and raise `OSError`. No space is told apart as `DiskFull`, except by syncs: whatever
-reason a sync gives, what was to be durable may be lost. Any method may be called from any thread;
-closing a file while another thread uses it is the caller's fault.
+Methods block and raise `OSError`. No space is `DiskFull`, an error of its own, except for syncs:
+whatever reason a sync gives, what was to be durable may be lost. Any method may be called from any
+thread; closing a file while another thread uses it is the caller's fault.
 """
 
 import errno
@@ -73,7 +73,7 @@ class DiskFile(Protocol):
     def size(self) -> int: ...
 
     def identity(self) -> str:
-        """Return what tells this file from a copy of it: it stays over renames, writes and
+        """Return what distinguishes this file from a copy of it: it stays over renames, writes and
         restarts, and goes with the file. See `is_same_file`."""
 
     def preallocate(self, size_bytes: int) -> None:
@@ -136,7 +136,7 @@ class Disk(Protocol):
 
 
 def is_same_file(one: str, other: str) -> bool:
-    """Whether two identities can be of one file: inode and birth time, as far as both tell it."""
+    """Whether two identities can be of one file: inode and birth time, as far as both have it."""
     inode, _, born = one.partition("/")
     other_inode, _, other_born = other.partition("/")
     return inode == other_inode and (not born or not other_born or born == other_born)

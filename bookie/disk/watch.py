@@ -1,6 +1,6 @@
 """When a disk is too full for normal adds, and when there is space enough again.
 
-Pure: it is told what was measured and says what follows. A directory is *full* from the high
+Pure: measurements in, what follows from them out. A directory is *full* from the high
 mark on, or when less than the reserve is free; it stays so until it is below the low mark and
 has twice the reserve, so that a bookie does not change its mind with every file removed.
 """
@@ -43,7 +43,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelChanged:
-    """To be told to a person."""
+    """To be reported to a person."""
 
     path: str
     before: Level

@@ -1,6 +1,6 @@
 """Reads entries back from entry logs, through the index, and checks every byte of them.
 
-Whatever is not as it was written ends the answer before it: damage is told as damage and
+Whatever is not as it was written ends the answer before it: damage is reported as damage and
 never as a "no such entry" (rule 58). A log that is gone may have been compacted after the index
 was asked, so the index is asked again; if it still names that place, it is damage.
 Safe to be used from any thread.

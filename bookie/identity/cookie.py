@@ -30,7 +30,7 @@ class Cookie:
     instance: str
     """Of the namespace."""
     cookie: str
-    """Random, made once: tells this data from any other data of the same name."""
+    """Random, made once: distinguishes this data from any other data of the same name."""
     address: str
     """host:port of the last start; not part of the identity."""
     directories: str
@@ -46,14 +46,14 @@ class Cookie:
     tries: tuple[str, ...] = ()
     """In a directory: tokens of starts since, of which it is not known whether they count."""
     file: str = field(default="", compare=False)
-    """In a directory: the identity of this file, which tells a copy; see `DiskFile.identity`.
+    """In a directory: the identity of this file, which shows a copy; see `DiskFile.identity`.
     Empty if a version wrote it that did not know it."""
     system: str = ""
     """In a directory: where it was used last; see `Disk.where`."""
     doubt: str = ""
     """In a directory: why something may be missing here, accepted by an operator."""
     checkpoint: int = 0
-    """In the store: the number of the census that this life told last."""
+    """In the store: the number of the census that this life reported last."""
     census: bytes = b""
     """In the store: that census."""
     limbo: str = ""

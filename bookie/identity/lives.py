@@ -5,7 +5,7 @@ elsewhere, would say "no such entry" where it has to say nothing. So each start 
 leaves it in all its directories, and then lets the store's node go from the token of the life
 before to its own, by compare-and-swap. Data are the newest iff the store's token is one that
 their own cookies have: the last that was counted, or one of the starts since (`Cookie.tries`)
-that ended before they knew. Within a life the number of the last checkpoint is told, so that
+that ended before they knew. Within a life the number of the last checkpoint is reported, so that
 data older than that checkpoint are found too.
 
 Invariants:
@@ -30,7 +30,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 
 _TELL_S_MIN: Final = 1.0
-"""Checkpoints that follow each other faster are told together."""
+"""Checkpoints that follow each other faster are reported together."""
 _RETRY_S_MIN: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
 
@@ -54,7 +54,7 @@ async def tell(store: MetadataStore, claim: Claim, change: Callable[[Cookie], Co
     """Write what *change* makes of the node; return the claim as it is then.
 
     Raises `BookieSuperseded` if the node is not this life's any more, `DamagedMetadata`, and
-    what the store raises; then the outcome may be unknown, and it can be told again."""
+    what the store raises; then the outcome may be unknown, and it can be repeated."""
     while True:
         told = change(claim.cookie)
         if told == claim.cookie:
@@ -70,7 +70,7 @@ async def tell(store: MetadataStore, claim: Claim, change: Callable[[Cookie], Co
 async def look(store: MetadataStore, claim: Claim) -> Claim:
     """Read the node. Raises `BookieSuperseded`, `DamagedMetadata`, and what the store raises."""
     name = claim.cookie.bookie
-    await store.sync(claim.path)  # else a server that lags may tell of the life before
+    await store.sync(claim.path)  # else a server that lags may show the life before
     found = await store.get(claim.path)
     try:
         cookie = Cookie.decode(found.value)
@@ -91,10 +91,10 @@ def with_census(cookie: Cookie, census: Census | None) -> Cookie:
 
 
 class LifeKeeper:
-    """Tells the store of checkpoints, and ends the process whose identity somebody else took.
+    """Reports checkpoints to the store, and ends the process whose identity somebody else took.
 
-    The store may be out of reach for any time, or not know the bookie any more: it goes on, and
-    what is newest is told when the store is back. Belongs to the running event loop."""
+    The store may be unreachable for any time, or not know the bookie any more: it goes on, and
+    what is newest is reported when the store is back. Belongs to the running event loop."""
 
     def __init__(self, store: MetadataStore, claim: Claim) -> None:
         self._store = store
@@ -115,7 +115,7 @@ class LifeKeeper:
         self._to_tell.set()
 
     async def run(self) -> None:
-        """Tell and watch until cancelled. Raises `BookieSuperseded`."""
+        """Report and watch until cancelled. Raises `BookieSuperseded`."""
         backoff = Backoff(_RETRY_S_MIN, _RETRY_S_MAX)
         watch = self._store.watch(self.claim.path)
         try:
@@ -144,7 +144,7 @@ class LifeKeeper:
             watch.close()
 
     async def stopped(self, census: Census) -> None:
-        """Tell that this life has ended with *census*, and that the directories say so.
+        """Report that this life has ended with *census*, and that the directories say so.
 
         Requires that `run` has ended. Raises `BookieSuperseded`, and what the store raises."""
         self._census = census

@@ -2,7 +2,7 @@
 
 The node is ephemeral: it goes with the session that made it, and a node of a session that
 ended here may still stand for a while. So it is not enough to have created it: it is watched,
-and made again whenever it, or the session, is gone.
+and re-created whenever it, or the session, is gone.
 
 A bookie that becomes read-only, or writable again, moves from one list to the other: the new
 node is made before the old one goes, so that it is never in neither; for a moment it is in both.

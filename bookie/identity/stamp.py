@@ -85,7 +85,7 @@ class _Stamped:
 
     @property
     def is_original(self) -> bool:
-        """Whether this is the file that was written, as far as that can be told."""
+        """Whether this is the file that was written, as far as that can be known."""
         written = "" if self.cookie is None else self.cookie.file
         return not written or is_same_file(self.file, written)
 
@@ -237,7 +237,7 @@ def _check_newest(stamped: list[_Stamped], known: Cookie, directories: Directori
         raise DataOutdated(one.here, known.bookie, story)
     number = _checkpoint(directories)
     if number < known.checkpoint:
-        story = f"of its checkpoint {number}, and the cluster was told of {known.checkpoint}"
+        story = f"of its checkpoint {number}, and the cluster has seen {known.checkpoint}"
         raise DataOutdated(directories.main.describe(""), known.bookie, story)
     for one in stamped:
         assert one.cookie is not None, "every directory is stamped"
@@ -288,7 +288,7 @@ async def _count(
 
 
 def _of_life(life: Cookie, one: _Stamped) -> Cookie:
-    """Return the cookie of a directory in the life that the store's node tells."""
+    """Return the cookie of a directory in the life that the store's node names."""
     assert one.cookie is not None, "every directory is stamped"
     return replace(
         one.cookie,

@@ -1,11 +1,11 @@
 """The deleted ledgers of one ledger directory: none of them ever comes back (rules 70, 73).
 
 Ids are never used again, so a ledger that was deleted stays so. Without this memory a writer
-that is still alive, or the journal at the next start, would make it again.
+that is still alive, or the journal at the next start, would re-create it.
 
 Kept as ranges of ids without a gap. There are at most `RANGES_MAX`; beyond it the lowest
 ids are forgotten. That does no harm to what anybody was promised: a ledger that was
-deleted long ago could be made again here, and the next collection would delete it again.
+deleted long ago could be re-created here, and the next collection would delete it again.
 """
 
 from array import array

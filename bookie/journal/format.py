@@ -2,7 +2,7 @@
 
 A file is a header and records. Each record carries the file's random *epoch*, so no left-over
 of another file passes for one, and *synced_to*: how much of this file was durable before the
-record was written. The latter tells a torn tail from damage: a record that is not whole was
+record was written. The latter distinguishes a torn tail from damage: a record that is not whole was
 never promised, unless some later record says that the bytes there had been synced.
 """
 
@@ -72,7 +72,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Tells on its own what to do again, access key included (rule 35)."""
+    """Says on its own what to do again, access key included (rule 35)."""
 
     kind: Kind
     ledger_id: int

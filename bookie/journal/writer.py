@@ -7,7 +7,7 @@ Invariants:
     space is taken before anything is written into it: a full disk is met between batches
 
 While the disk is full, a batch that does not fit into what is left of the preallocated space
-waits; it is neither lost nor acknowledged. `is_full` tells it before that happens: it is set
+waits; it is neither lost nor acknowledged. `is_full` says so before that happens: it is set
 when the file could not be extended, with seven eighths of `preallocate_bytes` still free.
 
 `queue` only appends to a list, under the lock of `bookie.journal.journals`; `commit` blocks, and is

@@ -36,7 +36,7 @@ class Accounts:
         self.losses: list[str] = []
         """What is wrong with these files themselves."""
         self.on_census: Callable[[Census], None] | None = None
-        """Told of each one when it is durable, on the thread that made it so."""
+        """Called with each one when it is durable, on the thread that made it so."""
         self._number = 0
         self._load()
 

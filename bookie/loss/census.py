@@ -2,7 +2,7 @@
 
 Two kinds of files. In each ledger directory a *roll*: the ids of all ledgers that have an index
 file there. Each flush appends a batch to it after index files were written, also if none is new, so
-that an older state of the directory is shorter; a start writes it anew. In the main directory the
+that an older state of the directory is shorter; a start rewrites it. In the main directory the
 *census*: how far each roll and each journal had come, replaced after each checkpoint and before the
 marks move. So what is not in them is still in the journals.
 
@@ -11,9 +11,9 @@ Invariants:
         what is in it
     each flush has a batch in the roll of every directory that it wrote to, before a mark moves
     each batch of a roll is checksummed together with all before it, so a roll that is shorter or
-        another one than the census says is told
-    what is found missing is remembered (`bookie.loss.limbo`) before roll and census are written
-    anew
+        another one than the census says is found
+    what is found missing is remembered (`bookie.loss.limbo`) before roll and census are
+        rewritten
 """
 
 from array import array
@@ -184,7 +184,7 @@ class Roll:
         return there, problem
 
     def write(self, ledger_ids: Iterable[int]) -> None:
-        """Begin it anew with these ledgers, durably."""
+        """Start it over with these ledgers, durably."""
         ids = array("q", sorted(ledger_ids)).tobytes()
         header = _ROLL_HEADER.pack(_ROLL_MAGIC, VERSION, 0, self.place.batch + 1)
         batch, chain = _batch(crc32c(header), ids, removed=False)

@@ -57,7 +57,7 @@ class Limbo:
 
     @property
     def warning(self) -> str:
-        """What an operator is told; "" once nothing is doubtful."""
+        """What an operator sees; "" once nothing is doubtful."""
         match self.phase:
             case Phase.BEGUN:
                 return f"in limbo: it may have lost data: {self.reason}"

@@ -145,8 +145,8 @@ class BookieCore:
             self._queued_bytes[recovery] -= size_bytes
 
     def deleted(self, ledger_ids: Iterable[int]) -> None:
-        """Take note that the storage has forgotten these ledgers: who waits for them is told
-        (rule 37)."""
+        """Take note that the storage has forgotten these ledgers: who waits for them is
+        woken (rule 37)."""
         for ledger_id in ledger_ids:
             self._touch(ledger_id)
 
@@ -249,7 +249,7 @@ class BookieCore:
                 if answer.status in {Status.OK, Status.UNKNOWN}:
                     if lac >= query.first:
                         return lac
-                    # In limbo it is told nothing more of the ledger: others are.
+                    # In limbo it learns nothing more of the ledger: others do.
                     over = answer.fenced or answer.status is Status.UNKNOWN
                     seen = True
                 else:

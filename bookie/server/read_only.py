@@ -2,7 +2,7 @@
 
 The reasons: a disk that is too full (`bookie.disk.watch`), what the storage itself refuses adds
 for, and an operator. Disks are asked twice a second, and so is the storage: it refuses by
-itself at once, and this only tells. An operator's order is kept as an empty file in the main
+itself at once, and this only reports it. An operator's order is kept as an empty file in the main
 directory, so that a restart does not forget it.
 """
 
@@ -150,8 +150,8 @@ def _usage(disk: Disk) -> DiskUsage | None:
 
 
 def _tell(change: LevelChanged) -> None:
-    tell = _log.info if change.now is Level.FINE else _log.warning
-    tell("disk_level", level=change.now.name.lower(), reason=change.reason)
+    report = _log.info if change.now is Level.FINE else _log.warning
+    report("disk_level", level=change.now.name.lower(), reason=change.reason)
 
 
 def _keep(disk: Disk, *, read_only: bool) -> None:

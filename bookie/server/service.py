@@ -231,8 +231,8 @@ class BookieService:
         if not new:
             return {}
         answers = await asyncio.gather(*(self._made.admits(*one) for one in new))
-        told = zip(new, answers, strict=True)
-        return {one: status for one, status in told if status is not Status.OK}
+        answered = zip(new, answers, strict=True)
+        return {one: status for one, status in answered if status is not Status.OK}
 
     async def _admits(self, ledger_id: int, key: bytes) -> Status:
         """Return OK if promises may be made about the ledger; asked if it was never here."""
@@ -348,7 +348,7 @@ class AddStream:
         self._sent = asyncio.Event()
 
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
-        """Return what `offer` is to be told of *runs*."""
+        """Return what `offer` needs to know of *runs*."""
         return await self._service.prepare(runs)
 
     def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:

@@ -3,8 +3,8 @@
 What the metadata store says is asked only after this life of the bookie was claimed there, so no
 other process has promised anything in its name since. Each look sees all that was written before
 it began. It counts only if the store was the bookie's own namespace all the while, and no older
-state of it: one made anew has none of the doubtful ledgers, and the true one may come back. A look
-that fails or does not count changes nothing, and is done again.
+state of it: a re-created one has none of the doubtful ledgers, and the true one may come back. A
+look that fails or does not count changes nothing, and is repeated.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Settler:
         look_s: float = LOOK_S,
     ) -> None:
         """*instance* is the namespace that the bookie belongs to, *seen* returns what it remembers
-        of the store, and may block and raise `OSError`. *on_change* is told what is in doubt, at
+        of the store, and may block and raise `OSError`. *on_change* gets what is in doubt, at
         the start and after each change."""
         self._storage = storage
         self._ledgers = ledgers

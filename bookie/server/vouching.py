@@ -2,7 +2,7 @@
 
 A fence, or an entry, of a ledger that a bookie never saw makes it here, with the key that came with
 it: recovery relies on that (rule 29). But a ledger's metadata, with its key, is written before
-anybody is told its id, so whoever speaks of one that the metadata store does not know, or has
+anybody learns its id, so whoever speaks of one that the metadata store does not know, or has
 another key, either speaks of one that was deleted, or guesses. To guess the next ids would be to
 fence ledgers in advance, so a bookie asks, once for each ledger. If the store does not answer, it
 takes what comes: up to a bound, as nobody can make ledgers meanwhile.

@@ -5,7 +5,7 @@ one lock and are meant for the event loop; `commit` is the journal threads' (one
 `checkpoint` the sync thread's, `read`, `load` and `prepare` any thread's. Nothing here starts a
 thread. Two things need the disk before an add or a fence: a ledger that was not used for long
 has its header read again, and an add of an id below the ledger's highest is compared with what
-is stored under it. `needs_load` and `needs_disk` tell so, `load` and `prepare` do it; without
+is stored under it. `needs_load` and `needs_disk` say when, `load` and `prepare` do it; without
 them the call does it itself, and blocks.
 
 A full disk is no failure: a commit or a checkpoint that finds no space leaves everything as it
@@ -262,7 +262,7 @@ class BookieStorage:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why normal adds are refused, apart from what `set_read_only` was told."""
+        """Why normal adds are refused, apart from what `set_read_only` was given."""
         journals = self._holdings.directories.journals
         full = [
             f"{journals[at].describe('')} has no room for its journal" for at in self._journals.full
@@ -352,9 +352,9 @@ class BookieStorage:
         assert census is not None, "a start counts before it serves"
         return census
 
-    def on_census(self, told: Callable[[Census], None]) -> None:
-        """Let *told* know of each later census, on the thread that makes it."""
-        self._accounts.on_census = told
+    def on_census(self, report: Callable[[Census], None]) -> None:
+        """Call *report* with each later census, on the thread that makes it."""
+        self._accounts.on_census = report
 
     # Keeping.
 

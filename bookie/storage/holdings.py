@@ -87,7 +87,7 @@ class Holdings:
         return self.directory_of(stored.ledger_id).reader.find(stored, first, last, bytes_max)
 
     def is_deleted(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted from the cluster, as far as this bookie was told."""
+        """Whether the ledger was deleted from the cluster, as far as this bookie knows."""
         return ledger_id in self.directory_of(ledger_id).tombstones
 
     def check(self) -> None:

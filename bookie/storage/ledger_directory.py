@@ -98,7 +98,7 @@ class LedgerDirectory:
     def begin(self, recovered: Recovered) -> None:
         """Let the roll say what is here, before anything is added to it.
 
-        Written anew in any case: what was read of it may be in the system's memory only."""
+        Rewritten in any case: what was read of it may be in the system's memory only."""
         self.index.made.clear()
         if recovered.here or self.roll.place.batch:
             self.roll.write(recovered.here)
@@ -156,7 +156,7 @@ class LedgerDirectory:
         self.logs.sync()
         stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
         self.index.flush()
-        if stored:  # also if none is new: else an older state of this directory is not told
+        if stored:  # also if none is new: else an older state of this directory is not noticed
             self.roll.append(self.index.made)
             self.index.made.clear()
         return stored

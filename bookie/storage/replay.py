@@ -34,8 +34,8 @@ from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 
 _FIRST: Final = 1
-_TOLD_MAX: Final = 5
-"""Lost ledgers that are told by their ids."""
+_NAMED_MAX: Final = 5
+"""Lost ledgers that are named by their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +95,11 @@ class Recovery:
             if each.problem:
                 losses.append(each.problem)
             if each.missing:
-                told = ", ".join(map(str, each.missing[:_TOLD_MAX]))
-                more = ", ..." if len(each.missing) > _TOLD_MAX else ""
+                named = ", ".join(map(str, each.missing[:_NAMED_MAX]))
+                more = ", ..." if len(each.missing) > _NAMED_MAX else ""
                 losses.append(
                     f"{directory.disk.describe('')} had an index of {len(each.missing)} ledgers "
-                    f"that is gone: {told}{more}"
+                    f"that is gone: {named}{more}"
                 )
         return losses
 

@@ -94,7 +94,7 @@ class _Check:
         findings, counts = self._findings, self._findings.counts
         counts.journal_files += len(journal_ids(disk))
         if is_new(disk):
-            reason = "there is no journal, and so no telling what was promised"
+            reason = "there is no journal, so what was promised is not known"
             findings.damage(disk.describe(JOURNAL_DIRECTORY), 0, reason, RESTORE)
             return
         for item in walk(disk):

@@ -147,21 +147,21 @@ class LedgerDirectoryCheck:
             findings.damage(self._index.path(header.ledger_id), 0, reason, REBUILD)
 
     def _check_stretch(self, ledger_id: int, stretch: list[Location]) -> None:
-        """Read what lies together; tell the first of the damaged entries that follow each
+        """Read what lies together; report the first of the damaged entries that follow each
         other."""
-        told: tuple[int, str] | None = None
+        reported: tuple[int, str] | None = None
         while stretch:
             good, reason = self._read(ledger_id, stretch)
             if good:
-                told = None
+                reported = None
             if good == len(stretch):
                 return
             bad = stretch[good]
             stretch = stretch[good + 1 :]
             if self._journaled.has(ledger_id, bad.entry_id):
                 self._findings.counts.healed += 1
-            elif told != (bad.log_id, reason):
-                told = (bad.log_id, reason)
+            elif reported != (bad.log_id, reason):
+                reported = (bad.log_id, reason)
                 self._findings.damage(
                     self._disk.describe(log_path_of(bad.log_id)),
                     bad.offset,
@@ -239,20 +239,20 @@ class LedgerDirectoryCheck:
 
     def _check_log_end(self, log: LogSummary, end: LogEnd) -> None:
         if end.is_damage:
-            # What the index names there was told already; this is about everything else.
+            # What the index names there was reported already; this is about everything else.
             self._findings.damage(log.path, end.offset, end.reason)
         elif end.reason:
             reason = f"as a crash left it: {end.reason}, from byte {end.offset} on"
             self._findings.note(log.path, reason)
 
-    def _check_map(self, log: LogSummary, told: LedgerMap, found: LedgerMap) -> None:
+    def _check_map(self, log: LogSummary, stored: LedgerMap, found: LedgerMap) -> None:
         """The map may count what a crash tore, but never less than there is."""
-        counted = dict(zip(told.ledgers, told.sizes_bytes, strict=True))
+        counted = dict(zip(stored.ledgers, stored.sizes_bytes, strict=True))
         for ledger_id, size_bytes in zip(found.ledgers, found.sizes_bytes, strict=True):
             if counted.get(ledger_id, 0) < size_bytes:
                 self._findings.damage(
                     log.path,
-                    told.frames_end,
+                    stored.frames_end,
                     f"its map says less of ledger {ledger_id} than there is in the log; a "
                     "collection would remove what is alive",
                     COPY,
@@ -267,7 +267,7 @@ class LedgerDirectoryCheck:
             try:
                 header = self._index.header(owner)
             except IndexDamaged:
-                return  # told already
+                return  # reported already
         elif owner not in self._keys and owner not in self._deleted:
             without_index[owner] = None
         for entry_id, offset, length in batch.entries():

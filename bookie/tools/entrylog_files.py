@@ -24,7 +24,7 @@ class LogSummary:
     path: str
     size_bytes: int
     ledger_map: LedgerMap | None
-    """None: the log was not ended in order, as a crash leaves it; a scan tells what is in it."""
+    """None: the log was not ended in order, as a crash leaves it; a scan shows what is in it."""
     damage: str = ""
     """Why it cannot be read as a log of this name and version."""
 

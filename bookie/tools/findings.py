@@ -8,13 +8,13 @@ KEPT_MAX: Final = 1000
 """Damages and notes that are kept; the others are counted."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Called with what is being done, how much of it is done, and how much there is."""
 
 COPY: Final = (
     "take this bookie out of the cluster and let its ledgers be copied from the other replicas; "
     "keep the file until that is done"
 )
-REBUILD: Final = "if the entry logs are whole, 'dlog bookie index rebuild' makes the index anew"
+REBUILD: Final = "if the entry logs are whole, 'dlog bookie index rebuild' rebuilds the index"
 RESTORE: Final = "put the file back from where it went, or " + COPY
 
 
@@ -58,7 +58,7 @@ class Counts:
     """Frames that no index names: deleted, copied elsewhere, or never acknowledged."""
     orphan_bytes: int = 0
     healed: int = 0
-    """Entries that are damaged in an entry log, and that the next start writes anew."""
+    """Entries that are damaged in an entry log, and that the next start writes again."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Makes the index file of one ledger anew, from where its entries lie in entry logs."""
+"""Rebuilds the index file of one ledger, from where its entries lie in entry logs."""
 
 from array import array
 from dataclasses import replace

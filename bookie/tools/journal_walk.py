@@ -108,15 +108,15 @@ def walk(
     from its beginning."""
     disk = ReadOnlyDisk(disk)
     mark = _mark(disk)
-    told: dict[tuple[str, int], None] = {}
+    reported: dict[tuple[str, int], None] = {}
     for item in _walk(disk, mark, everything=everything, only=only):
         if isinstance(item, JournalEnd):
-            told[item.path, item.offset] = None
+            reported[item.path, item.offset] = None
         yield item
     if only is None:
         for end in (mark, _chain(disk)):
-            if isinstance(end, JournalEnd) and (end.path, end.offset) not in told:
-                told[end.path, end.offset] = None
+            if isinstance(end, JournalEnd) and (end.path, end.offset) not in reported:
+                reported[end.path, end.offset] = None
                 yield end
 
 

@@ -1,4 +1,4 @@
-"""Makes the index of a stopped bookie anew, from its entry logs.
+"""Rebuilds the index of a stopped bookie from its entry logs.
 
 What an index says besides places is nowhere else on the disk for sure, so:
 
@@ -13,9 +13,9 @@ Ledgers with a tombstone stay deleted. If the tombstones themselves are damaged 
 up: what was deleted may come back, until the next collection.
 
 It is refused where an entry log is damaged: what is lost there would become a "no such entry",
-while the old index, whatever is left of it, tells it as damage. The journals stay as they are: the
-next start replays them onto the new index. It begins a limbo (`bookie.loss.limbo`) if the store was
-not asked and a ledger is missing that the roll of the old index names, or if that is gone.
+while the old index, whatever is left of it, reports it as damage. The journals stay as they are:
+the next start replays them onto the new index. It begins a limbo (`bookie.loss.limbo`) if the store
+was not asked and a ledger is missing that the roll of the old index names, or if that is gone.
 
 Crash-safe: new files are written beside the old ones and synced; then the redo file is applied
 and emptied; then each new file takes the place of the old one. An end at any place leaves
@@ -70,7 +70,7 @@ def rebuild(
     progress: Progress = no_progress,
     entries_in_memory_max: int = ENTRIES_IN_MEMORY_MAX,
 ) -> Rebuilt:
-    """Make the index anew. *stored* is None if the metadata store is not to be asked; then
+    """Rebuild the index. *stored* is None if the metadata store is not to be asked; then
     ledgers without an entry and without an index file here are not known, and not fenced.
 
     Requires that the directories are locked. Raises `RebuildRefused`, having changed nothing;
@@ -107,7 +107,7 @@ def _count(directories: Directories, plan: RebuildPlan) -> None:
     try:
         census = read_census(directories.main)
     except CensusDamaged:
-        return  # the next start tells
+        return  # the next start reports it
     if census is None:
         return
     for disk, headers, place in zip(directories.ledgers, plan.headers, census.rolls, strict=True):

@@ -1,6 +1,6 @@
-"""Decides whether the index of a bookie can be made anew, and what its ledgers are to say.
+"""Decides whether the index of a bookie can be rebuilt, and what its ledgers are to say.
 
-Writes nothing, and tells all reasons against it together.
+Writes nothing, and reports all reasons against it together.
 """
 
 from array import array
@@ -176,11 +176,11 @@ class RebuildPlan:
 
     def _key(self, ledger_id: int) -> bytes | None:
         """Return the ledger's key; None if it is to be left out."""
-        told = self._stored.keys.get(ledger_id) if self._stored is not None else None
+        of_store = self._stored.keys.get(ledger_id) if self._stored is not None else None
         key = self._keys.get(ledger_id)
-        if told is not None and key not in (None, told):
+        if of_store is not None and key not in (None, of_store):
             self._refuse(f"ledger {ledger_id} has another key here than in the metadata store")
-        if key is None and told is None:
+        if key is None and of_store is None:
             if self._stored is None:
                 self._refuse(
                     f"the access key of ledger {ledger_id} is neither in the journal nor in its "
@@ -188,4 +188,4 @@ class RebuildPlan:
                 )
             else:
                 self.left_out[ledger_id] = None
-        return key if told is None else told
+        return key if of_store is None else of_store

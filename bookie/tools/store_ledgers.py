@@ -1,4 +1,4 @@
-"""What the cluster's metadata say of the ledgers of one bookie: needed to make its index anew."""
+"""What the cluster's metadata say of the ledgers of one bookie: needed to rebuild its index."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

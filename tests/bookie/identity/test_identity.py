@@ -719,7 +719,7 @@ def test_a_directory_from_before_the_last_checkpoint_is_refused() -> None:
         claim = await tell(store, identity.claim, partial(with_census, census=storage.census))
         assert claim.cookie.checkpoint == storage.census.number > number
         storage.close()
-        told = f"checkpoint {number}, and the cluster was told of {claim.cookie.checkpoint}"
+        told = f"checkpoint {number}, and the cluster has seen {claim.cookie.checkpoint}"
         with pytest.raises(DataOutdated, match=told):
             await start(store, before)
         await start(store, after)
