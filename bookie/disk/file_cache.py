@@ -6,7 +6,7 @@ A file in use is never closed; unused ones are closed longest unused first.
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from bookie.disk.port import Disk, DiskFile
@@ -46,6 +46,12 @@ class FileCache:
                 entry.users -= 1
                 if entry.forgotten and not entry.users:
                     entry.file.close()
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file *path*."""
+        with suppress(FileNotFoundError), self.use(path):
+            return True
+        return False
 
     def forget(self, path: str) -> None:
         """Keep *path* open only for those who use it now: its name means another file, or none,

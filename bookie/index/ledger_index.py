@@ -106,9 +106,7 @@ class LedgerIndex:
 
     def has_file(self, ledger_id: int) -> bool:
         """Whether anything of a ledger was ever written, and is not gone."""
-        with suppress(FileNotFoundError), self._files.use(path_of(ledger_id)):
-            return True
-        return False
+        return self._files.has(path_of(ledger_id))
 
     def page_locations(self, header: LedgerHeader, number: int) -> Iterator[Location]:
         """Yield where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
@@ -262,9 +260,11 @@ class LedgerIndex:
         return self.cache.page(header.ledger_id, number) if header.has_page(number) else None
 
     def finish(self) -> None:
-        """Put in place what the redo file says, durably, whatever of it is there already."""
+        """Put in place what the redo file says, durably, whatever of it is there already; but make
+        no file again that is lost."""
         images = list(redo.read(self._disk))
         redo.confirm(self._disk, images)
+        images = redo.placeable(images, self.has_file)
         directories = set(self._disk.list(DIRECTORY))
         for image in images:
             directory = directory_of(image.ledger_id)

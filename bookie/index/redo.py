@@ -9,7 +9,7 @@ wrote and did not sync, and a sync that failed leaves pages that the system take
 whoever acts upon it writes it again first (`confirm`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -18,7 +18,8 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from bookie.disk.port import Disk
-from bookie.index.format import DIRECTORY, PAGE_BYTES
+from bookie.errors import IndexDamaged
+from bookie.index.format import DIRECTORY, PAGE_BYTES, decode_header, page_offset
 
 VERSION: Final = 1
 PATH: Final = f"{DIRECTORY}/redo"
@@ -95,6 +96,37 @@ def read(disk: Disk) -> Iterator[Image]:
     for at in range(0, len(body), _IMAGE.size + PAGE_BYTES):
         ledger_id, offset = _IMAGE.unpack_from(body, at)
         yield Image(ledger_id, offset, body[at + _IMAGE.size : at + _IMAGE.size + PAGE_BYTES])
+
+
+def placeable(images: Sequence[Image], is_there: Callable[[int], bool]) -> list[Image]:
+    """Return those of *images* that are to be written to their places again: of files that are
+    there, and of those that they are all of.
+
+    Any other file was lost since. Of some of its pages it would become a damaged file, which hides
+    that it is gone: what is gone is missed (`bookie.loss.census`), and then written again."""
+    of_ledger: dict[int, dict[int, bytes]] = {}
+    for image in images:
+        of_ledger.setdefault(image.ledger_id, {})[image.offset] = image.data
+    lost = {
+        ledger_id
+        for ledger_id, blocks in of_ledger.items()
+        if not is_there(ledger_id) and not _is_all(ledger_id, blocks)
+    }
+    return [image for image in images if image.ledger_id not in lost]
+
+
+def _is_all(ledger_id: int, blocks: dict[int, bytes]) -> bool:
+    """Whether these *blocks* are a whole index file."""
+    try:
+        header = decode_header(blocks.get(0, b""), ledger_id, "", lambda at: blocks.get(at, b""))
+    except IndexDamaged:
+        return False
+    count = sum(last - first + 1 for first, last in header.extents)
+    return count < len(blocks) and all(
+        page_offset(page) in blocks
+        for first, last in header.extents
+        for page in range(first, last + 1)
+    )
 
 
 def clear(disk: Disk) -> None:

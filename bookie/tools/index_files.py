@@ -51,7 +51,8 @@ class IndexFiles:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._files = FileCache(disk, _FILES_MAX)
-        self._redo = {(image.ledger_id, image.offset): image.data for image in redo.read(disk)}
+        images = redo.placeable(list(redo.read(disk)), lambda at: self._files.has(path_of(at)))
+        self._redo = {(image.ledger_id, image.offset): image.data for image in images}
         self._pages: OrderedDict[tuple[int, int], list[Location]] = OrderedDict()
         self._headers: OrderedDict[int, LedgerHeader | IndexDamaged] = OrderedDict()
         self.strays: list[Stray] = []

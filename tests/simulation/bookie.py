@@ -90,6 +90,7 @@ class SimBookie:
         self.disk = SimDisk(cluster.scheduler.random)
         self._disk_was_replaced = False
         self.has_lost_files = False
+        self.has_rotted = False
         """Whether it is in limbo for what it lost, or was."""
         self.claim: Claim
         """What this life knows of itself in the store."""
@@ -173,6 +174,7 @@ class SimBookie:
         offset = self._cluster.scheduler.random.randrange(first, size_bytes)
         before = self.disk.content(path)[offset]
         self.disk.damage(path, offset, bytes([before ^ 0x55]))
+        self.has_rotted = True
         self._cluster.oracle.lost_disk(self.name, wholly=False)
         self._cluster.scheduler.note(self.name, f"byte {offset} of {path} rots")
         self._cluster.scheduler.mark("disk_rotted")
@@ -187,9 +189,8 @@ class SimBookie:
 
     @property
     def knows_its_loss(self) -> bool:
-        """Whether it lost files and is in limbo, or was, or has not looked yet. If not, what the
-        redo file made of an index that was lost is damaged."""
-        return self.has_lost_files and not (self.serves and self.storage.limbo is None)
+        """Whether it lost files, or their ends, and nothing else: a start sees what is gone."""
+        return self.has_lost_files and not self.has_rotted
 
     def would_miss(self, way: str) -> bool:
         """Whether there are commits behind the mark that it would lose in this *way*."""

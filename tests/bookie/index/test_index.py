@@ -11,9 +11,10 @@ from bookie.errors import IndexDamaged
 from bookie.frames import Checked, check_frames
 from bookie.index import format as fmt
 from bookie.index import redo
-from bookie.index.format import LedgerHeader
+from bookie.index.format import PAGE_ENTRIES, LedgerHeader, path_of
 from bookie.index.ledger_index import LedgerIndex, Location
 from bookie.pieces import Piece, whole
+from bookie.tools.index_files import IndexFiles
 from tests.bookie.promises import KEY, run_of
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
@@ -250,6 +251,23 @@ def test_a_flush_that_a_crash_tears_is_finished_or_never_was() -> None:
         again = new_index(disk)
         again.recover()
         assert ids(again, again.load(1)) in ([0, 1], [0, 1, 2, 3])
+
+
+def test_a_start_makes_no_lost_file_again_of_a_part_of_it() -> None:
+    """It would be damaged then, and nobody would see that it was lost."""
+    disk = SimDisk(0)
+    index = new_index(disk)
+    header = put(index, LedgerHeader(1, KEY), 64, 0, PAGE_ENTRIES)
+    index.flush()
+    whole = disk.copy()
+    whole.remove(path_of(1))
+    assert new_index(whole).recover() == [1], "the redo file has all of it"
+    assert ids(new_index(whole), header) == [0, PAGE_ENTRIES]
+    put(index, header, 5000, PAGE_ENTRIES + 1)
+    index.flush()
+    disk.remove(path_of(1))
+    assert new_index(disk).recover() == []
+    assert IndexFiles(disk).ledgers() == [], "the check before a start sees what the start will"
 
 
 def test_a_damaged_redo_file_is_not_applied() -> None:

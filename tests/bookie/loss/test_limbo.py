@@ -11,6 +11,7 @@ import pytest
 from bookie.collector.garbage import Seen
 from bookie.disk.directories import Directories
 from bookie.errors import StoreNotBelieved
+from bookie.index.format import path_of
 from bookie.loss.accounts import LIMBO_PATH, Accounts
 from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import Settler, doubtful_of, listed, look
@@ -65,6 +66,19 @@ def restarted(promises: Promises) -> BookieStorage:
 
 def ask(storage: BookieStorage, ledger_id: int, first: int = 0) -> ReadAnswer:
     return storage.read(ReadQuery(ledger_id, KEY, first, 30, 1 << 20))
+
+
+def test_an_index_that_is_lost_is_missed_also_if_the_redo_file_has_some_of_it() -> None:
+    promises = used_bookie()
+    promises.checkpoint()
+    promises.add(1, *range(200, 210))
+    promises.commit()
+    promises.checkpoint()
+    lose(promises.disk, path_of(1))
+    storage = restarted(promises)
+    assert storage.limbo is not None
+    assert ask(storage, 1).status is Status.UNKNOWN
+    assert storage.add(run_of(1, 0, recovery=True))[0] is Status.OK, "it is mended as any entry is"
 
 
 def test_a_bookie_that_lost_nothing_is_not_in_limbo() -> None:

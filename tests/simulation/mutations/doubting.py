@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.entrylog.catalog import LogInfo
+from bookie.index import redo
 from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
 from bookie.loss.limbo import Limbo, Phase
@@ -52,6 +53,17 @@ def takes_unknown_for_absence(patch: Patch) -> None:
         return event
 
     patch.set(recovery_events, "entries_read", entries_read)
+
+
+@mutation(
+    "rule 76, limbo",
+    drawn=False,
+    test="tests/bookie/loss/test_limbo.py"
+    "::test_an_index_that_is_lost_is_missed_also_if_the_redo_file_has_some_of_it",
+)
+def makes_a_lost_index_again_of_a_part_of_it(patch: Patch) -> None:
+    """It is damaged then, and no recovery can mend it: four of ten thousand seeds see it."""
+    patch.set(redo, "placeable", lambda images, _is_there: images)
 
 
 @mutation("rule 76, limbo")
