@@ -18,11 +18,13 @@ from tests.simulation.mutations.mutation import Patch, mutation
 @mutation(
     "",
     logs=True,
+    drawn=False,
     test="tests/dlog/aio/test_ends_of_segments.py"
     "::test_a_reader_that_looks_for_an_end_while_the_writer_switches_skips_nothing",
 )
 def asks_for_the_end_before_it_looks_for_an_entry_behind(patch: Patch) -> None:
-    """What is added to the segment between the two questions is skipped."""
+    """What is added to the segment between the two questions is skipped. The writer has to learn of
+    its next segment, and to use it, just between them: once in some 800 seeds."""
 
     async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> EntryId | None:
         if reader.closed:
