@@ -1,124 +1,15 @@
-"""Renaming a log, in one transaction: manifest, consumers and the note that it moved.
-
-So there is no half renamed log: before the transaction it has the old name, after it the new
-one, with the same incarnation, segments, offsets and consumers. Ledgers are not touched;
-their stamps keep the name they were made under, and the incarnation tells whose they are.
-
-Who has the log open goes on under the new name: a writer and the readers look it up by the
-incarnation (`ManifestNode.follow`), without losing or repeating a record. Open consumers get
-`NoSuchConsumer` at their next commit and are opened again under the new name.
-"""
+"""Carries out `protocol.renaming`: gives a log another name."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.port import Ledgers
-from dlog.aio.store.consumer_nodes import consumer_names, consumers_path
-from dlog.aio.store.manifests import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestNode
-from dlog.aio.store.renames import newest_name, remembering
-from dlog.errors import LogExists, NoSuchLog
-from dlog.manifest import Manifest
-from dlog.names import node_of
-from dlog.protocol.edits import check_living
-from ledger.errors import (
-    BadVersion,
-    MetadataUnavailable,
-    NodeExists,
-    NodeNotEmpty,
-    NoSuchNode,
-)
-from ledger.metastore.ops import CreateOp, DeleteOp, Op
-from ledger.metastore.port import MetadataStore
+from dlog.aio.procedures import run_on_ledgers
+from dlog.aio.store.manifests import ManifestNode
+from dlog.protocol import renaming
 
 
 async def rename(
     ledgers: Ledgers, node: ManifestNode, new: ManifestNode, *, now_ms: Callable[[], int]
 ) -> None:
-    """Give the log of *node* the name of *new*.
-
-    Raises `NoSuchLog`, `LogExists`, `ValueTooLarge` if the transaction would be (manifest and
-    consumers together), `MetadataUnavailable` (outcome unknown), and `BadVersion` if the
-    log or its consumers change all the time."""
-    if node.path == new.path:
-        raise LogExists(new.log)
-    store = ledgers.store
-    await finish_drop(ledgers, new)
-    incarnation: str | None = None
-    trouble: MetadataUnavailable | None = None
-    conflicts = lost = 0
-    while True:
-        found = await _found(node, incarnation)
-        if found is None:
-            name = None if incarnation is None else await newest_name(store, incarnation)
-            if name == new.log:
-                return  # by an attempt whose reply was lost
-            if name is not None and trouble is not None:
-                raise trouble  # nobody can tell whether it had the new name for a while
-            raise NoSuchLog(node.log)
-        manifest, version = found
-        check_living(manifest, node.log)
-        incarnation = manifest.incarnation
-        try:
-            await node.mark(manifest.life, version)
-            await store.multi(await _ops(store, node, new, found, now_ms()))
-            return
-        except (BadVersion, NoSuchNode, NodeNotEmpty, NodeExists) as error:
-            if isinstance(error, NodeExists) and await _is_taken(new, incarnation):
-                raise LogExists(new.log) from None
-            conflicts += 1
-            if conflicts == CONFLICTS_MAX:
-                raise
-        except MetadataUnavailable as error:
-            trouble = error
-            lost += 1
-            if lost == LOST_REPLIES_MAX:
-                raise
-
-
-async def _found(node: ManifestNode, incarnation: str | None) -> tuple[Manifest, int] | None:
-    """Return the log that has the old name, unless it is not *incarnation* any more."""
-    try:
-        manifest, version = await node.read()
-    except NoSuchLog:
-        return None
-    return (manifest, version) if incarnation in {None, manifest.incarnation} else None
-
-
-async def _is_taken(new: ManifestNode, incarnation: str) -> bool:
-    try:
-        manifest, _ = await new.read()
-    except NoSuchLog:
-        return False
-    return manifest.incarnation != incarnation
-
-
-async def _ops(
-    store: MetadataStore,
-    node: ManifestNode,
-    new: ManifestNode,
-    found: tuple[Manifest, int],
-    now_ms: int,
-) -> list[Op]:
-    """Return the whole transaction; parents are made before, and deleted after, what they hold."""
-    manifest, version = found
-    renamed = replace(manifest, renames=manifest.renames + 1)
-    made: list[Op] = [
-        CreateOp(new.path, renamed.encode(new.log)),
-        CreateOp(new.mark_of(renamed.life)),
-    ]
-    gone: list[Op] = []
-    old_parent, new_parent = consumers_path(node.log), consumers_path(new.log)
-    deletions = await store.exists(old_parent)
-    if deletions is not None:
-        made.append(CreateOp(new_parent))
-        for name in await consumer_names(store, node.log):
-            old = f"{old_parent}/{node_of(name)}"
-            consumer = await store.get(old)
-            made.append(CreateOp(f"{new_parent}/{node_of(name)}", consumer.value))
-            gone += [DeleteOp(f"{old}/{child}") for child in await store.children(old)]
-            gone.append(DeleteOp(old, consumer.version))
-        gone.append(DeleteOp(old_parent, deletions))  # else a state may be of a deleted consumer
-    gone += [DeleteOp(node.mark_of(manifest.life)), DeleteOp(node.path, version)]
-    remembered = await remembering(store, manifest.incarnation, new.log, now_ms=now_ms)
-    return [*made, *gone, *remembered]
+    """Give the log of *node* the name of *new*. Raises as `renaming.rename`."""
+    await run_on_ledgers(renaming.rename(node.steps, new.steps, now_ms=now_ms), ledgers)

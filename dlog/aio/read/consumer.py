@@ -15,11 +15,12 @@ from dlog.aio.read.places import start_offset, stop_offset
 from dlog.aio.read.ranges import PATIENCE_S
 from dlog.aio.read.reader import Reader
 from dlog.aio.read.tails import tail_of
-from dlog.aio.store.consumer_nodes import Change, ConsumerNode, Stored
+from dlog.aio.store.consumer_nodes import ConsumerNode
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import InvalidPosition, LogClosed, NoSuchConsumer, NoSuchLog, Trimmed
 from dlog.names import check_name
 from dlog.position import Start
+from dlog.protocol.consumer_steps import Change, Stored
 from dlog.protocol.consuming import ConsumerState
 from ledger.clock import now_ms
 from ledger.errors import LogError

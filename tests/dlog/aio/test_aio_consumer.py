@@ -17,7 +17,7 @@ from dlog.aio.consumer_admin import (
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.port import Ledgers
 from dlog.aio.read.places import start_offset
-from dlog.aio.store.consumer_nodes import ConsumerNode, consumers_path, encode
+from dlog.aio.store.consumer_nodes import ConsumerNode
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import (
     ConsumerBusy,
@@ -32,6 +32,7 @@ from dlog.errors import (
     Trimmed,
 )
 from dlog.position import Start
+from dlog.protocol.consumer_steps import consumers_path, encode
 from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
@@ -288,7 +289,7 @@ async def test_a_name_is_checked_and_consumers_are_bounded(
     log = await written(client, 1)
     with pytest.raises(InvalidName):
         await Log.consumer("", "log", client=client)
-    monkeypatch.setattr("dlog.aio.store.consumer_nodes.CONSUMERS_MAX", 1)
+    monkeypatch.setattr("dlog.protocol.consumer_steps.CONSUMERS_MAX", 1)
     await (await Log.consumer("one", "log", client=client)).close()
     with pytest.raises(TooManyConsumers):
         await Log.consumer("two", "log", client=client)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from dlog.aio.store.consumer_nodes import decode
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH, name_of
+from dlog.protocol.consumer_steps import decode
 from leader.election import LEADERS_PATH
 from ledger.errors import MetadataError, MetadataUnavailable
 from ledger.manager.layout import INSTANCE as INSTANCE_PATH

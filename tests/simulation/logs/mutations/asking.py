@@ -4,23 +4,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dlog.aio import admin
-from dlog.aio.maintain import lifecycle
 from dlog.aio.port import Ledgers
 from dlog.aio.store import manifests
-from dlog.aio.store.consumer_nodes import delete_consumers as delete_all
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write import rolling
 from dlog.aio.write.append_path import AppendPath
 from dlog.columns import Columns
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
+from dlog.protocol import consumer_steps, dropping
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, check_living
 from dlog.protocol.packer import Packer, Part
+from dlog.protocol.procedure import Steps
 from dlog.settings import LogSettings
 from ledger.errors import LogError
 from ledger.metastore.ops import CheckOp
-from ledger.metastore.port import MetadataStore
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -48,15 +47,10 @@ def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def drops_a_log_without_fencing_it(patch: Patch) -> None:
-    honest = lifecycle.finish_drop
+    def fence_none(_: Manifest) -> Steps[None]:
+        yield from ()
 
-    async def finish(ledgers: Ledgers, node: ManifestNode) -> None:
-        manifest, _ = await node.read()
-        if manifest.dropped:
-            await manifests.delete_listed(ledgers, node, manifest, fenced=True)
-        await honest(ledgers, node)
-
-    patch.set(lifecycle, "finish_drop", finish)
+    patch.set(dropping, "_fence_last", fence_none)
 
 
 @mutation("", logs=True)
@@ -156,8 +150,8 @@ def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
     """Those of a log that was made anew under it, by a deletion that slept. A seed found it; the
     sleep has to last until the new log has a consumer, which a thousand seeds may miss."""
 
-    async def delete_consumers(store: MetadataStore, log: str, _own: CheckOp) -> None:
+    def delete_consumers(log: str, _own: CheckOp) -> Steps[None]:
         there_is_some_log = CheckOp(LOGS_PATH)
-        await delete_all(store, log, there_is_some_log)
+        return consumer_steps.delete_consumers(log, there_is_some_log)
 
-    patch.set(lifecycle, "delete_consumers", delete_consumers)
+    patch.set(dropping, "delete_consumers", delete_consumers)

@@ -1,11 +1,10 @@
 """Bugs of truncation, retention and the janitor: what goes, and when."""
 
 import sys
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from dlog.aio.maintain import audit, janitor, lifecycle, survey
+from dlog.aio.maintain import audit, janitor, survey
 from dlog.aio.maintain import trim as trimming
 from dlog.aio.maintain.survey import Survey, Unlisted, Visit
 from dlog.aio.maintain.trim import Before
@@ -20,12 +19,12 @@ from dlog.aio.write.writer import LogWriter
 from dlog.errors import InvalidPosition, ManifestTooLarge
 from dlog.manifest import Manifest
 from dlog.position import Timestamp
-from dlog.protocol import orphans, retention
+from dlog.protocol import dropping, orphans, retention
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, forget_deleted, trim
 from dlog.protocol.orphans import Stamp, Standing
+from dlog.protocol.procedure import Steps
 from ledger.ids import LedgerId
-from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import MetadataStore
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -285,27 +284,12 @@ def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
 )
 def drops_a_log_of_which_one_ledger_of_two_is_fenced(patch: Patch) -> None:
     """A writer that was not told yet that its next segment is listed goes on in the one before."""
-    honest = lifecycle.finish_drop
+    honest = dropping._fence_last
 
-    async def finish_drop(ledgers: Ledgers, node: ManifestNode) -> None:
-        manifest, _ = await node.read()
-        await honest(_FencesOne(ledgers, manifest.deleting[-1:]), node)
+    def fence_last(manifest: Manifest) -> Steps[None]:
+        return honest(replace(manifest, deleting=manifest.deleting[-1:]))
 
-    patch.set(lifecycle, "finish_drop", finish_drop)
-    patch.set(janitor, "finish_drop", finish_drop)
-
-
-class _FencesOne:
-    def __init__(self, ledgers: Ledgers, fenced: Collection[LedgerId]) -> None:
-        self._ledgers, self._fenced = ledgers, fenced
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledgers, name)
-
-    async def recover(self, ledger_id: LedgerId) -> LedgerMetadata:
-        if ledger_id in self._fenced:
-            return await self._ledgers.recover(ledger_id)
-        return await self._ledgers.describe(ledger_id)
+    patch.set(dropping, "_fence_last", fence_last)
 
 
 @mutation(

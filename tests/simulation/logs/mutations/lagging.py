@@ -1,8 +1,9 @@
 """Bugs of reads that believe a server of the metadata store which lags behind the others."""
 
 from bookie.identity import stamp
-from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest
+from dlog.protocol.manifest_steps import ManifestSteps
+from dlog.protocol.procedure import Steps
 from ledger.errors import NoSuchNode
 from ledger.metastore.port import MetadataStore
 from ledger.metastore.port import Versioned as VersionedValue
@@ -23,9 +24,9 @@ def believes_a_lagging_server_that_nobody_knows_the_bookie(patch: Patch) -> None
 
 @mutation("", logs=True)
 def asks_an_old_manifest_for_the_end(patch: Patch) -> None:
-    honest = ManifestNode._read
+    honest = ManifestSteps._read
 
-    async def read(self: ManifestNode, path: str, *, fresh: bool) -> tuple[Manifest, int]:
-        return await honest(self, path, fresh=fresh and False)
+    def read(self: ManifestSteps, *, fresh: bool) -> Steps[tuple[Manifest, int]]:
+        return honest(self, fresh=fresh and False)
 
-    patch.set(ManifestNode, "_read", read)
+    patch.set(ManifestSteps, "_read", read)

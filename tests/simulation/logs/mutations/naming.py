@@ -2,24 +2,21 @@
 
 from dataclasses import replace
 
-from dlog.aio.maintain import lifecycle, trim
-from dlog.aio.store import manifests
+from dlog.aio.maintain import trim
 from dlog.aio.store.consumer_nodes import ConsumerNode
-from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write import rolling, writer
-from dlog.errors import LogExists, LostOwnership, NoSuchLog
+from dlog.errors import LostOwnership, NoSuchLog
 from dlog.manifest import Manifest
-from dlog.protocol import edits
+from dlog.protocol import dropping, edits
+from dlog.protocol.consumer_steps import ConsumerSteps
 from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.dropping import Incarnations
 from dlog.protocol.edits import Edit, check_writable
-from ledger.errors import (
-    MetadataUnavailable,
-    NodeExists,
-    NoSuchNode,
-)
+from dlog.protocol.manifest_steps import ManifestSteps
+from dlog.protocol.procedure import Steps, children, transact
+from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.ids import LedgerId
-from ledger.metastore.ops import CreateOp, DeleteOp
-from ledger.metastore.port import Op
+from ledger.metastore.ops import DeleteOp, Op, SetOp
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
@@ -63,14 +60,14 @@ def lists_its_segment_in_another_log_of_the_same_name(patch: Patch) -> None:
 def writes_by_the_version_alone(patch: Patch) -> None:
     """A node that was deleted and made again is at the same version one day."""
 
-    async def write(self: ManifestNode, manifest: Manifest, version: int) -> int:
+    def write(self: ManifestSteps, manifest: Manifest, version: int) -> Steps[int]:
         try:
-            await self._store.set(self.path, manifest.encode(self.log), version)
+            yield from transact([SetOp(self.path, manifest.encode(self.log), version)])
         except NoSuchNode:
             raise NoSuchLog(self.log) from None
         return version + 1
 
-    patch.set(ManifestNode, "write", write)
+    patch.set(ManifestSteps, "write", write)
 
 
 @mutation(
@@ -84,51 +81,41 @@ def deletes_by_the_version_alone(patch: Patch) -> None:
     """A seed found it; the log made anew has to be at the version of the one before when the
     deletion wakes up, which a thousand seeds may miss."""
 
-    async def delete(self: ManifestNode, _incarnation: str, version: int) -> None:
+    def delete(self: ManifestSteps, _life: str, version: int) -> Steps[None]:
         try:
-            marks = [c for c in await self._store.children(self.path) if c.startswith("inc")]
+            marks = [c for c in (yield from children(self.path)) if c.startswith("inc")]
             gone = [DeleteOp(f"{self.path}/{mark}") for mark in marks]
-            await self._store.multi([*gone, DeleteOp(self.path, version)])
+            yield from transact([*gone, DeleteOp(self.path, version)])
         except NoSuchNode:
             return
 
-    patch.set(ManifestNode, "delete", delete)
+    patch.set(ManifestSteps, "delete", delete)
 
 
 @mutation("own bug", logs=True)
 def creates_a_log_again_that_was_deleted(patch: Patch) -> None:
     """The first attempt's reply was lost; the second one is the same incarnation."""
 
-    async def create(self: ManifestNode, manifest: Manifest) -> Manifest:
-        made = CreateOp(self.path, manifest.encode(self.log))
-        for attempt in range(1, manifests.LOST_REPLIES_MAX + 1):
-            try:
-                await self._make_parent()
-                await self._store.multi([made, CreateOp(self.mark_of(manifest.life))])
-            except NodeExists:
-                found, _ = await self.read()
-                if found.incarnation != manifest.incarnation:
-                    raise LogExists(self.log) from None
-                return found
-            except MetadataUnavailable:
-                if attempt == manifests.LOST_REPLIES_MAX:
-                    raise
-            else:
-                return manifest
-        raise AssertionError("the loop returns or raises")
+    honest = ManifestSteps.create
 
-    patch.set(ManifestNode, "create", create)
+    def create(
+        self: ManifestSteps, manifest: Manifest, *, incarnations: Incarnations
+    ) -> Steps[Manifest]:
+        assert callable(incarnations)
+        return honest(self, manifest, incarnations=lambda: manifest.incarnation)
+
+    patch.set(ManifestSteps, "create", create)
 
 
 @mutation("own bug", logs=True)
 def commits_by_the_version_alone(patch: Patch) -> None:
     """To whatever consumer has the name by then, of whatever log."""
 
-    def guard(_: ConsumerNode, wanted: ConsumerState) -> tuple[Op, ...]:
+    def guard(_: ConsumerSteps, wanted: ConsumerState) -> tuple[Op, ...]:
         assert wanted.incarnation
         return ()
 
-    patch.set(ConsumerNode, "_guard", guard)
+    patch.set(ConsumerSteps, "_guard", guard)
 
 
 @mutation(
@@ -164,7 +151,7 @@ def deletes_whatever_has_the_name_by_then(patch: Patch) -> None:
         assert incarnation
         return lambda manifest: manifest if manifest.dropped else manifest.dropping()
 
-    patch.set(lifecycle, "drop_log", drop_by_name)
+    patch.set(dropping, "drop_log", drop_by_name)
 
 
 @mutation(
@@ -176,12 +163,12 @@ def deletes_whatever_has_the_name_by_then(patch: Patch) -> None:
 )
 def commits_to_a_consumer_that_was_made_anew(patch: Patch) -> None:
     """Not drawn: nobody deletes a consumer of a log that stays."""
-    honest = ConsumerNode._guard
+    honest = ConsumerSteps._guard
 
-    def guard(self: ConsumerNode, wanted: ConsumerState) -> tuple[Op, ...]:
+    def guard(self: ConsumerSteps, wanted: ConsumerState) -> tuple[Op, ...]:
         return honest(self, wanted)[:1]
 
-    patch.set(ConsumerNode, "_guard", guard)
+    patch.set(ConsumerSteps, "_guard", guard)
 
 
 @mutation(
@@ -199,7 +186,7 @@ def forgets_a_lock_that_got_no_answer(patch: Patch) -> None:
         try:
             await honest(self, owner, wait_s=wait_s)
         except MetadataUnavailable:
-            self._token = "of another one"
+            self.steps._token = "of another one"
             raise
 
     patch.set(ConsumerNode, "lock", lock)

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dlog.aio.port import Ledgers, LedgerTail
+from dlog.aio.procedures import run_on_store
 from dlog.aio.read import chunks, places, reader
 from dlog.aio.read.tails import tail_of
 from dlog.aio.store.consumer_nodes import ConsumerNode
@@ -121,7 +122,7 @@ def leaves_its_lock_behind(patch: Patch) -> None:
 
     async def unlock(self: ConsumerNode) -> None:
         with suppress(LogError):
-            await self._unlock()
+            await run_on_store(self.steps._unlock(), self._store)
 
     patch.set(ConsumerNode, "unlock", unlock)
 

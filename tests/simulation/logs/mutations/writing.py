@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from dlog.aio.maintain import seal
-from dlog.aio.port import LedgerAppender, Ledgers
-from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.port import LedgerAppender
 from dlog.aio.write import rolling, writer
 from dlog.aio.write.writer import LogWriter
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
+from dlog.protocol import sealing
 from dlog.protocol.edits import Edit, check_incarnation, check_writable
 from dlog.protocol.packer import Group
+from dlog.protocol.procedure import Steps
 from ledger.ids import LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -133,7 +133,8 @@ def lists_its_segment_behind_whoever_took_the_log(patch: Patch) -> None:
 def seals_a_log_beside_its_writer(patch: Patch) -> None:
     """The manifest says that the log has ended, and nobody is fenced."""
 
-    async def ends(_: Ledgers, __: ManifestNode, ___: Manifest, ____: object) -> dict[int, Sealed]:
+    def ends(_: Manifest) -> Steps[dict[int, Sealed]]:
+        yield from ()
         return {}
 
     def end_log(log: str, *, incarnation: str, ends: dict[int, Sealed]) -> Edit:
@@ -145,5 +146,5 @@ def seals_a_log_beside_its_writer(patch: Patch) -> None:
 
         return edit
 
-    patch.set(seal, "_ends", ends)
-    patch.set(seal, "end_log", end_log)
+    patch.set(sealing, "_ends", ends)
+    patch.set(sealing, "end_log", end_log)

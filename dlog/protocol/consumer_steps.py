@@ -1,0 +1,300 @@
+"""Named consumers in the metadata store, as steps: nodes below their log's manifest, their locks.
+
+    /logs/<log>/consumers                its version counts the consumers that were deleted
+    /logs/<log>/consumers/<name>         state, changed by compare-and-swap
+    /logs/<log>/consumers/<name>/lock    ephemeral; who is in use exclusively. A hint: the epoch
+                                         in the state is what keeps others from committing
+
+Nodes are created in one transaction with a check of their log's manifest, so a log that is being
+deleted never gets a new one, and no node appears below a log that is gone. A node that is deleted
+and created again begins at version 0 again, as a manifest's does, so each change checks in one
+transaction that the log has had its name, and no consumer of it was deleted, ever since the state
+was read.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from dlog.errors import ConsumerBusy, NoSuchConsumer, NoSuchLog, TooManyConsumers
+from dlog.manifest import Manifest
+from dlog.names import check_name, name_of, node_of, path_of
+from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.manifest_steps import CONFLICTS_MAX, LOST_REPLIES_MAX, ManifestSteps
+from dlog.protocol.procedure import (
+    Steps,
+    await_change,
+    children,
+    delete,
+    exists,
+    get,
+    sync,
+    transact,
+    wait,
+)
+from dlog.wire import consumer_pb2 as pb
+from ledger.errors import (
+    BadVersion,
+    DamagedMetadata,
+    LogError,
+    MetadataUnavailable,
+    NodeExists,
+    NodeNotEmpty,
+    NoSuchNode,
+)
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, Op, SetOp
+
+FORMAT_VERSION: Final = 1
+CONSUMERS_MAX: Final = 1000
+"""Consumers of one log: each is read when the slowest is asked for."""
+UNLOCK_RETRY_S: Final = 0.5
+
+Change = Callable[[ConsumerState], ConsumerState]
+Stored = tuple[ConsumerState, int]
+"""A state and the version of its node."""
+
+
+def encode(state: ConsumerState) -> bytes:
+    return pb.ConsumerNode(
+        version=FORMAT_VERSION,
+        incarnation=state.incarnation,
+        log_incarnation=state.log_incarnation,
+        position=state.position,
+        epoch=state.epoch,
+        exclusive=state.exclusive,
+        owner=state.owner,
+        updated_ms=state.updated_ms,
+    ).SerializeToString(deterministic=True)
+
+
+def decode(value: bytes, *, path: str) -> ConsumerState:
+    """Return what *value*, read at *path*, says. Raises `DamagedMetadata`."""
+    try:
+        node = pb.ConsumerNode.FromString(value)
+    except DecodeError as error:
+        raise DamagedMetadata(path, str(error)) from error
+    if node.version != FORMAT_VERSION:
+        raise DamagedMetadata(
+            path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
+        )
+    return ConsumerState(
+        incarnation=node.incarnation,
+        log_incarnation=node.log_incarnation,
+        position=node.position,
+        epoch=node.epoch,
+        exclusive=node.exclusive,
+        owner=node.owner,
+        updated_ms=node.updated_ms,
+    )
+
+
+def consumers_path(log: str) -> str:
+    """Return the parent of the consumers of *log*. Raises `InvalidName`."""
+    return f"{path_of(log)}/consumers"
+
+
+class ConsumerSteps:
+    """One consumer's node. Raises `InvalidName` if there can be no such log or consumer.
+
+    Knows what it saw when it was read to be edited, and nothing else."""
+
+    def __init__(self, log: str, name: str, *, token: str) -> None:
+        """*token*, random, marks this one's own lock, so that a lost reply does not lock it out."""
+        self.log, self.name = log, check_name(name)
+        self.path = f"{consumers_path(log)}/{node_of(name)}"
+        self.lock_path = f"{self.path}/lock"
+        self._parent = consumers_path(log)
+        self._manifests = ManifestSteps(log)
+        self._token = token
+        self._seen: Manifest | None = None
+        """The log's, read before the state that is to be edited was."""
+        self._deletions = 0
+        """How many consumers of the log had been deleted then."""
+
+    def read(self) -> Steps[Stored]:
+        """Return state and version, as of now. Raises `NoSuchConsumer`, `DamagedMetadata`."""
+        yield from sync(self.path)
+        return (yield from self._get())
+
+    def _get(self) -> Steps[Stored]:
+        try:
+            found = yield from get(self.path)
+        except NoSuchNode:
+            raise NoSuchConsumer(self.log, self.name) from None
+        return decode(found.value, path=self.path), found.version
+
+    def _read_counted(self) -> Steps[Stored]:
+        """As `read`; note before how many consumers had been deleted."""
+        yield from sync(self.path)
+        self._deletions = (yield from exists(self._parent)) or 0
+        return (yield from self._get())
+
+    def read_to_edit(self) -> Steps[Stored]:
+        """As `read`, for an `edit` that follows. Raises `NoSuchLog` too."""
+        for attempt in range(1, CONFLICTS_MAX + 1):
+            self._seen, version = yield from self._manifests.read()
+            try:
+                yield from self._manifests.mark(self._seen.life, version)
+            except BadVersion:  # the log was renamed, or rolled before it was marked
+                if attempt == CONFLICTS_MAX:
+                    raise
+            else:
+                return (yield from self._read_counted())
+        raise AssertionError("unreachable")
+
+    def create(self, state: ConsumerState) -> Steps[None]:
+        """Create it unless it is there. Raises `NoSuchLog`, `TooManyConsumers`, `BadVersion`."""
+        if len((yield from consumer_names(self.log))) >= CONSUMERS_MAX:
+            raise TooManyConsumers(self.log, CONSUMERS_MAX)
+        manifests = ManifestSteps(self.log)
+        for attempt in range(1, CONFLICTS_MAX + 1):
+            manifest, version = yield from manifests.read()
+            if manifest.dropped or manifest.incarnation != state.log_incarnation:
+                raise NoSuchLog(self.log)
+            try:
+                guard = yield from manifests.guard(manifest.life, version)
+                for made in (
+                    CreateOp(self._parent),
+                    CreateOp(self.path, encode(state)),
+                ):
+                    with suppress(NodeExists):
+                        yield from transact([*guard, made])
+                return
+            except (BadVersion, NoSuchNode):  # the log rolled, or is gone: look again
+                if attempt == CONFLICTS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+    def edit(self, change: Change, known: Stored) -> Steps[Stored]:
+        """Apply *change*, first to what was *known*, until it is stored; return that.
+
+        Requires `read_to_edit` before. *change* is safe to repeat, so a lost reply is no
+        trouble. Raises what it raises, `NoSuchConsumer` also if the log was renamed or another
+        one has its name, and `MetadataUnavailable` or `BadVersion` after several attempts."""
+        state, version = known
+        conflicts = lost = 0
+        while True:
+            wanted = change(state)
+            if wanted == state:
+                return state, version
+            try:
+                swap = SetOp(self.path, encode(wanted), version)
+                yield from transact([*self._guard(wanted), swap])
+                return wanted, version + 1
+            except NoSuchNode:
+                raise NoSuchConsumer(self.log, self.name) from None
+            except BadVersion:
+                conflicts += 1
+                if conflicts == CONFLICTS_MAX:
+                    raise
+            except MetadataUnavailable:
+                lost += 1
+                if lost == LOST_REPLIES_MAX:
+                    raise
+            stored, version = yield from self._read_counted()
+            if stored == wanted:
+                return stored, version
+            state = stored
+
+    def _guard(self, wanted: ConsumerState) -> tuple[Op, ...]:
+        """Return what makes a transaction fail unless log and consumer are those that were seen."""
+        assert self._seen is not None, "an edit follows `read_to_edit`"
+        if wanted.log_incarnation != self._seen.incarnation:
+            raise NoSuchConsumer(self.log, self.name)
+        return (
+            CheckOp(self._manifests.mark_of(self._seen.life)),
+            CheckOp(self._parent, self._deletions),
+        )
+
+    def delete(self) -> Steps[None]:
+        """Delete it. Raises `NoSuchConsumer`, and `ConsumerBusy` while its lock is held."""
+        try:
+            yield from transact([SetOp(self._parent, b""), DeleteOp(self.path)])
+        except NoSuchNode:
+            raise NoSuchConsumer(self.log, self.name) from None
+        except NodeNotEmpty:
+            holder = (yield from self.owner()) or ""
+            raise ConsumerBusy(self.log, self.name, holder) from None
+
+    def owner(self) -> Steps[str | None]:
+        """Return who holds the lock, or None."""
+        try:
+            value = (yield from get(self.lock_path)).value
+        except NoSuchNode:
+            return None
+        return value.decode(errors="replace").partition(" ")[2]
+
+    def lock(self, owner: str, *, wait_s: float) -> Steps[None]:
+        """Take the lock. Raises `ConsumerBusy` if another one has it for *wait_s* more.
+
+        Requires that the lock's node is watched from before."""
+        value = f"{self._token} {owner}".encode()
+        while not (yield from self._try_lock(value)):
+            holder = yield from self.owner()
+            if holder is not None and not (yield from await_change(within_s=wait_s)):
+                raise ConsumerBusy(self.log, self.name, holder)
+
+    def _try_lock(self, value: bytes) -> Steps[bool]:
+        made = CreateOp(self.lock_path, value, ephemeral=True)
+        try:
+            yield from transact([CheckOp(self.path), made])
+        except NoSuchNode:
+            raise NoSuchConsumer(self.log, self.name) from None
+        except NodeExists:
+            with suppress(NoSuchNode):
+                return (yield from get(self.lock_path)).value == value
+            return False
+        return True
+
+    def unlock(self, *, session_lost: Callable[[], bool]) -> Steps[None]:
+        """Let the lock go if it is ours, for certain, unless the session's end takes it along."""
+        while not session_lost():
+            try:
+                yield from self._unlock()
+            except MetadataUnavailable:
+                yield from wait(UNLOCK_RETRY_S)
+            except LogError:
+                return
+            else:
+                return
+
+    def _unlock(self) -> Steps[None]:
+        yield from sync(self.lock_path)  # the lock may be on its way still
+        with suppress(NoSuchNode):
+            if (yield from get(self.lock_path)).value.startswith(self._token.encode()):
+                yield from delete(self.lock_path)
+
+
+def consumer_names(log: str) -> Steps[list[str]]:
+    """Return the names of the consumers of *log*, sorted."""
+    path = consumers_path(log)
+    yield from sync(path)
+    try:
+        return sorted(map(name_of, (yield from children(path))))
+    except NoSuchNode:
+        return []
+
+
+def delete_consumers(log: str, own: CheckOp) -> Steps[None]:
+    """Delete all consumers of *log*, in use or not. Requires that no new ones can be created.
+
+    *own* fails once another log has the name: its consumers are left alone."""
+    path = consumers_path(log)
+    for name in (yield from consumer_names(log)):
+        node = f"{path}/{node_of(name)}"
+        for attempt in range(1, CONFLICTS_MAX + 1):
+            with suppress(NoSuchNode):
+                yield from transact([own, DeleteOp(f"{node}/lock")])
+            try:
+                yield from transact([own, DeleteOp(node)])
+            except NoSuchNode:
+                pass
+            except NodeNotEmpty:  # locked again
+                if attempt == CONFLICTS_MAX:
+                    raise
+                continue
+            break
+    with suppress(NoSuchNode):
+        yield from transact([own, DeleteOp(path)])

@@ -1,0 +1,105 @@
+"""How logs begin and end.
+
+A log is created once what an earlier one of its name left is gone. It is deleted so that a crash at
+any point leaks nothing and resurrects nothing:
+
+    1. the manifest is marked: nobody opens the log any more, its writer cannot add a segment,
+       and all its ledgers are listed for deletion
+    2. each ledger is fenced, so that a writer which still has it acknowledges no more, and
+       then deleted
+    3. its consumers are deleted, then the manifest
+
+Whoever finds a marked manifest may go on with 2. Each step means the log that was asked for, by its
+incarnation: another one may have been created under its name as soon as somebody did 3.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from dlog.errors import LogExists, NoSuchLog
+from dlog.manifest import Manifest
+from dlog.protocol.consumer_steps import delete_consumers
+from dlog.protocol.edits import drop_log
+from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
+from dlog.protocol.procedure import Steps, fence
+from dlog.protocol.renames import forget_rename
+from dlog.recordbatch import check_codec
+from dlog.settings import LogSettings
+from ledger.errors import BadVersion, MetadataUnavailable, NoSuchLedger, RemoteError
+from ledger.metastore.ops import CheckOp
+
+Incarnations = Callable[[], str]
+"""Draws a random one at each call."""
+
+
+def ensure(
+    node: ManifestSteps, settings: LogSettings | None, *, incarnations: Incarnations
+) -> Steps[None]:
+    """Create the log unless it exists."""
+    try:
+        manifest, _ = yield from node.read()
+    except NoSuchLog:
+        manifest = None
+    if manifest is not None and not manifest.dropped:
+        return
+    with suppress(LogExists):  # another process was faster
+        yield from create(node, settings, incarnations=incarnations)
+
+
+def create(
+    node: ManifestSteps, settings: LogSettings | None, *, incarnations: Incarnations
+) -> Steps[Manifest]:
+    """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
+    check_codec((settings or LogSettings()).codec)
+    yield from finish_drop(node)
+    manifest = Manifest(incarnation=incarnations(), settings=settings or LogSettings())
+    return (yield from node.create(manifest, incarnations=incarnations))
+
+
+def drop(node: ManifestSteps) -> Steps[None]:
+    """Delete the log. Raises `NoSuchLog`, also if it is being deleted already and whoever began
+    has finished by now or this did; `MetadataUnavailable` (then repeat it)."""
+    before = yield from begin_drop(node)
+    yield from finish_drop(node)
+    if before.dropped:
+        raise NoSuchLog(node.log)
+
+
+def begin_drop(node: ManifestSteps) -> Steps[Manifest]:
+    """Do the first step; return the manifest before it. Raises as `drop`."""
+    manifest, _ = yield from node.read()
+    yield from node.edit(drop_log(node.log, incarnation=manifest.incarnation))
+    return manifest
+
+
+def finish_drop(node: ManifestSteps) -> Steps[None]:
+    """Finish a deletion that has begun, if one has."""
+    try:
+        manifest, _ = yield from node.read()
+    except NoSuchLog:
+        return
+    if not manifest.dropped:
+        return
+    yield from _fence_last(manifest)
+    try:
+        yield from delete_listed(node, manifest, fenced=True)
+        found, version = yield from node.read()
+        if found.incarnation == manifest.incarnation:
+            yield from node.mark(found.life, version)
+            own = CheckOp(node.mark_of(found.life))
+            yield from delete_consumers(node.log, own)
+            yield from forget_rename(found.incarnation)
+            yield from node.delete(found.life, version)
+    except (NoSuchLog, BadVersion):
+        return  # somebody else finishes it too
+
+
+def _fence_last(manifest: Manifest) -> Steps[None]:
+    """Let nobody add to the ledgers that a writer may still have: the last two at most."""
+    for ledger_id in manifest.deleting[-2:]:
+        try:
+            yield from fence(ledger_id)
+        except MetadataUnavailable:
+            raise  # maybe no bookie was asked
+        except (NoSuchLedger, RemoteError):
+            continue  # its bookies may be gone, which must not keep anybody from deleting it

@@ -1,0 +1,206 @@
+"""Reading and changing the manifest of one log, as steps.
+
+    /logs/<log>                            the manifest
+    /logs/<log>/incarnation-<life>   empty; there as long as the log is and has this name
+
+A node that is deleted and created again begins at version 0 again, so versions alone do not tell
+two logs of one name apart: a writer that slept meanwhile would overwrite the new log's manifest.
+Each write therefore checks, in one transaction, that its own incarnation is still there. A log
+that is renamed, and perhaps given back its old name, keeps its incarnation and begins a new life.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from dlog.errors import LogExists, NoSuchLog
+from dlog.manifest import Manifest
+from dlog.names import LOGS_PATH, path_of
+from dlog.protocol.edits import Edit, forget_deleted
+from dlog.protocol.procedure import Steps, create, delete_ledger, exists, get, sync, transact
+from dlog.protocol.renames import newest_name
+from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchLedger, NoSuchNode
+from ledger.metastore.ops import CheckOp, CreateOp, DeleteOp, SetOp
+
+CONFLICTS_MAX: Final = 32
+LOST_REPLIES_MAX: Final = 3
+MOVES_MAX: Final = 16
+"""How often a log may be renamed while it is looked for."""
+
+
+class ManifestSteps:
+    """The log of one name; or one log, wherever it is. Raises `InvalidName` if there can be none.
+
+    Knows where its log was last and nothing else."""
+
+    def __init__(self, log: str) -> None:
+        self.log = log
+        self.path = path_of(log)
+        self.followed: str | None = None
+        """The incarnation that is meant; None: whatever has the name."""
+
+    def read(self, *, fresh: bool = True) -> Steps[tuple[Manifest, int]]:
+        """Return manifest and version. Raises `NoSuchLog`, `DamagedMetadata`.
+
+        *fresh*: see all writes that were finished before the call, for one more round trip."""
+        for _ in range(MOVES_MAX):
+            try:
+                found = yield from self._read(fresh=fresh)
+            except NoSuchLog:
+                found = None
+            if found is not None and self.followed in {None, found[0].incarnation}:
+                return found
+            if not (yield from self._go_after()):
+                if found is None:
+                    raise NoSuchLog(self.log)
+                return found
+            fresh = True
+        raise NoSuchLog(self.log, "it is renamed all the time")
+
+    def _go_after(self) -> Steps[bool]:
+        """Go where the log that is followed is now; return False if it was never renamed."""
+        name = None
+        if self.followed is not None:
+            name = yield from newest_name(self.followed)
+        if name is not None and name != self.log:
+            self.log, self.path = name, path_of(name)
+        return name is not None
+
+    def _read(self, *, fresh: bool) -> Steps[tuple[Manifest, int]]:
+        path = self.path
+        if fresh:
+            yield from sync(path)
+        try:
+            found = yield from get(path)
+        except NoSuchNode:
+            raise NoSuchLog(self.log) from None
+        if not found.value:  # created as the parent of something else
+            raise NoSuchLog(self.log)
+        return Manifest.decode(found.value, path=path), found.version
+
+    def create(self, manifest: Manifest, *, incarnations: Callable[[], str]) -> Steps[Manifest]:
+        """Create the log; return what is stored. Raises `LogExists`.
+
+        After a lost reply it is tried again as another one of *incarnations*, for the first one
+        may have been created, used and deleted meanwhile; whichever of them is found is our own."""
+        tried: list[str] = []
+        while True:
+            tried.append(manifest.incarnation)
+            made = CreateOp(self.path, manifest.encode(self.log))
+            try:
+                yield from self._make_parent()
+                yield from transact([made, CreateOp(self.mark_of(manifest.life))])
+            except NodeExists:
+                found, _ = yield from self.read()
+                if found.incarnation in tried:
+                    return found
+                raise LogExists(self.log) from None
+            except MetadataUnavailable:
+                if len(tried) == LOST_REPLIES_MAX:
+                    raise
+                manifest = replace(manifest, incarnation=incarnations())
+            else:
+                return manifest
+
+    def _make_parent(self) -> Steps[None]:
+        if (yield from exists(LOGS_PATH)) is None:
+            with suppress(NodeExists):
+                yield from create(LOGS_PATH)
+
+    def write(self, manifest: Manifest, version: int) -> Steps[int]:
+        """Compare and swap; return the new version.
+
+        Raises `BadVersion`, and `NoSuchLog` also if another log has the name by now."""
+        mark = CheckOp(self.mark_of(manifest.life))
+        swap = SetOp(self.path, manifest.encode(self.log), version)
+        try:
+            yield from transact([mark, swap])
+        except NoSuchNode:
+            yield from self.mark(manifest.life, version)
+            try:
+                yield from transact([mark, swap])
+            except NoSuchNode:
+                raise NoSuchLog(self.log) from None
+        return version + 1
+
+    def edit(self, edit: Edit) -> Steps[Manifest]:
+        """Apply *edit* until it is in the manifest; return that.
+
+        Raises what *edit* raises, `NoSuchLog`, `MetadataUnavailable` (outcome unknown),
+        `BadVersion` if others were faster very many times."""
+        conflicts = lost = 0
+        while True:
+            manifest, version = yield from self.read()
+            wanted = edit(manifest)
+            if wanted == manifest:
+                return manifest
+            try:
+                yield from self.write(wanted, version)
+                return wanted
+            except BadVersion:
+                conflicts += 1
+                if conflicts == CONFLICTS_MAX:
+                    raise
+            except MetadataUnavailable:
+                lost += 1
+                if lost == LOST_REPLIES_MAX:
+                    raise
+
+    def delete(self, life: str, version: int) -> Steps[None]:
+        """Delete the log with this `Manifest.life`. No error if it is gone already.
+
+        Raises `BadVersion`."""
+        mark = DeleteOp(self.mark_of(life))
+        node = DeleteOp(self.path, version)
+        with suppress(NoSuchNode):
+            yield from transact([mark, node])
+            return
+        with suppress(NoSuchLog, NoSuchNode):
+            yield from self.mark(life, version)
+            yield from transact([mark, node])
+
+    def guard(self, life: str, version: int) -> Steps[tuple[CheckOp, CheckOp]]:
+        """Return what makes a transaction fail unless the log is this one, at this version.
+
+        Raises `BadVersion`, `NoSuchLog`."""
+        yield from self.mark(life, version)
+        return CheckOp(self.mark_of(life)), CheckOp(self.path, version)
+
+    def mark_of(self, life: str) -> str:
+        """Return the path of the mark of a log's `Manifest.life`."""
+        return f"{self.path}/incarnation-{life}"
+
+    def mark(self, life: str, version: int) -> Steps[None]:
+        """Mark a log that a program created which did not mark them; nothing if it is marked.
+
+        Raises `NoSuchLog` if it is not this incarnation that has no mark, `BadVersion`."""
+        if (yield from exists(self.mark_of(life))) is not None:
+            return
+        found, at = yield from self.read()
+        if not life.startswith(found.incarnation):
+            raise NoSuchLog(self.log, "it was deleted, and another one has its name")
+        if found.life != life or at != version:  # it was renamed, or somebody wrote
+            raise BadVersion(self.path, version)
+        try:
+            with suppress(NodeExists):
+                made = CreateOp(self.mark_of(life))
+                yield from transact([CheckOp(self.path, version), made])
+        except NoSuchNode:
+            raise NoSuchLog(self.log) from None
+
+
+def delete_listed(
+    node: ManifestSteps, manifest: Manifest, *, fenced: bool = False
+) -> Steps[Manifest]:
+    """Second step of a deletion: delete the ledgers in `deleting`, then clear the list.
+
+    A crash between repeats the first, which is no error for a ledger that is gone. Of a log that is
+    being deleted itself only who has *fenced* the last ones deletes any: a writer may have them."""
+    doomed = manifest.deleting
+    if not doomed or (manifest.dropped and not fenced):
+        return manifest
+    for ledger_id in doomed:
+        with suppress(NoSuchLedger):
+            yield from delete_ledger(ledger_id)
+    return (yield from node.edit(forget_deleted(doomed)))
