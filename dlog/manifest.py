@@ -5,8 +5,8 @@ Invariants (asserted when a value is made):
     sealed segments come first; at most the last two are not sealed
     a first offset is known for the first segment and for each one after a sealed one, and
         is the end of the one before; an offset is never used twice
-    the last segment stays listed even when it is trimmed whole, so that the log's end and
-        its last txid are never forgotten
+    the last segment stays listed until the log is deleted, even when it is trimmed whole, so
+        that the log's end and its last txid are never forgotten
     no ledger is both a segment's and waiting for deletion
 
 Deletion has two steps: trimmed segments move to `deleting` in the same compare-and-swap that
@@ -100,6 +100,7 @@ class Manifest:
         numbers = [segment.number for segment in self.segments]
         assert all(a < b for a, b in pairwise(numbers)), "numbers ascend"
         assert not numbers or numbers[-1] < self.next_segment, "a number may be used twice"
+        assert self.segments or self.dropped or self.next_segment == 1, "the last one stays listed"
         assert sum(s.sealed is None for s in self.segments) <= OPEN_SEGMENTS_MAX, (
             "more segments are open than a takeover fences"
         )

@@ -10,8 +10,6 @@ from functools import partial
 from itertools import repeat
 from typing import Final, Literal, NamedTuple, Self, overload
 
-NO_OFFSET: Final = -1
-"""Last offset of a log that never had a record."""
 NO_TXID: Final = -(2**63)
 """Stands for "no txid" in formats; never a txid itself."""
 TXID_MAX: Final = 2**63 - 1

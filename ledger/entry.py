@@ -183,15 +183,9 @@ def payload_of(frame: bytes | memoryview, header: Header) -> memoryview:
     return memoryview(frame)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
 
 
-def proof_of(frame: bytes | memoryview, header: Header) -> bytes:
-    """Return header and trailer of *frame*: enough to trust its LAC without its payload."""
-    if header.trailer_bytes == 0:
-        return bytes(frame[:HEADER_BYTES])
-    return bytes(frame[:HEADER_BYTES]) + bytes(frame[-TRAILER_BYTES:])
-
-
 def verify_proof(proof: bytes, ledger_id: int, mac: bytes | None) -> Header:
-    """Return the header that *proof* carries. Raises `DamagedEntry`."""
+    """Return the header that *proof* carries: header and trailer of a frame, which are enough to
+    trust its LAC without its payload. Raises `DamagedEntry`."""
     header = parse_header(proof)
     what = f"last-add-confirmed proof of ledger {ledger_id}"
     if header.ledger_id != ledger_id:

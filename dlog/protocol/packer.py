@@ -74,6 +74,8 @@ class Packer:
         self._full: deque[Group] = deque()
         self._sent: deque[Group] = deque()
         self._sent_bytes = 0
+        self._newest_was_open = False
+        """Whether the group taken last was not full."""
         self.pending_bytes = 0
         """Bytes of all records that are not confirmed yet, with `RECORD_CHARGE` for each."""
 
@@ -86,11 +88,6 @@ class Packer:
     def oldest(self) -> Group:
         """The one in flight that is confirmed next. Requires one."""
         return self._sent[0]
-
-    @property
-    def idle(self) -> bool:
-        """True iff every record was confirmed."""
-        return not self._sent and not self._full and self._open is None
 
     def add(
         self,
@@ -189,9 +186,9 @@ class Packer:
         if self._full:
             if in_flight >= self._sent_max:
                 return None
-            group = self._full.popleft()
+            group, self._newest_was_open = self._full.popleft(), False
         elif self._open is not None and in_flight < self._partial_max:
-            group, self._open = self._open, None
+            group, self._open, self._newest_was_open = self._open, None, True
         else:
             return None
         self._sent.append(group)
@@ -237,3 +234,4 @@ class Packer:
         assert self.pending_bytes == sum(group.charge for group in groups)
         assert self._sent_bytes == sum(group.size_bytes for group in self._sent)
         assert len(self._sent) <= self._sent_max
+        assert len(self._sent) <= self._partial_max or not self._newest_was_open

@@ -13,6 +13,7 @@ import asyncio
 import threading
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Final
 
 from dlog.aio.write.append_future import resolve_many
@@ -27,12 +28,20 @@ from ledger.errors import LogError, TooManyPending
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of appends that wait for the loop; beyond that the calling thread waits."""
 
-Queued = (
-    tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
-    | tuple[Future[RecordIds], int, Columns, int | None]
-)
-"""An append: its future, its columns, the expected offset. Or one of many: its future, its size,
-their columns, the expected offset."""
+OneRecord = tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
+"""An append: its future, payload, key, txid, timestamp, the expected offset. A bare tuple, as there
+is one for each record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManyRecords:
+    """One append of many records."""
+
+    future: Future[RecordIds]
+    charge: int
+    """Bytes that they count in the queue."""
+    records: Columns
+    expected_offset: int | None
 
 
 class AppendQueue:
@@ -41,14 +50,19 @@ class AppendQueue:
         self._thread = thread
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._queue: deque[Queued] = deque()
+        self._queue: deque[OneRecord | ManyRecords] = deque()
         self._queued_bytes = 0
         self._draining = False
         """True while the loop was told, or knows, that the queue is not empty."""
         self._newest: Future[RecordId] | Future[RecordIds] | None = None
         self._closed = False
 
-    def put(self, future: Future[RecordId] | Future[RecordIds], size: int, queued: Queued) -> bool:
+    def put(
+        self,
+        future: Future[RecordId] | Future[RecordIds],
+        charge: int,
+        queued: OneRecord | ManyRecords,
+    ) -> bool:
         """Hand *queued* to the loop, once there is room; return False if the queue is closed.
 
         Raises `TooManyPending` instead of waiting on the loop, which makes the room."""
@@ -60,7 +74,7 @@ class AppendQueue:
             if self._closed:
                 return False
             self._queue.append(queued)
-            self._queued_bytes += size
+            self._queued_bytes += charge
             self._newest = future
             wake, self._draining = not self._draining, True
         if wake:
@@ -105,13 +119,13 @@ class AppendQueue:
         while queue and writer.has_room:
             queued = queue.popleft()
             taken += 1
-            if len(queued) == 6:
+            if isinstance(queued, ManyRecords):
+                drained += queued.charge
+                self._append_many(queued)
+            else:
                 ticket, payload, key, txid, timestamp_ms, expected_offset = queued
                 drained += len(payload) + RECORD_CHARGE
                 ticket.attach(*writer.submit(payload, key, txid, timestamp_ms, expected_offset))
-            else:
-                drained += queued[1]
-                self._append_many(*queued)
         with self._lock:
             self._queued_bytes -= drained
             if self._queued_bytes < QUEUED_BYTES_MAX:
@@ -124,12 +138,10 @@ class AppendQueue:
         elif taken:
             self._thread.loop.call_soon(self._drain)
 
-    def _append_many(
-        self, future: Future[RecordIds], _: int, records: Columns, expected_offset: int | None
-    ) -> None:
+    def _append_many(self, many: ManyRecords) -> None:
         try:
-            parts = self._writer.submit_many(records, expected_offset)
+            parts = self._writer.submit_many(many.records, many.expected_offset)
         except LogError as error:
-            future.set_exception(error)
+            many.future.set_exception(error)
         else:
-            resolve_many(future, parts)
+            resolve_many(many.future, parts)

@@ -31,7 +31,7 @@ from dlog.position import Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
 from dlog.sync.append_future import AppendFuture
-from dlog.sync.append_queue import AppendQueue
+from dlog.sync.append_queue import AppendQueue, ManyRecords
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread, forks
 from dlog.sync.reader import Consumer, ManyReader, Reader
@@ -243,8 +243,10 @@ class Log(BlockingHandle[aio.Log]):
         self._check_process()
         future: Future[RecordIds] = Future()
         future.set_running_or_notify_cancel()  # an append cannot be taken back
-        size = records.total_bytes() + RECORD_CHARGE * records.count
-        if not self._queue.put(future, size, (future, size, records, expected_offset)):
+        charge = records.total_bytes() + RECORD_CHARGE * records.count
+        if not self._queue.put(
+            future, charge, ManyRecords(future, charge, records, expected_offset)
+        ):
             future.set_exception(LogClosed(self.name))
         return future
 

@@ -186,6 +186,7 @@ class Reading:
         """Apply *event*; return what the driver must do, in order."""
         if self.finished:
             return []
+        confirmed_before = self.last_add_confirmed
         effects: list[ReadingEffect]
         match event:
             case ReadStarted():
@@ -202,10 +203,11 @@ class Reading:
                 effects = self._time_passed(now)
             case _:
                 assert_never(event)
-        self.check()
+        self.check(confirmed_before=confirmed_before)
         return effects
 
-    def check(self) -> None:
+    def check(self, *, confirmed_before: int) -> None:
+        assert self.last_add_confirmed >= confirmed_before
         under_way = self._asked or self._helping or self._refreshing
         assert self.finished or under_way or self._resume_at is not None
         assert not self._found or min(self._found) >= self._first

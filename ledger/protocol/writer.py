@@ -95,6 +95,10 @@ class Phase(Enum):
     FAILED = "failed"
 
 
+_CONFIRMING: Final = frozenset({Phase.OPEN, Phase.CLOSING})
+"""What a step that confirms something may end with: it may have confirmed the last entry."""
+
+
 class Writer:
     def __init__(
         self,
@@ -144,6 +148,7 @@ class Writer:
         """Apply *event*; return what the driver must do, in order."""
         if self.phase in {Phase.FAILED, Phase.CLOSED}:
             return []
+        confirmed_before = self._acks.confirmed
         effects: list[WriterEffect]
         match event:
             case AppendRequested():
@@ -167,11 +172,15 @@ class Writer:
                 effects = self._time_passed(now)
             case _:
                 assert_never(event)
-        self.check()
+        self.check(confirmed_before=confirmed_before)
         return effects
 
-    def check(self) -> None:
+    def check(self, *, confirmed_before: int) -> None:
         assert self.last_add_confirmed <= self.last_add_pushed
+        assert self._acks.confirmed >= confirmed_before
+        assert self._acks.confirmed == confirmed_before or self.phase in _CONFIRMING, (
+            f"confirmed while {self.phase.value}"
+        )
         assert self._acks.bookies == self.metadata.last_fragment.bookies
         assert (self.phase is Phase.CLOSING) == (self._closing is not None) or (
             self.phase in {Phase.CLOSED, Phase.FAILED}

@@ -4,9 +4,10 @@ Pure and deterministic: the session's driver does the sending and knows the time
 in the order they came, packed into batches of whole runs; answers come in that order too.
 
 Invariants (asserted by `AddWindow.check`):
-    every run that was offered and accepted is answered exactly once, in order
+    every run that was offered and accepted is answered exactly once, in order: the batches in
+        flight are the last ones that were taken
     in flight: at most `flight_batches_max` batches; no more are taken at `flight_bytes_max`
-    queued and in flight: at most `pending_bytes_max`
+    queued and in flight: at most `pending_bytes_max`, or a single larger run
 """
 
 from collections import deque
@@ -130,3 +131,8 @@ class AddWindow:
         assert self._flight_bytes == sum(flight.size_bytes for flight in self._flights)
         assert self._flight_bytes <= self._pending_bytes
         assert len(self._flights) <= self._limits.flight_batches_max
+        first = self._next_batch - len(self._flights)
+        assert not self._flights or self._flights[0].batch == first
+        assert not self._flights or self._flights[-1].batch == self._next_batch - 1
+        single = len(self._queued) + sum(len(flight.runs) for flight in self._flights) <= 1
+        assert self._pending_bytes <= self._limits.pending_bytes_max or single

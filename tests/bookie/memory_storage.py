@@ -7,8 +7,9 @@ import threading
 from collections.abc import Sequence
 
 from bookie.storage.prepared import Prepared
-from ledger.entry import parse_header, proof_of
+from ledger.entry import parse_header
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
+from tests.ledger.proofs import proof_of
 
 
 class MemoryStorage:
@@ -156,7 +157,7 @@ class MemoryStorage:
         header = parse_header(frame)
         lac = header.last_add_confirmed
         if lac > self.proofs.get(ledger_id, (-1, b""))[0]:
-            self.proofs[ledger_id] = (lac, proof_of(frame, header))
+            self.proofs[ledger_id] = (lac, proof_of(frame))
 
     def _proof(self, ledger_id: int) -> bytes:
         return self.proofs.get(ledger_id, (-1, b""))[1]

@@ -2,8 +2,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.frames import Bad, Checked, check_frames, trust_frames
-from ledger.entry import encode_frame, encode_lac, parse_header, proof_of, verify_frame
+from ledger.entry import encode_frame, encode_lac, verify_frame
 from ledger.errors import DamagedEntry
+from tests.ledger.proofs import proof_of
 
 MAC = b"m" * 32
 
@@ -33,14 +34,14 @@ def test_whole_frames_are_taken_apart_into_columns() -> None:
     assert list(checked.entries) == [3, 5, 60]
     assert [checked.frame(i) for i in range(3)] == frames
     assert checked.last_add_confirmed == 59
-    assert checked.proof() == proof_of(frames[2], parse_header(frames[2]))
+    assert checked.proof() == proof_of(frames[2])
 
 
 def test_the_proof_of_an_authenticated_ledger_keeps_its_code() -> None:
     frames = frames_of(1, 2, mac=MAC)
     checked = check(frames, [1, 2])
     assert isinstance(checked, Checked)
-    assert checked.proof() == proof_of(frames[1], parse_header(frames[1]))
+    assert checked.proof() == proof_of(frames[1])
 
 
 def test_the_highest_lac_is_found_wherever_it_is() -> None:

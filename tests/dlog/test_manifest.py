@@ -117,6 +117,13 @@ def test_a_third_open_segment_is_refused() -> None:
         grow(EMPTY, None, None, None)
 
 
+def test_a_log_that_had_segments_and_lists_none_is_refused_unless_it_is_dropped() -> None:
+    grown = grow(EMPTY, sealed(1), None)
+    assert grown.dropping().segments == ()
+    with pytest.raises(AssertionError, match="stays listed"):
+        replace(grown, segments=())
+
+
 def test_a_segment_number_is_never_given_out_twice() -> None:
     manifest = grow(EMPTY, sealed(1), sealed(1)).trimmed(2)
     with pytest.raises(AssertionError, match="given out before"):

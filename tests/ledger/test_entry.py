@@ -8,13 +8,12 @@ from ledger.entry import (
     encode_frame,
     encode_lac,
     mac_key,
-    parse_header,
     payload_of,
-    proof_of,
     verify_frame,
     verify_proof,
 )
 from ledger.errors import DamagedEntry
+from tests.ledger.proofs import proof_of
 
 MAC = mac_key(b"secret")
 
@@ -79,7 +78,7 @@ def test_another_password_does_not_authenticate() -> None:
 @pytest.mark.parametrize("mac", [None, MAC], ids=["crc", "hmac"])
 def test_a_header_alone_proves_its_lac(mac: bytes | None) -> None:
     data = frame(mac=mac)
-    proof = proof_of(data, parse_header(data))
+    proof = proof_of(data)
     assert len(proof) < len(data)
     assert verify_proof(proof, 7, mac).last_add_confirmed == 2
     with pytest.raises(DamagedEntry):
@@ -90,7 +89,7 @@ def test_a_header_alone_proves_its_lac(mac: bytes | None) -> None:
 
 def test_a_proof_with_another_lac_is_not_believed() -> None:
     data = frame(mac=MAC)
-    forged = bytearray(proof_of(data, parse_header(data)))
+    forged = bytearray(proof_of(data))
     lac_at = HEADER_BYTES - 24
     forged[lac_at] ^= 1
     with pytest.raises(DamagedEntry):

@@ -29,7 +29,6 @@ OPENING_MAX: Final = 16
 
 LogRecord = tuple[str, Record]
 """A log's name and a record of it."""
-LogRecords = tuple[str, list[Record]]
 
 
 class ManyReader:
