@@ -6,8 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.installed
+STAMP_DEV := $(VENV)/.installed-dev
 PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
+# A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
+PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile
 SEED ?=
 SEEDS ?=
 LOGS ?=
@@ -16,10 +19,11 @@ ZK ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix test demo proto sim mutations transcripts bench bench-bookie chaos chaos-ledger chaos-bookie clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts bench bench-bookie chaos chaos-ledger chaos-bookie clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
+	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make fix               format and repair what can be repaired'
@@ -36,8 +40,13 @@ help:
 
 venv: $(STAMP)
 
-# The stamp is written last, so that an installation that was interrupted is done again.
-$(STAMP): pyproject.toml constraints.txt
+# A stamp is written last, so that an installation that was interrupted is done again.
+$(STAMP): $(STAMP_DEV)
+	@echo 'make: installing PySpark and the demo; PySpark alone is 450 MB, so this takes a few minutes the first time'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,spark,demo]'
+	@touch $@
+
+$(STAMP_DEV): pyproject.toml constraints.txt
 	@python=; \
 	for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	    if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -55,8 +64,8 @@ $(STAMP): pyproject.toml constraints.txt
 	    exit 1; \
 	fi; \
 	if [ ! -x $(BIN)/pip ]; then $$python -m venv $(VENV) || exit 1; fi
-	@echo 'make: installing into $(VENV); PySpark alone is 450 MB, so this takes a few minutes the first time'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,spark,demo]'
+	@echo 'make: installing into $(VENV)'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 check: $(STAMP)
@@ -80,8 +89,11 @@ fix: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+quick: $(STAMP_DEV)
+	$(PY) -m pytest -q --quick $(PARALLEL)
+
 test: $(STAMP)
-	$(PY) -m pytest
+	$(PY) -m pytest $(PARALLEL)
 
 demo: $(STAMP)
 	@exec $(PY) -m examples.flights $(if $(filter 1,$(ZK)),--zookeeper)

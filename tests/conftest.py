@@ -15,6 +15,8 @@ from ledger.client import ClientConfig
 from ledger.transport.grpc import GrpcTransport
 from tests.waiting import PATIENCE_S, SESSION_S
 
+pytest_plugins = ["tests.tiers"]
+
 # Pytest rewrites what it imports of our packages, as of every package with a plugin. What the
 # product imports late is imported here, so that nothing is rewritten in the middle of a test.
 for late in (
@@ -25,6 +27,12 @@ for late in (
     "ledger.metastore.zookeeper",
 ):
     importlib.import_module(late)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: collecting after each module looks at what came since."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

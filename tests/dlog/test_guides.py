@@ -20,6 +20,7 @@ print("done")
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("guide", "asserts_min"), [("keeping.md", 12), ("reading.md", 8), ("writing.md", 7)]
 )

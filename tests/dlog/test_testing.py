@@ -122,6 +122,7 @@ def test_two_clusters_know_nothing_of_each_other() -> None:
         assert (values(one.uri), values(other.uri)) == ([b"1"], [b"2"])
 
 
+@pytest.mark.slow
 def test_bookies_that_were_killed_have_what_they_acknowledged() -> None:
     with dlog.testing.cluster() as cluster:
         with Log.open("orders", uri=cluster.uri) as log:
@@ -243,6 +244,7 @@ def test_what_a_bookie_stores_is_bounded() -> None:
     assert file.read(1, 0) == b"y"
 
 
+@pytest.mark.integration
 def test_an_installed_dlog_brings_its_fixture(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     plugins = project["entry-points"]["pytest11"]

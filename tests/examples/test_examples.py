@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_says_what_it_is_for_and_how_it_is_used(name: str) -> None:
     done = subprocess.run(

@@ -7,7 +7,6 @@ import pytest
 
 from examples.flights.compare import Verdict, compare
 from examples.flights.report import Outcome, Takeover, last_line
-from examples.flights.source import flights
 
 SOURCE = [b"zero", b"one", b"two", b"three"]
 GOOD: list[tuple[int | None, bytes]] = list(enumerate(SOURCE))
@@ -63,7 +62,10 @@ def test_a_standby_that_read_something_else_fails_the_demo() -> None:
     assert not dataclasses.replace(outcome(), standby_exact=False).exact
 
 
+@pytest.mark.spark
 def test_the_source_gives_compact_json_with_whole_numbers() -> None:
+    from examples.flights.source import flights
+
     rows = flights(rows_max=100)
     assert len(rows) == 100
     first = json.loads(rows[0])
@@ -72,5 +74,8 @@ def test_the_source_gives_compact_json_with_whole_numbers() -> None:
     assert b"517.0" not in rows[0]
 
 
+@pytest.mark.spark
 def test_the_source_gives_the_same_bytes_each_time() -> None:
+    from examples.flights.source import flights
+
     assert flights(rows_max=1000) == flights(rows_max=1000)

@@ -314,6 +314,7 @@ def test_a_late_failure_of_a_replaced_bookie_does_not_speak_against_its_successo
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_found_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

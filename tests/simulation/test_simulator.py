@@ -59,6 +59,7 @@ FAST = [
 FAST_SEEDS_MAX = 300
 
 
+@pytest.mark.slow
 def test_the_cluster_scenario_keeps_every_invariant_and_finishes() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
@@ -66,6 +67,7 @@ def test_the_cluster_scenario_keeps_every_invariant_and_finishes() -> None:
     assert len(missing(covered)) <= 8, f"too much never happened: {missing(covered)}"
 
 
+@pytest.mark.integration
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     traces = []
     for hash_seed in ("1", "2"):
@@ -83,6 +85,7 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     assert traces[0] == traces[1]
 
 
+@pytest.mark.integration
 def test_many_seeds_run_on_several_cores() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", "--seeds", "0:20", "--jobs", "2"],
@@ -103,6 +106,7 @@ def test_a_long_run_tells_how_far_it_is(
     assert "3/4 seeds, 0 broken" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
     for seed in SEEDS:
         simulation = Simulation(seed, keep_trace=True)
@@ -126,12 +130,14 @@ def test_the_table_of_known_bugs_is_long_enough() -> None:
     assert set(FAST) <= set(MUTATIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_a_known_bug_is_caught(name: str) -> None:
     verdict = judge(name, FAST_SEEDS_MAX)
     assert verdict.seeds is not None, f"nothing found {name} in {FAST_SEEDS_MAX} seeds"
 
 
+@pytest.mark.integration
 def test_mutations_are_judged_on_several_cores() -> None:
     names = ["confirms_out_of_order", "confirms_with_one_ack_less"]
     done = subprocess.run(
@@ -145,12 +151,14 @@ def test_mutations_are_judged_on_several_cores() -> None:
     assert "2 mutations, 0 not caught" in done.stdout
 
 
+@pytest.mark.integration
 def test_a_known_bug_that_no_simulator_draws_is_found_by_the_test_that_it_names() -> None:
     verdict = judge("acknowledges_a_group_that_was_cut")
     assert verdict.caught
     assert verdict.seeds is None
 
 
+@pytest.mark.integration
 def test_the_tests_that_known_bugs_name_are_there() -> None:
     tests = sorted({mutation.test for mutation in MUTATIONS.values() if mutation.test})
     done = subprocess.run(

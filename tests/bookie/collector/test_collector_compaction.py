@@ -65,6 +65,7 @@ def workload(world: Collecting) -> Iterator[None]:
     world.collect()
 
 
+@pytest.mark.slow
 def test_power_lost_at_any_operation_loses_nothing_live_and_brings_nothing_back() -> None:
     disk = SimDisk(0)
     world = Collecting(disk)
@@ -102,6 +103,7 @@ def test_power_lost_at_any_operation_loses_nothing_live_and_brings_nothing_back(
     assert tried == operations * len(Loss)
 
 
+@pytest.mark.slow
 def test_a_crash_in_what_finishes_an_interrupted_compaction_is_finished_as_well() -> None:
     """Twice in a row, at every pair of places around the rename, the moves and the removals."""
     for first in range(1, 40):
@@ -324,6 +326,7 @@ def in_logs(world: Collecting) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
+@pytest.mark.slow
 def test_power_lost_while_a_damaged_log_is_emptied_loses_nothing_else() -> None:
     for loss in Loss:
         for crash_at in range(1, 40):

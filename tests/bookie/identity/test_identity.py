@@ -445,6 +445,7 @@ def test_data_that_the_cluster_does_not_know_is_refused(checkpoint: bool) -> Non
     with_store(f"memory://identity-unknown-{checkpoint}", test)
 
 
+@pytest.mark.slow
 def test_a_first_start_that_was_interrupted_anywhere_is_repeated() -> None:
     async def test(store: MetadataStore) -> None:
         points = 0
@@ -575,6 +576,7 @@ def test_every_start_is_counted_in_all_directories_and_in_the_store() -> None:
     with_store("memory://identity-lives", test)
 
 
+@pytest.mark.slow
 def test_a_start_that_was_interrupted_anywhere_is_repeated() -> None:
     async def test(store: MetadataStore) -> None:
         points = 0

@@ -139,6 +139,7 @@ def test_every_damaged_byte_of_the_pages_with_extents_is_told() -> None:
             new_index(damaged).load(1)
 
 
+@pytest.mark.slow
 def test_a_crash_in_any_flush_of_a_scattered_ledger_leaves_what_was_or_what_is() -> None:
     """The pages behind the last one are written over as the ledger grows."""
     before = [127 * 2 * n for n in range(130)]

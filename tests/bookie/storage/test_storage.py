@@ -764,6 +764,7 @@ def test_entries_without_a_journal_are_refused() -> None:
     disk.lock_as_another()  # and the lock is free again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ledgers", [1, 5])
 def test_adds_commits_checkpoints_and_reads_run_beside_each_other(
     tmp_path_factory: pytest.TempPathFactory, ledgers: int

@@ -29,7 +29,7 @@ EVERY = int(os.environ.get("DLOG_TEST_CRASH_EVERY", "25"))
 SEED = int(os.environ.get("DLOG_TEST_CHAOS_SEED", "1"))
 LOSSES = tuple(Loss)
 
-pytestmark = pytest.mark.timeout(300 if EVERY > 1 else 3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if EVERY > 1 else 3600)]
 
 
 def run_to_the_end(setting: Setting, machine: Machine) -> Promises:

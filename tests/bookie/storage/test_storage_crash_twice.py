@@ -26,7 +26,7 @@ LOSSES = ((Loss.LOST, False), (Loss.LOST, True), (Loss.TORN, False))
 """Of what was not synced, and whether half of each write is kept."""
 ENDS = ("power lost", "power torn", "killed", "a sync failed")
 
-pytestmark = pytest.mark.timeout(300 if EVERY > 1 else 3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if EVERY > 1 else 3600)]
 
 
 def first_life(promises: Promises) -> None:

@@ -33,7 +33,7 @@ LEDGERS = (1, 2, 3, 4)
 DELETED = 5
 CONFIG = replace(SMALL, entry_log_bytes_max=1200, journal_file_bytes_max=1500)
 
-pytestmark = pytest.mark.timeout(300 if EVERY > 1 else 3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if EVERY > 1 else 3600)]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, entries_of,
 from tests.bookie.tally import tally
 from tests.simulation.disk import Loss, PowerLost
 
+pytestmark = pytest.mark.slow
+
 MODEL_S: Final = float(os.environ.get("DLOG_TEST_MODEL_S", "0"))
 LEDGERS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 11, 259)
 ENTRY_MAX: Final = 300

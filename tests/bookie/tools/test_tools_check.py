@@ -91,6 +91,7 @@ def test_directories_that_no_bookie_used_are_refused() -> None:
         checked(SimDisk(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flipped", "zeroed", "cut"])
 def test_damage_is_told_wherever_a_start_or_a_read_would_meet_it(kind: str) -> None:
     """Only the journal's very last commits may be taken for ones that were never finished: what

@@ -228,6 +228,7 @@ def test_of_two_copies_the_newest_is_named_and_they_must_be_the_same() -> None:
     assert entries_of(promises.storage, 1)[4] == promises.sent[1][4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("lost", ["nothing", "headers", "everything"])
 def test_a_crash_at_any_step_leaves_an_index_that_is_old_or_new_and_it_can_be_done_again(

@@ -15,6 +15,7 @@ from tests.dlog.fake_ledgers import FakeCluster
 from tests.ledger.local_bookies import local_bookies
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_a_read_right_after_an_acknowledgement_finds_the_record(
     monkeypatch: pytest.MonkeyPatch,

@@ -242,6 +242,7 @@ async def test_reads_cancelled_anywhere_lose_and_double_nothing(
     assert cluster.open_readers == 0
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_a_tail_outlives_bookies_that_restart_while_leaders_come_and_go() -> None:
     async with local_bookies(4) as cluster:

@@ -19,6 +19,7 @@ def test_a_record_of_a_mebibyte_is_the_largest_unless_asked_otherwise() -> None:
         assert log.append(b"the log goes on").offset == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_records_of_sixteen_mebibytes_are_kept_whole(codec: str) -> None:
     value = bytes(range(256)) * (RECORD_BYTES_LIMIT // 256)

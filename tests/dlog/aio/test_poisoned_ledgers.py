@@ -38,6 +38,7 @@ async def values(client: LedgerClient) -> list[bytes]:
         return [record.value async for record in reader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bookies", [1, 3])
 @asynchronous
 async def test_a_log_goes_on_in_ledgers_that_nobody_poisoned(tmp_path: Path, bookies: int) -> None:
@@ -56,6 +57,7 @@ async def test_a_log_goes_on_in_ledgers_that_nobody_poisoned(tmp_path: Path, boo
             assert (await log.append(b"4")).offset == 4
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +76,7 @@ async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
         assert await values(client) == [b"kept"]
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_a_ledger_whose_poison_its_writer_did_not_see_is_told_as_such(tmp_path: Path) -> None:
     async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):

@@ -9,12 +9,14 @@ from dlog.local.errors import JavaMissing
 from dlog.local.java import find_java, java_environment
 
 
+@pytest.mark.integration
 def test_the_runtime_found_is_new_enough_and_runs() -> None:
     java = find_java()
     assert java.version >= 17
     assert run(java.executable, "-version").returncode == 0
 
 
+@pytest.mark.integration
 def test_without_a_system_java_the_wheel_is_used_and_takes_sparks_argument(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -33,6 +35,7 @@ def test_without_a_system_java_the_wheel_is_used_and_takes_sparks_argument(
     assert find_java() == java
 
 
+@pytest.mark.integration
 def test_several_threads_may_look_for_the_wheel_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -54,6 +57,7 @@ def test_several_threads_may_look_for_the_wheel_at_the_same_time(
     assert [path.name for path in (found[0].home / "bin").iterdir()] == ["java"]
 
 
+@pytest.mark.integration
 def test_an_old_or_broken_java_is_passed_over_and_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_asyncio_can_await_one() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_waiting_and_resolving_at_the_same_moment_never_misses() -> None:
     for _ in range(2000):
         future = AppendFuture()

@@ -193,6 +193,7 @@ def test_truncation(cluster: FakeCluster) -> None:
             assert [record.offset for record in reader] == [1]
 
 
+@pytest.mark.integration
 def test_a_handle_from_before_a_fork_is_refused_and_a_new_one_works(cluster: FakeCluster) -> None:
     log = Log.open("log")
     log.append(b"a")

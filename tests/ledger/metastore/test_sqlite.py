@@ -178,6 +178,7 @@ def test_closing_leaves_no_session_behind(sqlite: Backend, tmp_path: Path) -> No
     assert list((tmp_path / "namespace" / "sessions").iterdir()) == []
 
 
+@pytest.mark.integration
 def test_a_forked_child_does_not_keep_its_dead_parents_session(sqlite: Backend) -> None:
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)

@@ -87,6 +87,7 @@ class Crashes:
             yield committed | {WITNESS: witness}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_loss_anywhere_leaves_the_commit_before_or_this_one(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +156,7 @@ def test_a_store_of_before_checksums_is_upgraded(tmp_path: Path) -> None:
     tree.close()
 
 
+@pytest.mark.slow
 def test_a_power_loss_during_an_upgrade_leaves_a_store_that_can_be_upgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ def test_a_power_loss_during_an_upgrade_leaves_a_store_that_can_be_upgraded(
         assert found_in(tmp_path / "copy") == VERSION_1_CONTENT
 
 
+@pytest.mark.integration
 def test_a_store_that_an_earlier_version_has_open_is_not_upgraded(
     sqlite: Backend, tmp_path: Path
 ) -> None:
@@ -367,6 +370,7 @@ def test_a_reader_that_stands_still_cannot_let_the_write_ahead_log_grow_for_ever
     still.close()
 
 
+@pytest.mark.slow
 def test_readers_one_after_the_other_do_not_let_the_write_ahead_log_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +404,7 @@ def test_readers_one_after_the_other_do_not_let_the_write_ahead_log_grow(
     assert max(sizes) < 6 << 20  # of 18 MB that were written
 
 
+@pytest.mark.integration
 def test_the_witness_of_a_forked_child_does_not_keep_writers_out(tmp_path: Path) -> None:
     tree = opened(tmp_path)
     with tree._witness.locked(PATIENCE_S):

@@ -90,6 +90,7 @@ def refused(directory: Path, files: Files) -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LASTING)
 def test_a_flipped_bit_anywhere_loses_nothing_in_silence(name: str, tmp_path: Path) -> None:
     files = crashed(tmp_path / "whole")
@@ -110,6 +111,7 @@ def test_a_flipped_bit_anywhere_loses_nothing_in_silence(name: str, tmp_path: Pa
     assert (told > 0) == (name != WITNESS)
 
 
+@pytest.mark.slow
 def test_flipped_bits_of_a_larger_store_that_was_closed_lose_nothing_in_silence(
     tmp_path: Path,
 ) -> None:

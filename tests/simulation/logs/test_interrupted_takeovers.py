@@ -138,11 +138,13 @@ def stopped_anywhere(fate: str) -> Iterator[Interrupted]:
     raise AssertionError(f"it never opened within {POINTS_MAX} actions")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["crashes", "sleeps"])
 def test_a_takeover_that_stops_anywhere_is_taken_over_itself(fate: str) -> None:
     assert {world.step for world in stopped_anywhere(fate)} == {"", *STEPS}
 
 
+@pytest.mark.slow
 def test_who_loses_its_term_anywhere_before_the_swap_never_has_the_log() -> None:
     ends = {(world.step, world.opened) for world in stopped_anywhere("loses its term")}
     assert ends == {("WriteManifest", True), *((step, False) for step in ("", *STEPS[:-1]))}

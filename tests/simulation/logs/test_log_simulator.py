@@ -38,6 +38,7 @@ FAST = [
 """Mutations that a few seeds find; `make mutations` runs all of them."""
 
 
+@pytest.mark.slow
 def test_logs_keep_every_invariant_and_finish() -> None:
     covered: Counter[str] = Counter()
     for seed in SEEDS:
@@ -45,6 +46,7 @@ def test_logs_keep_every_invariant_and_finish() -> None:
     assert len(missing_of_logs(covered)) <= 12, f"too much never happened: {covered}"
 
 
+@pytest.mark.integration
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     traces = []
     for hash_seed in ("1", "2", "3"):
@@ -68,6 +70,7 @@ def test_seeds_do_not_depend_on_what_ran_before_in_the_same_process() -> None:
     assert LogSimulation(3).run() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_a_known_bug_of_logs_is_caught(name: str) -> None:
     verdict = judge(name, FAST_SEEDS_MAX)

@@ -121,6 +121,7 @@ def _read_all(world: World) -> list[str]:
     return payloads
 
 
+@pytest.mark.slow
 def test_3466_whichever_one_message_is_lost_nothing_acknowledged_is() -> None:
     messages = len(_life(None).post.delivered)
     assert messages > 30

@@ -126,6 +126,7 @@ def test_4196_the_largest_entry_arrives_whole_and_a_larger_message_does_not_leav
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silently", [False, True])
 def test_rule_10_a_connection_that_breaks_half_way_leaves_whole_entries_or_none(
     silently: bool,
