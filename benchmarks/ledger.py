@@ -3,7 +3,7 @@
     python -m benchmarks.ledger [--seconds 2] [--directory DIR] [--json]
 
 First the disk is measured: R is what one process writes in sequence and makes durable, F is
-how long making 4 KiB durable takes. Rates are told as a share of R, counting payload
+how long making 4 KiB durable takes. Rates are reported as a share of R, counting payload
 bytes once (they are written six times here: three copies, journal and entry log), and
 latencies as multiples of F. All in one run: the disk of another moment is another disk.
 """
@@ -55,10 +55,10 @@ class Bench:
         self._add(Figure(name, per_s, unit, share, "R" if size else "", aim))
 
     def latency(self, name: str, times: list[float], aim: str = "") -> None:
-        for percent, told in ((50, aim), (99, "")):
+        for percent, shown in ((50, aim), (99, "")):
             value = percentile(times, percent)
             ratio = value / self.disk.sync_s
-            self._add(Figure(f"{name} p{percent}", value * 1e3, "ms", ratio, "F", told))
+            self._add(Figure(f"{name} p{percent}", value * 1e3, "ms", ratio, "F", shown))
 
     def duration(self, name: str, seconds: float, aim: str = "") -> None:
         self._add(Figure(name, seconds * 1e3, "ms", seconds / self.disk.sync_s, "F", aim))

@@ -3,7 +3,7 @@ benchmarks.profile_appends`.
 
     python -m benchmarks.profile_appends [--seconds 5] [--directory DIR] [--mode aio|many|threads]
 
-What the flame graph in `appends.svg` showed when it was made is told in `appends.md`.
+What the flame graph in `appends.svg` showed when it was made is described in `appends.md`.
 """
 
 import argparse

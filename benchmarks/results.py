@@ -23,7 +23,7 @@ _UNSTEADY: Final = 2.0
 
 @dataclass(slots=True)
 class Results:
-    """What is measured in *directory*, on whose disk all is told in R and F."""
+    """What is measured in *directory*, on whose disk all is given in R and F."""
 
     directory: Path
     disk: DiskFigures
@@ -42,12 +42,12 @@ class Results:
     def share(
         self, name: str, bytes_per_s: float, *, copies: int, aim: float | None = None
     ) -> None:
-        """Tell MB/s as a share of R/*copies*: what is added is written so many times."""
+        """Report MB/s as a share of R/*copies*: what is added is written so many times."""
         ratio = bytes_per_s / (self.disk.bytes_per_s / copies)
         unit = f"R/{copies}"
-        told = "" if aim is None else f">= {aim:g} {unit}"
+        shown = "" if aim is None else f">= {aim:g} {unit}"
         met = None if aim is None else ratio >= aim
-        self.figures.append(Figure(name, bytes_per_s / 1e6, "MB/s", ratio, unit, told, met))
+        self.figures.append(Figure(name, bytes_per_s / 1e6, "MB/s", ratio, unit, shown, met))
 
     def at_least(self, name: str, value: float, unit: str, aim: float) -> None:
         met = value >= aim
@@ -76,7 +76,7 @@ class Results:
         self.note(f"load before {section}", load, "")
 
     def end(self, section: str, seconds: float, first: int) -> None:
-        """Measure the disk once more: if it changed, what was told in it is not judged.
+        """Measure the disk once more: if it changed, what was given in it is not judged.
 
         *first*: the index of the first figure of *section*."""
         before, after = self.disk, measure_disk(self.directory, seconds)
@@ -108,7 +108,7 @@ def _alike(before: float, after: float) -> bool:
 
 def keep(figures: Sequence[Figure], sizes: Mapping[str, object], path: Path) -> None:
     """Write *path* as JSON, and a drawing beside it."""
-    told = {
+    kept = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -118,6 +118,6 @@ def keep(figures: Sequence[Figure], sizes: Mapping[str, object], path: Path) -> 
         "figures": [asdict(figure) for figure in figures],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path.write_text(json.dumps(kept, indent=1) + "\n")
     path.with_suffix(".svg").write_text(svg(figures))
     print(f"kept as {path} and {path.with_suffix('.svg')}")

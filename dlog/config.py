@@ -93,7 +93,7 @@ def check_uri(uri: str) -> str:
 
 
 def default_directory() -> Path:
-    """Return where ``dlog up`` keeps the local cluster unless told otherwise."""
+    """Return where ``dlog up`` keeps the local cluster by default."""
     return Path.home() / ".dlog" / "local"
 
 

@@ -20,7 +20,7 @@
     |  `- ForkedAfterConnecting   no connections in the child of a process that had some
     |- RemoteError
     |  |- LostOwnership           another process writes this log now; nothing was sent
-    |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open tells
+    |  |- AppendOutcomeUnknown    sent, and may or may not be kept; the next open shows which
     |  |- CloseTimedOut           closed before all appends were confirmed
     |  |- AppendFailed            not sent: the writer broke before; open the log again
     |  |- RollPostponed           the roll is not done yet; it goes on in the background
@@ -29,7 +29,7 @@
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
-    |  |- BarrierNotReached       nobody told in time whether the last records are committed
+    |  |- BarrierNotReached       it was not known in time whether the last records are committed
     |  |- NoSuchConsumer
     |  |- ConsumerBusy            another process has it open exclusively
     |  |- ConsumerFenced          another process opened it exclusively since, or reset it
@@ -70,7 +70,7 @@ class ForkedAfterConnecting(CallerError):
     def __init__(self) -> None:
         super().__init__(
             "this process was forked from one that had connected already, and gRPC does not work "
-            "in such a child: fork before the first log is opened, or start the process anew "
+            "in such a child: fork before the first log is opened, or spawn the process "
             "(multiprocessing: the start method spawn or forkserver)"
         )
 
@@ -191,7 +191,7 @@ class AppendOutcomeUnknown(RemoteError):
 
 
 class CloseTimedOut(RemoteError):
-    """Each append's future tells how that one ended."""
+    """Each append's future has its own outcome."""
 
     outcome_unknown = True
 
@@ -331,7 +331,7 @@ class BarrierNotReached(RemoteError):
 
     def __init__(self, log: str, place: object, waited_s: float) -> None:
         super().__init__(
-            f"log {log!r}: it was not told within {waited_s:g} s whether the records up to entry "
+            f"log {log!r}: it was not known within {waited_s:g} s whether the records up to entry "
             f"{place} are committed; its writer is slow or dead. Try again, or open the log for "
             "writing, which decides it"
         )

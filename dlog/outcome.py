@@ -1,4 +1,4 @@
-"""How the records of one entry ended: told once per entry, not once per record.
+"""How the records of one entry ended: set once per entry, not once per record.
 
 An append's future holds the outcome of its entry and its own slot in it; what it resolves to
 is made when somebody asks. So an entry of thousands of records costs one assignment when it is
@@ -48,13 +48,13 @@ class Outcome:
         return self.place is not None or self._error_of is not None
 
     def confirm(self, offset: int, segment: int, entry: int) -> None:
-        """Tell that the entry is confirmed, with *offset* for its first record."""
+        """Confirm the entry, with *offset* for its first record."""
         if not self.done:
             self.place = Place(offset, segment, entry)
             self._tell()
 
     def fail(self, error_of: Callable[[int], LogError]) -> None:
-        """Tell why it is not; *error_of* returns the error of the record in a slot."""
+        """Fail the entry; *error_of* returns the error of the record in a slot."""
         if not self.done:
             self._error_of = error_of
             self._tell()

@@ -18,7 +18,7 @@
 *base index* is the first record's index in its segment: a batch knows nothing of the log's
 offsets, so a segment can be written before its first offset is known. *first txid* is the
 first txid in this batch; *last txid* is the last one in this batch or anywhere before it in
-the log, so the last batch alone tells it. Either is `NO_TXID` if there is none.
+the log, so the last batch alone has it. Either is `NO_TXID` if there is none.
 
 Decoding gives views of the buffer and touches no record; the two offset columns are checked
 whole, so whoever follows them stays inside the buffer. All sizes of a header are checked against

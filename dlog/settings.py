@@ -84,7 +84,7 @@ def parse_settings(values: Mapping[str, object], base: LogSettings | None = None
 
     Names are the fields of `LogSettings`, with the quorum as `ensemble`, `write_quorum` and
     `ack_quorum`; `digest` and `codec` may be given by name, as "zstd". Raises
-    `InvalidSettings` for a name that does not exist (it tells those that do) and for a value
+    `InvalidSettings` for a name that does not exist (it names those that do) and for a value
     out of its range, and `InvalidQuorum`."""
     base = base or LogSettings()
     for name in values:

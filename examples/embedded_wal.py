@@ -47,7 +47,7 @@ def embedded(directory: Path) -> Iterator[str]:
     def serve() -> None:
         try:
             asyncio.run(run())
-        except LogError as error:  # the log is told by its own errors, if it was open
+        except LogError as error:  # an open log raises errors of its own
             print(f"bookie: {error}", file=sys.stderr)
             if not ready.done():
                 ready.set_exception(error)

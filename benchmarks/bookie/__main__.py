@@ -3,7 +3,7 @@
     python -m benchmarks.bookie [--only SECTION] [--dir DIR] [--json FILE] [--quick]
 
 One client process, one bookie process, on one machine. First the disk of DIR is measured, and
-again before each section; see `benchmarks.disk` for R and F, in which all else is told. Prints
+again before each section; see `benchmarks.disk` for R and F, in which all else is given. Prints
 a table, and keeps the same as JSON in FILE and as a drawing beside it.
 """
 

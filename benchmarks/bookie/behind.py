@@ -60,6 +60,6 @@ async def _read(bench: Bench, bookie: OneBookie, last: int) -> float:
     process = await asyncio.create_subprocess_exec(
         *command, *map(str, numbers), stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0, f"the reader ended with {process.returncode}"
-    return float(told)
+    return float(output)

@@ -52,7 +52,7 @@ class Bench(Results):
     sizes: Sizes
 
     def rate(self, name: str, bytes_per_s: float, *, aim_r: float | None = None) -> None:
-        """Tell MB/s as a share of R/2: what is added is written to journal and entry log."""
+        """Report MB/s as a share of R/2: what is added is written to journal and entry log."""
         self.share(name, bytes_per_s, copies=2, aim=aim_r)
 
 

@@ -3,10 +3,10 @@
     python -m benchmarks.logs [--only SECTION ...] [--dir DIR] [--json FILE] [--quick]
 
 First the disk of DIR is measured, and again before and after each section; see `benchmarks.disk`
-for R and F, in which all else is told. Where it changed much meanwhile, aims told in it are not
-judged. What the bookies wrote to files meanwhile is told beside the shares of R/6. Each section
+for R and F, in which all else is given. Where it changed much meanwhile, aims given in it are not
+judged. What the bookies wrote to files meanwhile is given beside the shares of R/6. Each section
 has a new cluster, whose metadata store is the embedded one. Prints a table, and keeps the same
-as JSON in FILE and as a drawing beside it. `appends.md` tells where the time of an append goes.
+as JSON in FILE and as a drawing beside it. `appends.md` shows where the time of an append goes.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Takeover of a log whose writer is gone, with a last segment that is in no cache.
 
 Cold means: the bookies were ended and started again, so that none has an entry in memory, and
-the kernel was told that the pages of their files are not needed (`posix_fadvise` DONTNEED,
+the kernel was advised that the pages of their files are not needed (`posix_fadvise` DONTNEED,
 which it may do without root; clean pages that nobody maps are dropped). The new owner's client
 is new too. The disk's own cache, if it has one, is not emptied.
 """

@@ -12,7 +12,7 @@ LOOK_S: Final = 2.0
 
 
 def complete_log(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of logs that begin with *incomplete*; none if they cannot be told."""
+    """Return the names of logs that begin with *incomplete*; none if they are not known."""
 
     async def look() -> list[str]:
         from dlog.aio.store.watching import log_names

@@ -1,6 +1,6 @@
 """What people write on a command line, as values: positions, times, durations, sizes.
 
-Each parser takes the option's name, to be told in the usage error that it raises.
+Each parser takes the option's name, to be named in the usage error that it raises.
 """
 
 import math

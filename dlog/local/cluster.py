@@ -93,7 +93,7 @@ class LocalCluster:
 
     def bookies(self) -> list[LocalBookie]:
         """Return the bookies that run now, with the addresses that they last announced: one whose
-        session has just ended is announced anew in a moment, and serves meanwhile."""
+        session has just ended is announced again in a moment, and serves meanwhile."""
         assert self._registry is not None, "the cluster is not up"
         return [
             LocalBookie(
@@ -177,10 +177,10 @@ class LocalCluster:
         )
 
     async def _start_bookies(self, processes: Iterable[BookieProcess]) -> None:
-        """Start *processes* and wait until each is registered anew.
+        """Start *processes* and wait until each is registered again.
 
         The registration of an earlier life may still be there: only another incarnation
-        tells that this one serves."""
+        shows that this one serves."""
         waiting = {process: self._incarnation(process.name) for process in processes}
         for process in waiting:
             process.start()

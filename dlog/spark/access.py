@@ -67,7 +67,7 @@ class Access:
             raise DamagedLog(piece.log, f"it was read up to {expected} instead of {piece.end}")
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._thread.run(self._close())
 
     async def _connected(self) -> Ledgers:

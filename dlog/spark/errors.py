@@ -4,7 +4,7 @@ CallerError
 `- InvalidOption        an option or offset given by the user cannot be used
 RemoteError
 `- StreamBroken         the log no longer continues where the stream stopped
-   |- LogReplaced       it was deleted and made again under the same name
+   |- LogReplaced       it was deleted and re-created under the same name
    `- RecordsTrimmed    it was truncated beyond the stream's position
 """
 
@@ -24,7 +24,7 @@ class StreamBroken(RemoteError):
 class LogReplaced(StreamBroken):
     def __init__(self, log: str, expected: str, found: str) -> None:
         super().__init__(
-            f"log {log!r} was deleted and made again (incarnation {expected} became {found}): the "
+            f"log {log!r} was deleted and re-created (incarnation {expected} became {found}): the "
             "checkpoint points into a log that is gone; start the query with a new checkpoint"
         )
         self.log, self.expected, self.found = log, expected, found

@@ -2,8 +2,8 @@
 
 Spark compares offsets as strings and stores them as they come, so equal positions must give
 equal text: `encode` is the only place where the form is made, and it sorts the logs by name.
-A position carries the incarnation of its log, so that a log that was deleted and made again
-is told apart from the one the checkpoint was written for.
+A position carries the incarnation of its log, so that a log that was deleted and re-created
+is not taken for the one the checkpoint was written for.
 """
 
 import json

@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return encode(end)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        """Tell Spark the true tails, for the lag in its progress reports."""
+        """Report the true tails to Spark, for the lag in its progress reports."""
         return encode(_ends(self._tails)) if self._tails else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name

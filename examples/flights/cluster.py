@@ -1,4 +1,4 @@
-"""The cluster of the demo: three bookies and the metadata store, until told to end.
+"""The cluster of the demo: three bookies and the metadata store, until stopped.
 
 Call: python -m examples.flights.cluster DIRECTORY [--zookeeper]
 """

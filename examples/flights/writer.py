@@ -1,6 +1,6 @@
 """The leader that will be killed: elects itself, opens the log, and appends until then.
 
-It appends one record, and the rest when told to: when standby and Spark have got that one.
+It appends one record, and the rest on command: when standby and Spark have got that one.
 
 Call: python -m examples.flights.writer URI
 """

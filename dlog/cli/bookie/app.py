@@ -50,7 +50,7 @@ def start(
         ),
     ] = 0,
     advertise: Annotated[
-        str, typer.Option(help="Host that clients are told, if it is not --host.")
+        str, typer.Option(help="Host that clients connect to, if it is not --host.")
     ] = "",
     identity: Annotated[
         str | None,
@@ -113,7 +113,7 @@ def start(
         float | None,
         typer.Option(
             help="Share of its ledgers that may be deleted in a day though nothing but their "
-            "absence from the metadata store tells that they were deleted.",
+            "absence from the metadata store shows that they were deleted.",
             rich_help_panel=_COLLECTION,
             show_default=False,
         ),
@@ -202,7 +202,7 @@ def start(
 def list_bookies(uri: Uri = None, as_json: Json = False) -> None:
     """List the bookies that are registered now, and why those in limbo are.
 
-    Exits with 1 if a registration cannot be read: it is told, and the others are listed."""
+    Exits with 1 if a registration cannot be read: it is reported, and the others are listed."""
 
     async def command() -> bool:
         from ledger.registry import BookieDirectory, limbo_of

@@ -22,7 +22,7 @@ from dlog.cli.runner import FAILED, failed, run
 journal = typer.Typer(no_args_is_help=True, help="Look into the journals of a stopped bookie.")
 entrylog = typer.Typer(no_args_is_help=True, help="Look into the entry logs of a stopped bookie.")
 index = typer.Typer(
-    no_args_is_help=True, help="Look into the index of a stopped bookie, or make it anew."
+    no_args_is_help=True, help="Look into the index of a stopped bookie, or rebuild it."
 )
 
 
@@ -219,12 +219,13 @@ def rebuild(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Make the index of a stopped bookie anew, from its entry logs.
+    """Rebuild the index of a stopped bookie from its entry logs.
 
     Every ledger is fenced by it, as nobody knows which were: writers that still use this bookie
-    go on with another one, or are told that they lost their ledger. The metadata store tells
-    access keys and which ledgers belong here. It is refused if an entry log is damaged; then let
-    the ledgers be copied from the other replicas instead. May be done again after a crash."""
+    go on with another one, or get the error that they lost their ledger. The metadata store has
+    the access keys and knows which ledgers belong here. It is refused if an entry log is damaged;
+    then let the ledgers be copied from the other replicas instead. It may be repeated after a
+    crash."""
     if not yes:
         question = f"Replace the index in {directory}, and fence all of its ledgers?"
         typer.confirm(question, abort=True, err=True)
@@ -234,7 +235,7 @@ def rebuild(
         from bookie.tools.rebuild import rebuild as run_rebuild
         from bookie.tools.store_ledgers import store_ledgers
 
-        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as tell:
+        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as report:
             check_used(directories)
             cookie = check_places(directories)
             stored = None
@@ -250,9 +251,9 @@ def rebuild(
                         bookie=cookie.bookie,
                         instance=cookie.instance,
                         directory=directories.main.describe(""),
-                        progress=tell,
+                        progress=report,
                     )
-            result = run_rebuild(directories, stored, progress=tell)
+            result = run_rebuild(directories, stored, progress=report)
         show_rebuilt(result, as_json=as_json)
 
     run(command())

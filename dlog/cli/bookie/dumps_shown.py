@@ -244,7 +244,7 @@ def show_rebuilt(result: "Rebuilt", *, as_json: bool) -> None:
         )
         return
     typer.echo(
-        f"the index of {result.ledgers} ledgers with {result.entries} entries was made anew from "
+        f"the index of {result.ledgers} ledgers with {result.entries} entries was rebuilt from "
         f"{result.entry_logs} entry logs; all of them are fenced. Before, "
         f"{result.damaged_before} could not be read",
         err=True,

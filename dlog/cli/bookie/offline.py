@@ -83,8 +83,8 @@ def check(
     async def command() -> bool:
         from bookie.tools.check import check as run_check
 
-        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as tell:
-            findings = run_check(directories, tell)
+        with opened(directory, journal_dir, ledger_dir) as directories, shown_progress() as report:
+            findings = run_check(directories, report)
         if as_json:
             print_json(_findings_facts(findings))
         else:

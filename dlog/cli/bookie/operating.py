@@ -105,7 +105,7 @@ def gc(
         typer.Option(
             metavar="N|all",
             help="Let so many ledgers of each bookie go that the metadata store does not know, "
-            "although nothing tells that they were deleted.",
+            "although nothing shows that they were deleted.",
             show_default=False,
         ),
     ] = None,
@@ -126,8 +126,8 @@ def gc(
         whole = True
         async with _operators(bookies, uri) as operators:
             for name, operator in operators.items():
-                with shown_progress() as tell:
-                    tell(f"bookie {name} collects", 0, 0)
+                with shown_progress() as report:
+                    report(f"bookie {name} collects", 0, 0)
                     done = await operator.collect(allow_deletions=allowed)
                 whole = _show_run(name, done, as_json=as_json) and whole
         return whole
@@ -156,8 +156,8 @@ def compact(
         whole = True
         async with _operators(bookies, uri) as operators:
             for name, operator in operators.items():
-                with shown_progress() as tell:
-                    tell(f"bookie {name} compacts", 0, 0)
+                with shown_progress() as report:
+                    report(f"bookie {name} compacts", 0, 0)
                     done = await operator.compact(major=major)
                 whole = _show_run(name, done, as_json=as_json) and whole
         return whole

@@ -9,7 +9,7 @@ import typer
 from dlog.cli.connections import connected
 from dlog.cli.names import complete_log
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.bars import Tell, shown_bar
+from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_facts, print_json, print_table
 from dlog.cli.runner import FAILED, run_at
 
@@ -83,10 +83,10 @@ def audit(
     async def command() -> bool:
         from dlog.aio.admin import audit_namespace
 
-        with shown_bar("auditing") as tell:
+        with shown_bar("auditing") as advance:
 
             def on_progress(progress: "AuditProgress") -> None:
-                tell(progress.done, None, f"{progress.done:,} {progress.what}")
+                advance(progress.done, None, f"{progress.done:,} {progress.what}")
 
             report = await audit_namespace(repair=repair, on_progress=on_progress, uri=uri)
         if as_json:
@@ -104,14 +104,14 @@ async def _verify(client: "LedgerClient", log: str) -> "VerifyReport":
 
     segments = (await log_info(log, client=client)).manifest.segments
     total = sum(segment.sealed.bytes for segment in segments if segment.sealed)
-    with shown_bar(f"verifying {log}") as tell:
-        return await verify_log(log, client=client, on_progress=_teller(tell, total))
+    with shown_bar(f"verifying {log}") as advance:
+        return await verify_log(log, client=client, on_progress=_shown(advance, total))
 
 
-def _teller(tell: Tell, total: int) -> "Callable[[VerifyProgress], None]":
+def _shown(advance: Advance, total: int) -> "Callable[[VerifyProgress], None]":
     def on_progress(progress: "VerifyProgress") -> None:
         words = f"{progress.segments_done} of {progress.segments} segments"
-        tell(progress.bytes, max(total, progress.bytes), words)
+        advance(progress.bytes, max(total, progress.bytes), words)
 
     return on_progress
 

@@ -94,7 +94,7 @@ def count(
                 log, start=min(first, until), stop=until, follow=False, client=client
             )
             try:
-                with shown_bar(f"reading {log}") as tell:
+                with shown_bar(f"reading {log}") as advance:
                     async for chunk in reader.read_batches():
                         whole = chunk.take == chunk.batch.count
                         records += chunk.take
@@ -105,7 +105,7 @@ def count(
                             for record in chunk.records():
                                 value_bytes += len(record.value)
                                 key_bytes += len(record.key or b"")
-                        tell(records, until - first, f"{records:,} records")
+                        advance(records, until - first, f"{records:,} records")
             finally:
                 await reader.close()
             if records != facts["records"]:

@@ -165,7 +165,7 @@ async def _lines(
 
 @contextmanager
 def _progress(file: Path | None) -> Iterator[Callable[[int, int], None]]:
-    """Show on stderr how far it is, if a person looks there; yield what to tell it."""
+    """Show on stderr how far it is, if a person looks there; yield what to call with it."""
     if not sys.stderr.isatty() or (file is None and sys.stdin.isatty()):
         yield lambda _bytes, _lines: None
         return

@@ -1,4 +1,4 @@
-"""``dlog log settings``: what a log was told at its creation, and changes of it."""
+"""``dlog log settings``: what a log was given at its creation, and changes of it."""
 
 import sys
 from typing import Annotated

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-Tell = Callable[[int, int | None, str], None]
-"""Told how much is done, how much there is (None: not known), and a few words."""
+Advance = Callable[[int, int | None, str], None]
+"""Called with how much is done, how much there is (None: not known), and a few words."""
 
 
 @contextmanager
-def shown_bar(what: str) -> Iterator[Tell]:
-    """Yield what to tell how far *what* is; the bar is gone when the block ends."""
+def shown_bar(what: str) -> Iterator[Advance]:
+    """Yield what to call with how far *what* is; the bar is gone when the block ends."""
     if not sys.stderr.isatty():
         yield lambda _done, _total, _words: None
         return
@@ -26,7 +26,7 @@ def shown_bar(what: str) -> Iterator[Tell]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None, words="")
 
-        def tell(done: int, total: int | None, words: str) -> None:
+        def advance(done: int, total: int | None, words: str) -> None:
             progress.update(task, completed=done, total=total or None, words=words)
 
-        yield tell
+        yield advance

@@ -15,11 +15,11 @@ _CLEAR: Final = "\r\x1b[K"
 
 @contextmanager
 def shown_progress() -> "Iterator[Progress]":
-    """Return what tells how far work is; the line is gone when the block ends."""
+    """Yield what to call with how far work is; the line is gone when the block ends."""
     shows = sys.stderr.isatty()
     last_s = 0.0
 
-    def tell(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         nonlocal last_s
         now_s = time.monotonic()
         if shows and now_s - last_s >= _INTERVAL_S:
@@ -29,7 +29,7 @@ def shown_progress() -> "Iterator[Progress]":
             sys.stderr.flush()
 
     try:
-        yield tell
+        yield report
     finally:
         if last_s:
             sys.stderr.write(_CLEAR)

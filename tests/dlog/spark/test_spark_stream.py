@@ -169,7 +169,7 @@ def test_a_log_that_was_made_again_fails_the_query(
     asyncio.run(delete_log("again", uri=uri))
     append(uri, "again", 0, 20)
     query = into_parquet(frame, tmp_path).trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException, match="deleted and made again"):
+    with pytest.raises(StreamingQueryException, match="deleted and re-created"):
         query.awaitTermination(QUERY_TIMEOUT_S)
     assert len(rows_in(spark, tmp_path)) == 10
 
