@@ -11,12 +11,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
+
 from dlog.aio.port import Ledgers
 from dlog.aio.read import handles
 from dlog.aio.read.reader import Reader
 from dlog.errors import NoSuchLog
 from dlog.position import Record
-from ledger.backoff import Backoff
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -68,18 +69,19 @@ class Following:
         await asyncio.wait({self.task})
 
     async def _again(self) -> None:
-        backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
-        while True:
-            try:
-                reader = await handles.tail(self.log, start=self.position, client=self._ledgers)
-            except LogError as error:
-                if not error.retryable:
-                    raise
-                _log.warning("following_postponed", log=self.log, error=str(error))
-                await asyncio.sleep(backoff.next())
-            else:
-                await self._follow(reader)
-                return
+        opening = AsyncRetrying(
+            retry=retry_if_exception(_may_pass),
+            wait=wait_exponential(BACKOFF_S, BACKOFF_S_MAX),
+            before_sleep=self._postponed,
+            reraise=True,
+        )
+        await self._follow(
+            await opening(handles.tail, self.log, start=self.position, client=self._ledgers)
+        )
+
+    def _postponed(self, state: RetryCallState) -> None:
+        assert state.outcome is not None
+        _log.warning("following_postponed", log=self.log, error=str(state.outcome.exception()))
 
     async def _follow(self, reader: Reader) -> None:
         async with reader:
@@ -92,3 +94,7 @@ class Following:
                 if inspect.isawaitable(applied):
                     await applied
                 self.position = reader.position
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, LogError) and error.retryable

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_exponential
+
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import opened_whole
 from dlog.aio.store.manifests import ManifestNode
@@ -38,7 +40,8 @@ WINDOW_BYTES: Final = 8 * 1024 * 1024
 WINDOW_ENTRIES_MAX: Final = 1024
 ASKS_MAX: Final = 3
 """How often a bookie that does not answer, or is too busy, is asked."""
-ASK_AGAIN_S: Final = 0.2
+ASK_AGAIN_S: Final = 0.4
+"""After how long it is asked again; the next time after twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +258,15 @@ class _Verifier:
     async def _ask(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, bookie: BookieId, first: int, last: int
     ) -> Found | None:
-        for attempt in range(ASKS_MAX):
-            if attempt:
-                await asyncio.sleep(ASK_AGAIN_S * 2**attempt)
-            found = await self._ledgers.read_replica(
-                ledger_id, bookie, first, last, metadata=metadata
-            )
-            if found.status not in {Status.UNREACHABLE, Status.TOO_MANY_REQUESTS}:
-                return found
-        return None
+        asking = AsyncRetrying(
+            retry=retry_if_result(_is_silent),
+            stop=stop_after_attempt(ASKS_MAX),
+            wait=wait_exponential(ASK_AGAIN_S),
+            retry_error_callback=lambda _: None,
+        )
+        return await asking(
+            self._ledgers.read_replica, ledger_id, bookie, first, last, metadata=metadata
+        )
 
     def _judge(
         self,
@@ -363,3 +366,7 @@ def _mark(share: _Share, held: list[int], first: int, last: int, fault: ReplicaF
 
 def _between(held: list[int], first: int, last: int) -> Iterator[int]:
     return (entry_id for entry_id in held if first <= entry_id <= last)
+
+
+def _is_silent(found: Found) -> bool:
+    return found.status in {Status.UNREACHABLE, Status.TOO_MANY_REQUESTS}

@@ -1,0 +1,100 @@
+"""pyproject.toml names what the code imports, and nothing else; constraints.txt has all of it."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FLOORS = ("ledger", "bookie", "leader", "dlog")
+OURS = {*FLOORS, "examples", "benchmarks", "tests"}
+DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
+"""Where a module has another name than what is installed for it."""
+RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
+    "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "ruff",
+    "types-grpcio", "types-protobuf",
+}  # fmt: skip
+LOADED_BY = {"dlog/testing/plugin.py": {"pytest"}}
+"""Modules that only the one who has this distribution ever loads."""
+
+
+def declared(extra: str | None = None) -> dict[str, Requirement]:
+    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
+
+
+def every_requirement() -> list[Requirement]:
+    extras = [None, *PROJECT["optional-dependencies"]]
+    return [each for extra in extras for each in declared(extra).values()]
+
+
+def modules_of(path: Path) -> Iterator[str]:
+    """Yield the top-level modules that *path* imports, or looks for by name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name.split(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "find_spec":
+            yield ast.literal_eval(node.args[0]).split(".")[0]
+
+
+def imported(*folders: str) -> dict[str, set[str]]:
+    """Return the distributions that the modules in *folders* import, and which modules do."""
+    users = defaultdict[str, set[str]](set)
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for module in set(modules_of(path)) - sys.stdlib_module_names - OURS:
+                name = canonicalize_name(DISTRIBUTIONS.get(module, module))
+                users[name].add(path.relative_to(ROOT).as_posix())
+    return dict(users)
+
+
+def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
+    core, spark = declared(), declared("spark")
+    undeclared = {
+        (name, user)
+        for name, users in imported(*FLOORS).items()
+        for user in users
+        if name not in core
+        and not (name in spark and user.startswith(("dlog/spark/", "dlog/local/")))
+        and name not in LOADED_BY.get(user, set())
+    }
+    assert not undeclared
+
+
+def test_examples_tests_and_benchmarks_import_only_what_is_declared() -> None:
+    everything = {canonicalize_name(each.name) for each in every_requirement()}
+    assert imported("examples", "benchmarks", "tests").keys() <= everything
+
+
+def test_the_product_imports_everything_that_users_install_for_it() -> None:
+    assert declared().keys() <= imported(*FLOORS).keys()
+    assert declared("spark").keys() <= imported("dlog").keys()
+    assert declared("demo").keys() <= imported("examples").keys()
+    assert declared("dev").keys() - RUN_ONLY <= imported("tests").keys()
+
+
+@pytest.mark.parametrize("required", every_requirement(), ids=lambda each: each.name)
+def test_the_version_that_everything_was_tried_with_is_one_that_is_asked_for(
+    required: Requirement,
+) -> None:
+    pinned = dict(
+        re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    )
+    versions = {canonicalize_name(name): version for name, version in pinned.items()}
+    assert required.specifier.contains(versions[canonicalize_name(required.name)])
+
+
+def test_what_is_packaged_is_there() -> None:
+    text = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for pattern in text["tool"]["setuptools"]["packages"]["find"]["include"]:
+        assert list(ROOT.glob(f"{pattern}/__init__.py")), pattern
