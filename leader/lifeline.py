@@ -27,6 +27,9 @@ SECRET_BYTES: Final = 16
 REFUSAL_TRIES: Final = 10
 REFUSAL_PAUSE_S: Final = 0.02
 LISTEN_AGAIN_S: Final = 1.0
+FOLLOWERS_MAX: Final = 64
+"""Connections at once; one candidate follows another, so more are strangers'. Each takes a
+descriptor of an application that has better use for it."""
 
 _NOTHING_TOLD: Final = (OSError, EOFError, TimeoutError)
 
@@ -88,6 +91,9 @@ class Lifeline:
             self._loop.remove_reader(self._listening)
             self._loop.call_later(LISTEN_AGAIN_S, self._listen)
             return
+        if len(self._followers) >= FOLLOWERS_MAX:
+            follower.close()  # a follower that is sent away waits for the session instead
+            return
         follower.setblocking(False)
         self._followers[follower] = None
         self._loop.add_reader(follower, self._hear, follower)
@@ -98,13 +104,12 @@ class Lifeline:
 
     def _hear(self, follower: socket.socket) -> None:
         try:
-            if follower.recv(1024):
-                return  # it has nothing to say
+            follower.recv(1)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            pass  # it is gone like one that ended
-        self._let_go(follower)
+            pass
+        self._let_go(follower)  # it is gone; or it speaks, which no follower does
 
     def _let_go(self, follower: socket.socket) -> None:
         del self._followers[follower]

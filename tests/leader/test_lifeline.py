@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from leader import lifeline as lifeline_module
-from leader.lifeline import Lifeline, has_died
+from leader.lifeline import FOLLOWERS_MAX, Lifeline, has_died
 from leader.record import CandidateRecord
 from leader.refusals import LifelineAddress
 from tests.waiting import PATIENCE_S, until
@@ -45,6 +45,27 @@ def test_a_broken_connection_to_a_living_process_means_nothing() -> None:
             lifeline._let_go(next(iter(lifeline._followers)))
             assert not await watching
             lifeline.close()
+
+    asyncio.run(scenario())
+
+
+def test_strangers_take_a_bounded_number_of_connections_and_none_that_speaks_keeps_one() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            lifeline = Lifeline.open(HOST)
+            port = lifeline.address.port
+            strangers = [await asyncio.open_connection(HOST, port) for _ in range(FOLLOWERS_MAX)]
+            await until(lambda: lifeline.followers == FOLLOWERS_MAX, "each has a connection")
+            assert not await has_died(lifeline.address), "a follower too many learns nothing"
+            assert lifeline.followers == FOLLOWERS_MAX
+            strangers[0][1].write(b"GET / HTTP/1.1")
+            await until(lambda: lifeline.followers < FOLLOWERS_MAX, "who speaks is a stranger")
+            watching = asyncio.create_task(has_died(lifeline.address))
+            await until(lambda: lifeline.followers == FOLLOWERS_MAX, "it is followed again")
+            lifeline.close()
+            assert await watching
+            for _, connection in strangers:
+                connection.close()
 
     asyncio.run(scenario())
 
