@@ -15,7 +15,7 @@ from ledger.client import ClientConfig
 from ledger.transport.grpc import GrpcTransport
 from tests.waiting import PATIENCE_S, SESSION_S
 
-pytest_plugins = ["tests.tiers"]
+pytest_plugins = ["tests.coroutines", "tests.tiers"]
 
 # Pytest rewrites what it imports of our packages, as of every package with a plugin. What the
 # product imports late is imported here, so that nothing is rewritten in the middle of a test.

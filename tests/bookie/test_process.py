@@ -281,22 +281,19 @@ def test_a_ledger_that_the_cluster_does_not_know_goes_by_itself_and_for_good(
         assert process.stop() == 0
 
 
-def test_a_client_finds_its_bookie_again_after_a_restart(uri: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with bookie(uri, tmp_path / "b", "--id", "anna") as first:
-            name, address = first.ready()
-            transport = GrpcTransport({name: address}.get)
-            try:
-                assert await add(transport, run_of(0), bookie=BookieId(name)) is Status.OK
-                first.kill()
-                assert await add(transport, run_of(1), bookie=BookieId(name)) is Status.UNREACHABLE
-                with bookie(uri, tmp_path / "b") as second:
-                    assert await asyncio.to_thread(second.ready) == ("anna", address)
-                    await add_until_ok(transport, run_of(1), bookie=BookieId(name))
-            finally:
-                await transport.close()
-
-    asyncio.run(scenario())
+async def test_a_client_finds_its_bookie_again_after_a_restart(uri: str, tmp_path: Path) -> None:
+    with bookie(uri, tmp_path / "b", "--id", "anna") as first:
+        name, address = first.ready()
+        transport = GrpcTransport({name: address}.get)
+        try:
+            assert await add(transport, run_of(0), bookie=BookieId(name)) is Status.OK
+            first.kill()
+            assert await add(transport, run_of(1), bookie=BookieId(name)) is Status.UNREACHABLE
+            with bookie(uri, tmp_path / "b") as second:
+                assert await asyncio.to_thread(second.ready) == ("anna", address)
+                await add_until_ok(transport, run_of(1), bookie=BookieId(name))
+        finally:
+            await transport.close()
 
 
 def test_a_port_that_was_taken_meanwhile_is_replaced_but_the_name_stays(

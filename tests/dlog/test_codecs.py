@@ -8,7 +8,6 @@ from dlog.aio import Log
 from dlog.errors import CodecMissing
 from dlog.recordbatch import Codec, check_codec
 from dlog.settings import LogSettings
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 
 LIBRARIES = [
@@ -18,7 +17,6 @@ LIBRARIES = [
 
 
 @pytest.mark.parametrize("codec", Codec)
-@asynchronous
 async def test_a_log_of_each_codec_is_read_whatever_the_codec_of_others_is(codec: Codec) -> None:
     client = FakeCluster().client()
     settings = LogSettings(codec=codec)
@@ -31,7 +29,6 @@ async def test_a_log_of_each_codec_is_read_whatever_the_codec_of_others_is(codec
 
 
 @pytest.mark.parametrize(("codec", "modules", "package"), LIBRARIES)
-@asynchronous
 async def test_without_its_library_a_codec_is_refused_before_anybody_is_disturbed(
     codec: Codec, modules: tuple[str, ...], package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from dlog.aio import Log, ManyReader
 from ledger.ids import LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import until
 
@@ -47,7 +46,6 @@ class Reads:
         self.last[ledger_id] = first
 
 
-@asynchronous
 async def test_logs_that_are_added_share_the_read_ahead_with_those_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,7 +59,6 @@ async def test_logs_that_are_added_share_the_read_ahead_with_those_there_are(
     await many.close()
 
 
-@asynchronous
 async def test_a_log_that_is_left_has_the_shares_of_those_that_went(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

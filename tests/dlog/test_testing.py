@@ -42,49 +42,39 @@ def test_a_program_appends_and_reads_what_it_appended() -> None:
         assert values(cluster.uri) == [b"one"]
 
 
-def test_an_async_program_does_it_on_its_own_event_loop() -> None:
-    async def scenario() -> None:
-        async with dlog.testing.cluster() as cluster:
-            async with await aio.Log.open("orders", uri=cluster.uri) as log:
-                await log.append(b"one")
-            async with await aio.Log.tail("orders", uri=cluster.uri, follow=False) as reader:
-                assert [record.value async for record in reader] == [b"one"]
-
-    asyncio.run(scenario())
+async def test_an_async_program_does_it_on_its_own_event_loop() -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with await aio.Log.open("orders", uri=cluster.uri) as log:
+            await log.append(b"one")
+        async with await aio.Log.tail("orders", uri=cluster.uri, follow=False) as reader:
+            assert [record.value async for record in reader] == [b"one"]
 
 
-def test_a_bookie_in_limbo_comes_out_of_it_by_itself() -> None:
-    async def scenario() -> None:
-        async with dlog.testing.cluster() as cluster:
-            async with await aio.Log.open("orders", uri=cluster.uri) as log:
-                await log.append(b"one")
-            [*_, bookie] = cluster.bookies
-            await bookie.kill()
-            accept_loss(Directories.single(bookie._disk), "it burned")
-            await bookie.start()
-            assert bookie._running is not None
-            _, _, storage = bookie._running
-            assert storage.limbo is not None
-            assert storage.limbo.reason == "it burned"
-            await until(lambda: storage.doubts == "", "the only ledger is CLOSED")
-
-    asyncio.run(scenario())
+async def test_a_bookie_in_limbo_comes_out_of_it_by_itself() -> None:
+    async with dlog.testing.cluster() as cluster:
+        async with await aio.Log.open("orders", uri=cluster.uri) as log:
+            await log.append(b"one")
+        [*_, bookie] = cluster.bookies
+        await bookie.kill()
+        accept_loss(Directories.single(bookie._disk), "it burned")
+        await bookie.start()
+        assert bookie._running is not None
+        _, _, storage = bookie._running
+        assert storage.limbo is not None
+        assert storage.limbo.reason == "it burned"
+        await until(lambda: storage.doubts == "", "the only ledger is CLOSED")
 
 
-def test_a_bookie_whose_disk_was_replaced_is_refused() -> None:
+async def test_a_bookie_whose_disk_was_replaced_is_refused() -> None:
     """As in production: it would deny what it had acknowledged, and recovery would believe it."""
-
-    async def scenario() -> None:
-        async with dlog.testing.cluster() as cluster:
-            await cluster.kill_bookie(0)
-            kept = cluster.bookies[0]._disk
-            cluster.bookies[0]._disk = MemoryDisk("empty", 1 << 20)
-            with pytest.raises(DataMissing, match="it has no cookie"):
-                await cluster.restart_bookie(0)
-            cluster.bookies[0]._disk = kept
+    async with dlog.testing.cluster() as cluster:
+        await cluster.kill_bookie(0)
+        kept = cluster.bookies[0]._disk
+        cluster.bookies[0]._disk = MemoryDisk("empty", 1 << 20)
+        with pytest.raises(DataMissing, match="it has no cookie"):
             await cluster.restart_bookie(0)
-
-    asyncio.run(scenario())
+        cluster.bookies[0]._disk = kept
+        await cluster.restart_bookie(0)
 
 
 def test_the_cluster_is_up_in_less_than_half_a_second() -> None:
@@ -201,22 +191,19 @@ def test_a_cut_ends_terms_of_leadership_on_other_loops_too(
         thread.join()
 
 
-def test_nothing_is_left_when_it_ends() -> None:
-    async def scenario() -> None:
-        before = {*threading.enumerate()}, {*asyncio.all_tasks()}
-        async with dlog.testing.cluster() as cluster:
-            async with await aio.Log.open("orders", uri=cluster.uri) as log:
-                await log.append(b"one")
-            await cluster.kill_bookie(0)
-        await until(lambda: not bookie_threads(before[0]))
-        assert {*asyncio.all_tasks()} == before[1]
-        from ledger.metastore import open_store
+async def test_nothing_is_left_when_it_ends() -> None:
+    before = {*threading.enumerate()}, {*asyncio.all_tasks()}
+    async with dlog.testing.cluster() as cluster:
+        async with await aio.Log.open("orders", uri=cluster.uri) as log:
+            await log.append(b"one")
+        await cluster.kill_bookie(0)
+    await until(lambda: not bookie_threads(before[0]))
+    assert {*asyncio.all_tasks()} == before[1]
+    from ledger.metastore import open_store
 
-        store = await open_store(cluster.uri)
-        assert await store.children("/") == []
-        await store.close()
-
-    asyncio.run(scenario())
+    store = await open_store(cluster.uri)
+    assert await store.children("/") == []
+    await store.close()
 
 
 def bookie_threads(before: set[threading.Thread]) -> list[str]:

@@ -23,27 +23,24 @@ async def until_rows(writer: RunningRole, rows: int) -> None:
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(("--zookeeper",), marks=pytest.mark.zookeeper)], ids=["file", "zk"]
 )
-def test_a_standby_goes_on_where_the_killed_leader_was(
+async def test_a_standby_goes_on_where_the_killed_leader_was(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    async def scenario() -> None:
-        async with supervisor(tmp_path) as roles:
-            cluster = await roles.start("cluster", str(tmp_path / "cluster"), *flags)
-            uri = str((await cluster.wait_for("up", TIMEOUT_S))["uri"])
-            writer = await roles.start("writer", uri)
-            await writer.wait_for("leading", TIMEOUT_S)
-            standby = await roles.start("standby", uri)
-            await standby.wait_for("read", TIMEOUT_S)
-            await writer.tell("go")
-            await until_rows(writer, 50_000)
-            writer.kill()
-            roles.dismiss(writer)
-            leading = await standby.wait_for("leading", TIMEOUT_S)
-            assert int(str(leading["last_txid"])) >= 50_000 - 1
-            appended = await standby.wait_for("appended", TIMEOUT_S)
-            assert appended["last_offset"] == RECORDS - 1
-            followed = await standby.wait_for("followed", TIMEOUT_S)
-            assert followed["records"] == RECORDS
-            assert followed["exact"] is True
-
-    asyncio.run(scenario())
+    async with supervisor(tmp_path) as roles:
+        cluster = await roles.start("cluster", str(tmp_path / "cluster"), *flags)
+        uri = str((await cluster.wait_for("up", TIMEOUT_S))["uri"])
+        writer = await roles.start("writer", uri)
+        await writer.wait_for("leading", TIMEOUT_S)
+        standby = await roles.start("standby", uri)
+        await standby.wait_for("read", TIMEOUT_S)
+        await writer.tell("go")
+        await until_rows(writer, 50_000)
+        writer.kill()
+        roles.dismiss(writer)
+        leading = await standby.wait_for("leading", TIMEOUT_S)
+        assert int(str(leading["last_txid"])) >= 50_000 - 1
+        appended = await standby.wait_for("appended", TIMEOUT_S)
+        assert appended["last_offset"] == RECORDS - 1
+        followed = await standby.wait_for("followed", TIMEOUT_S)
+        assert followed["records"] == RECORDS
+        assert followed["exact"] is True

@@ -55,77 +55,71 @@ async def port(store: Program) -> int:
     return int((await store.hear("follows")).split()[-1])
 
 
-def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
-            cluster = await stack.enter_async_context(LocalCluster(tmp_path))
-            leader = await stack.enter_async_context(
-                program("kv_store", "--name", "a", uri=cluster.uri)
+async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+        cluster = await stack.enter_async_context(LocalCluster(tmp_path))
+        leader = await stack.enter_async_context(
+            program("kv_store", "--name", "a", uri=cluster.uri)
+        )
+        ports = [await port(leader)]
+        await leader.hear("leads")
+        follower = await stack.enter_async_context(
+            program("kv_store", "--name", "b", uri=cluster.uri)
+        )
+        ports.append(await port(follower))
+        client = Client(ports)
+        stack.callback(client.close)
+        assert await client.ask("set colour blue 0") == "ok blue"
+        for change_id in range(1, CHANGES + 1):
+            if change_id == CHANGES // 2:
+                asyncio.get_running_loop().call_later(0.005, leader.kill)
+            answer = await client.ask(f"add counter 1 {change_id}")
+            assert answer == f"ok {change_id}"
+        await follower.hear("leads")
+        assert client.asked_again > 0
+        assert await client.ask("get colour") == "ok blue"
+        assert await client.ask(f"add counter 1 {CHANGES}") == f"ok {CHANGES}", "done before"
+        assert await client.ask("get nothing") == "none"
+        assert await client.ask("sing") == "bad"
+        client.close()
+        status, errors = await follower.interrupt()
+        assert status == 130
+        assert "Traceback" not in errors
+        async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as reader:
+            assert [record.txid async for record in reader] == list(range(CHANGES + 1))
+
+
+async def test_a_leader_that_was_stopped_serves_nothing_when_it_wakes(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
+        cluster = await stack.enter_async_context(LocalCluster(tmp_path))
+        stores, ports = [], []
+        for name, session_s in (("a", SHORT_SESSION_S), ("b", SESSION_S)):
+            running = program(
+                "kv_store", "--name", name, uri=cluster.uri, session_timeout_s=session_s
             )
-            ports = [await port(leader)]
-            await leader.hear("leads")
-            follower = await stack.enter_async_context(
-                program("kv_store", "--name", "b", uri=cluster.uri)
-            )
-            ports.append(await port(follower))
-            client = Client(ports)
-            stack.callback(client.close)
-            assert await client.ask("set colour blue 0") == "ok blue"
-            for change_id in range(1, CHANGES + 1):
-                if change_id == CHANGES // 2:
-                    asyncio.get_running_loop().call_later(0.005, leader.kill)
-                answer = await client.ask(f"add counter 1 {change_id}")
-                assert answer == f"ok {change_id}"
-            await follower.hear("leads")
-            assert client.asked_again > 0
-            assert await client.ask("get colour") == "ok blue"
-            assert await client.ask(f"add counter 1 {CHANGES}") == f"ok {CHANGES}", "done before"
-            assert await client.ask("get nothing") == "none"
-            assert await client.ask("sing") == "bad"
-            client.close()
-            status, errors = await follower.interrupt()
-            assert status == 130
-            assert "Traceback" not in errors
-            async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as reader:
-                assert [record.txid async for record in reader] == list(range(CHANGES + 1))
-
-    asyncio.run(scenario())
-
-
-def test_a_leader_that_was_stopped_serves_nothing_when_it_wakes(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(asyncio.timeout(DEADLINE_S))
-            cluster = await stack.enter_async_context(LocalCluster(tmp_path))
-            stores, ports = [], []
-            for name, session_s in (("a", SHORT_SESSION_S), ("b", SESSION_S)):
-                running = program(
-                    "kv_store", "--name", name, uri=cluster.uri, session_timeout_s=session_s
-                )
-                stores.append(await stack.enter_async_context(running))
-                ports.append(await port(stores[-1]))
-                if not stores[1:]:
-                    await stores[0].hear("leads")
-            leader, follower = stores
-            both = Client(list(ports))
-            stack.callback(both.close)
-            assert await both.ask("set colour blue 0") == "ok blue"
-            reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
-            stack.callback(writer.close)
-            leader.process.send_signal(signal.SIGSTOP)
-            await follower.hear("leads")
-            # Asked while it sleeps, so that it reads the question as soon as it wakes.
-            writer.write(b"get colour\nset colour green 1\n")
-            both.close()
-            asking = Client([ports[1]])
-            stack.callback(asking.close)
-            assert await asking.ask("set colour red 1") == "ok red"
-            leader.process.send_signal(signal.SIGCONT)
-            said = (await reader.read()).decode().split("\n")  # it ends by itself
-            assert [answer for answer in said if answer.startswith("ok")] == []
-            assert await leader.process.wait() == 1
-            async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as records:
-                assert [record.value async for record in records] == [b"blue", b"red"]
-
-    asyncio.run(scenario())
+            stores.append(await stack.enter_async_context(running))
+            ports.append(await port(stores[-1]))
+            if not stores[1:]:
+                await stores[0].hear("leads")
+        leader, follower = stores
+        both = Client(list(ports))
+        stack.callback(both.close)
+        assert await both.ask("set colour blue 0") == "ok blue"
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        stack.callback(writer.close)
+        leader.process.send_signal(signal.SIGSTOP)
+        await follower.hear("leads")
+        # Asked while it sleeps, so that it reads the question as soon as it wakes.
+        writer.write(b"get colour\nset colour green 1\n")
+        both.close()
+        asking = Client([ports[1]])
+        stack.callback(asking.close)
+        assert await asking.ask("set colour red 1") == "ok red"
+        leader.process.send_signal(signal.SIGCONT)
+        said = (await reader.read()).decode().split("\n")  # it ends by itself
+        assert [answer for answer in said if answer.startswith("ok")] == []
+        assert await leader.process.wait() == 1
+        async with await Log.tail("kv-store", uri=cluster.uri, follow=False) as records:
+            assert [record.value async for record in records] == [b"blue", b"red"]

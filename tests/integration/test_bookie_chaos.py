@@ -274,42 +274,39 @@ async def running(chaos: Chaos, lot: Random) -> AsyncIterator[Load]:
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one directory", "several directories"])
-def test_a_bookie_that_is_killed_again_and_again_keeps_every_promise(
+async def test_a_bookie_that_is_killed_again_and_again_keeps_every_promise(
     tmp_path: Path, several: bool
 ) -> None:
     chaos = Chaos(tmp_path, several=several)
     lot = Random(f"{SEED}/{several}")
 
-    async def scenario() -> None:
-        async with asyncio.timeout(CHAOS_S + SLACK_S), running(chaos, lot) as load:
-            await chaos.start()
-            writers = [asyncio.create_task(load.write()) for _ in range(WRITERS)]
-            end = time.monotonic() + CHAOS_S / 2
-            while time.monotonic() < end:
-                await asyncio.wait(
-                    writers, timeout=lot.uniform(0.05, 1.5), return_when=asyncio.FIRST_COMPLETED
-                )
-                assert not any(writer.done() for writer in writers), "a writer gave up"
-                chaos.kill()
-                load.told["kills"] += 1
-                while lot.random() < 0.4:
-                    await chaos.start_and_kill(lot.uniform(0.2, 1.2))
-                    load.told["kills"] += 1
-                await chaos.start()
-                await load.check()
-            load.stopping = True
-            await asyncio.gather(*writers)
+    async with asyncio.timeout(CHAOS_S + SLACK_S), running(chaos, lot) as load:
+        await chaos.start()
+        writers = [asyncio.create_task(load.write()) for _ in range(WRITERS)]
+        end = time.monotonic() + CHAOS_S / 2
+        while time.monotonic() < end:
+            await asyncio.wait(
+                writers, timeout=lot.uniform(0.05, 1.5), return_when=asyncio.FIRST_COMPLETED
+            )
+            assert not any(writer.done() for writer in writers), "a writer gave up"
             chaos.kill()
+            load.told["kills"] += 1
+            while lot.random() < 0.4:
+                await chaos.start_and_kill(lot.uniform(0.2, 1.2))
+                load.told["kills"] += 1
             await chaos.start()
-            await load.check(everything=True)
-            await chaos.stop()
-            await chaos.start()
-            await load.check(everything=True)
-            await forgets_what_was_deleted(load)
-            tell(chaos, load)
-            assert load.told["entries acknowledged"] > 0 < load.told["fences acknowledged"]
-
-    asyncio.run(scenario())
+            await load.check()
+        load.stopping = True
+        await asyncio.gather(*writers)
+        chaos.kill()
+        await chaos.start()
+        await load.check(everything=True)
+        await chaos.stop()
+        await chaos.start()
+        await load.check(everything=True)
+        await forgets_what_was_deleted(load)
+        tell(chaos, load)
+        assert load.told["entries acknowledged"] > 0 < load.told["fences acknowledged"]
 
 
 async def forgets_what_was_deleted(load: Load) -> None:

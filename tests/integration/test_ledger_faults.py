@@ -92,20 +92,17 @@ async def running(directory: Path, metadata: str | None) -> AsyncIterator[Run]:
         yield Run(cluster, network, clients)
 
 
-def test_bookies_that_die_stop_and_are_cut_off_break_no_promise(
+async def test_bookies_that_die_stop_and_are_cut_off_break_no_promise(
     tmp_path: Path, metadata: str | None
 ) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CHAOS_S + SLACK_S), running(tmp_path, metadata) as run:
-            end, number = loop.time() + CHAOS_S, 0
-            while loop.time() < end:
-                await Round(run, f"{SEED}/{number}").play()
-                number += 1
-            print(f"{number} rounds:", dict(sorted(run.happened.items())))
-            assert run.happened["acknowledged"] > 0
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CHAOS_S + SLACK_S), running(tmp_path, metadata) as run:
+        end, number = loop.time() + CHAOS_S, 0
+        while loop.time() < end:
+            await Round(run, f"{SEED}/{number}").play()
+            number += 1
+        print(f"{number} rounds:", dict(sorted(run.happened.items())))
+        assert run.happened["acknowledged"] > 0
 
 
 async def _read_all(reader: LedgerReader, last: int) -> list[Entry]:

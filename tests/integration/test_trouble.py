@@ -93,7 +93,7 @@ def free_port() -> int:
 
 
 @pytest.mark.zookeeper
-def test_an_open_log_goes_on_while_the_metadata_store_is_dead(
+async def test_an_open_log_goes_on_while_the_metadata_store_is_dead(
     tmp_path: Path, server: ManagedZooKeeper
 ) -> None:
     expected = [b"%d" % i for i in range(300)]
@@ -131,19 +131,16 @@ def test_an_open_log_goes_on_while_the_metadata_store_is_dead(
         await append(log, [b"more"])
         await log.close()
 
-    async def main() -> None:
-        config = ClientConfig(session_timeout_s=4.0)
-        uri = server.uri("/dlog")
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            LocalCluster(tmp_path / "cluster", zookeeper=uri),
-        ):
-            client = await LedgerClient.connect(uri, config)
-            await scenario(client)
-            assert await values(uri) == [*expected, b"more"]
-            await client.close()
-
-    asyncio.run(main())
+    config = ClientConfig(session_timeout_s=4.0)
+    uri = server.uri("/dlog")
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        LocalCluster(tmp_path / "cluster", zookeeper=uri),
+    ):
+        client = await LedgerClient.connect(uri, config)
+        await scenario(client)
+        assert await values(uri) == [*expected, b"more"]
+        await client.close()
 
 
 async def open_when_possible(client: LedgerClient) -> Log:
@@ -199,7 +196,9 @@ def stopped(cluster: LocalCluster) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_bookies_that_cannot_be_reached_are_told_in_bounded_time(tmp_path: Path, how: str) -> None:
+async def test_bookies_that_cannot_be_reached_are_told_in_bounded_time(
+    tmp_path: Path, how: str
+) -> None:
     async def tail_to_the_end(client: LedgerClient) -> None:
         async with await Log.tail("flights", client=client, follow=False) as reader:
             async for _ in reader:
@@ -219,81 +218,72 @@ def test_bookies_that_cannot_be_reached_are_told_in_bounded_time(tmp_path: Path,
         ]
         assert isinstance(await error_within(SLACK_S, log.append(b"never sent")), AppendFailed)
 
-    async def main() -> None:
-        async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path) as cluster:
-            client = await LedgerClient.connect(cluster.uri)
-            log = await Log.open("flights", client=client, heal_s=0)
-            expected = [b"%d" % i for i in range(100)]
-            for value in expected:
-                await log.append(value)
-            if how == "stopped":
-                with stopped(cluster):
-                    await while_unreachable(client, log)
-            else:
-                for index in range(len(cluster.processes)):
-                    cluster.kill_bookie(index)
+    async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path) as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        log = await Log.open("flights", client=client, heal_s=0)
+        expected = [b"%d" % i for i in range(100)]
+        for value in expected:
+            await log.append(value)
+        if how == "stopped":
+            with stopped(cluster):
                 await while_unreachable(client, log)
-                for index in range(len(cluster.processes)):
-                    await cluster.restart_bookie(index)
-            await log.abandon()
-            async with await open_when_possible(client) as log:
-                await log.append(b"more")
-            found = await values(cluster.uri)
-            assert found in ([*expected, b"more"], [*expected, b"unknown", b"more"])
-            await client.close()
-
-    asyncio.run(main())
-
-
-def test_what_a_caller_does_wrong_is_told_and_the_log_stays_whole(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path, bookies=2) as cluster:
-            uri = cluster.uri
-            for name in ("", "x" * 256, "a\nb", ".hidden", "a//b", "a/../b"):
-                with pytest.raises(InvalidName):
-                    await Log.open(name, uri=uri)
-                with pytest.raises(InvalidName):
-                    await Log.tail(name, uri=uri)
-            with pytest.raises(InvalidUri):
-                await Log.open("flights", uri="ftp://somewhere")
-            with pytest.raises(InvalidQuorum):
-                await Log.open("flights", uri=uri, settings=LogSettings(quorum=Quorum(2, 2, 3)))
-            error = await error_within(OPEN_S_MAX, Log.open("too wide", uri=uri))
-            assert isinstance(error, NotEnoughBookies)
-            assert (error.needed, len(error.available)) == (3, 2)
-
-            settings = LogSettings(quorum=Quorum(2, 2, 2))
-            old = await Log.open("flights", uri=uri, settings=settings)
-            await old.append(b"0")
-            with pytest.raises(RecordTooLarge):
-                await old.append(bytes(1024 * 1024 + 1))
-            await old.append(b"1")
-            new = await Log.open("flights", uri=uri)
-            with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
-                await old.append(b"zombie")
-            with pytest.raises(LostOwnership):
-                await old.append(b"zombie")
-            await new.append(b"2")
-            await new.close()
-            with pytest.raises(LogClosed):
-                await new.append(b"too late")
-            await old.abandon()
-            assert await values(uri) == [b"0", b"1", b"2"]
-
-    asyncio.run(main())
+        else:
+            for index in range(len(cluster.processes)):
+                cluster.kill_bookie(index)
+            await while_unreachable(client, log)
+            for index in range(len(cluster.processes)):
+                await cluster.restart_bookie(index)
+        await log.abandon()
+        async with await open_when_possible(client) as log:
+            await log.append(b"more")
+        found = await values(cluster.uri)
+        assert found in ([*expected, b"more"], [*expected, b"unknown", b"more"])
+        await client.close()
 
 
-def test_nobody_at_the_metadata_stores_address_is_told_in_time(
+async def test_what_a_caller_does_wrong_is_told_and_the_log_stays_whole(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path, bookies=2) as cluster:
+        uri = cluster.uri
+        for name in ("", "x" * 256, "a\nb", ".hidden", "a//b", "a/../b"):
+            with pytest.raises(InvalidName):
+                await Log.open(name, uri=uri)
+            with pytest.raises(InvalidName):
+                await Log.tail(name, uri=uri)
+        with pytest.raises(InvalidUri):
+            await Log.open("flights", uri="ftp://somewhere")
+        with pytest.raises(InvalidQuorum):
+            await Log.open("flights", uri=uri, settings=LogSettings(quorum=Quorum(2, 2, 3)))
+        error = await error_within(OPEN_S_MAX, Log.open("too wide", uri=uri))
+        assert isinstance(error, NotEnoughBookies)
+        assert (error.needed, len(error.available)) == (3, 2)
+
+        settings = LogSettings(quorum=Quorum(2, 2, 2))
+        old = await Log.open("flights", uri=uri, settings=settings)
+        await old.append(b"0")
+        with pytest.raises(RecordTooLarge):
+            await old.append(bytes(1024 * 1024 + 1))
+        await old.append(b"1")
+        new = await Log.open("flights", uri=uri)
+        with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
+            await old.append(b"zombie")
+        with pytest.raises(LostOwnership):
+            await old.append(b"zombie")
+        await new.append(b"2")
+        await new.close()
+        with pytest.raises(LogClosed):
+            await new.append(b"too late")
+        await old.abandon()
+        assert await values(uri) == [b"0", b"1", b"2"]
+
+
+async def test_nobody_at_the_metadata_stores_address_is_told_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DLOG_TIMEOUT_S", "1")
     uri = f"zk://127.0.0.1:{free_port()}/dlog"
 
-    async def main() -> None:
-        for call in (Log.open("flights", uri=uri), Log.tail("flights", uri=uri)):
-            assert isinstance(await error_within(1.0 + SLACK_S, call), MetadataUnavailable)
-
-    asyncio.run(main())
+    for call in (Log.open("flights", uri=uri), Log.tail("flights", uri=uri)):
+        assert isinstance(await error_within(1.0 + SLACK_S, call), MetadataUnavailable)
 
 
 def test_a_bookie_whose_journal_is_damaged_says_where_and_does_not_start(tmp_path: Path) -> None:

@@ -75,40 +75,33 @@ def test_candidates_that_are_killed_in_line_are_skipped(uri: str, start: Start) 
     members[3].expect("elected")
 
 
-def test_campaigns_of_one_process_stand_against_each_other_too(uri: str) -> None:
-    async def run() -> None:
-        first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
-        term = await campaign(first, LOG, candidate="first")
-        waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
-        await wait_for_candidates(uri, 2)
-        await term.resign()
-        async with asyncio.timeout(PATIENCE_S):
-            following = await waiting
-        leader = await current_leader(first, LOG)
-        assert leader is not None
-        assert (leader.candidate, leader.epoch) == ("second", following.epoch)
-        await following.resign()
-        await first.close()
-        await second.close()
-
-    asyncio.run(run())
+async def test_campaigns_of_one_process_stand_against_each_other_too(uri: str) -> None:
+    first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
+    term = await campaign(first, LOG, candidate="first")
+    waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
+    await wait_for_candidates(uri, 2)
+    await term.resign()
+    async with asyncio.timeout(PATIENCE_S):
+        following = await waiting
+    leader = await current_leader(first, LOG)
+    assert leader is not None
+    assert (leader.candidate, leader.epoch) == ("second", following.epoch)
+    await following.resign()
+    await first.close()
+    await second.close()
 
 
-def test_a_campaign_cancelled_at_any_moment_leaves_no_node(uri: str) -> None:
+async def test_a_campaign_cancelled_at_any_moment_leaves_no_node(uri: str) -> None:
     """Also not one whose create was on its way to the disk."""
-
-    async def run() -> None:
-        store = await open_store(uri, session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
-        await (await campaign(store, LOG)).resign()
-        for turns in range(40):
-            task = asyncio.create_task(campaign(store, LOG))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
-            if not isinstance(outcome, BaseException):
-                await outcome.resign()
-            assert await store.children(leaders_path(LOG)) == []
-        await store.close()
-
-    asyncio.run(run())
+    store = await open_store(uri, session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
+    await (await campaign(store, LOG)).resign()
+    for turns in range(40):
+        task = asyncio.create_task(campaign(store, LOG))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        if not isinstance(outcome, BaseException):
+            await outcome.resign()
+        assert await store.children(leaders_path(LOG)) == []
+    await store.close()

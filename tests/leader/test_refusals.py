@@ -64,23 +64,20 @@ def test_a_network_stack_keeps_its_name() -> None:
     assert network() == network() != ""
 
 
-def test_a_candidate_whose_predecessor_died_unwatched_is_elected_though_its_session_lives() -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            dead, store = (
-                await open_store("memory://refusals"),
-                await open_store("memory://refusals"),
-            )
-            lifeline = Lifeline.open("127.0.0.1")
-            lifeline.close()
-            node = CandidateRecord("dead", 0, lifeline.address).encode()
-            prefix = f"{leaders_path(LOG)}/dead-"
-            await dead.create(prefix, node, ephemeral=True, sequential=True)
-            term = await campaign(store, LOG)
-            assert not dead.session.lost.is_set()
-            await term.resign()
-
-    asyncio.run(scenario())
+async def test_a_candidate_whose_predecessor_died_unwatched_leads_before_its_session_ends() -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        dead, store = (
+            await open_store("memory://refusals"),
+            await open_store("memory://refusals"),
+        )
+        lifeline = Lifeline.open("127.0.0.1")
+        lifeline.close()
+        node = CandidateRecord("dead", 0, lifeline.address).encode()
+        prefix = f"{leaders_path(LOG)}/dead-"
+        await dead.create(prefix, node, ephemeral=True, sequential=True)
+        term = await campaign(store, LOG)
+        assert not dead.session.lost.is_set()
+        await term.resign()
 
 
 def test_a_candidate_of_another_machine_with_a_loopback_address_is_left_in_peace() -> None:

@@ -46,52 +46,41 @@ class LateStore(TroubledStore):
             await self.inner.create(*late, ephemeral=True, sequential=True)
 
 
-def test_a_campaign_that_is_given_up_while_its_create_is_on_its_way_leaves_no_node() -> None:
+async def test_a_campaign_that_is_given_up_while_its_create_is_on_its_way_leaves_no_node() -> None:
     """A node that nobody withdraws would hold the next candidate back as long as we live."""
-
-    async def run() -> None:
-        memory = await open_store("memory://election")
-        assert isinstance(memory, MemoryStore)
-        store = LateStore(memory)
-        campaigning = asyncio.create_task(campaign(store, LOG, lifeline_host=None))
-        await until(lambda: store.late is not None, "it has asked for its node")
-        campaigning.cancel()
-        await asyncio.gather(campaigning, return_exceptions=True)
-        await store.arrive()
-        children = await memory.children("/leaders")
-        nodes = await memory.children(leaders_path(LOG)) if LOG in children else []
-        assert nodes == []
-        await memory.close()
-
-    asyncio.run(run())
+    memory = await open_store("memory://election")
+    assert isinstance(memory, MemoryStore)
+    store = LateStore(memory)
+    campaigning = asyncio.create_task(campaign(store, LOG, lifeline_host=None))
+    await until(lambda: store.late is not None, "it has asked for its node")
+    campaigning.cancel()
+    await asyncio.gather(campaigning, return_exceptions=True)
+    await store.arrive()
+    children = await memory.children("/leaders")
+    nodes = await memory.children(leaders_path(LOG)) if LOG in children else []
+    assert nodes == []
+    await memory.close()
 
 
-def test_a_port_that_takes_connections_and_says_nothing_is_no_sign_of_death(
+async def test_a_port_that_takes_connections_and_says_nothing_is_no_sign_of_death(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lifeline_module, "CONNECT_S", 0.02)
 
-    async def run() -> None:
-        with socket.create_server((HOST, 0)) as silent:
-            address = LifelineAddress(HOST, silent.getsockname()[1], b"secret", network())
-            assert not await has_died(address)
-
-    asyncio.run(run())
+    with socket.create_server((HOST, 0)) as silent:
+        address = LifelineAddress(HOST, silent.getsockname()[1], b"secret", network())
+        assert not await has_died(address)
 
 
-def test_a_process_that_was_stopped_after_it_let_us_go_is_not_dead(
+async def test_a_process_that_was_stopped_after_it_let_us_go_is_not_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its kernel still takes connections for it, and it says nothing."""
-
-    async def run() -> None:
-        lifeline = Lifeline.open(HOST)
-        watching = asyncio.create_task(has_died(lifeline.address))
-        await until(lambda: lifeline.followers == 1, "it is followed")
-        monkeypatch.setattr(lifeline_module, "CONNECT_S", 0.02)
-        asyncio.get_running_loop().remove_reader(lifeline._listening)
-        lifeline._let_go(next(iter(lifeline._followers)))
-        assert not await watching
-        lifeline.close()
-
-    asyncio.run(run())
+    lifeline = Lifeline.open(HOST)
+    watching = asyncio.create_task(has_died(lifeline.address))
+    await until(lambda: lifeline.followers == 1, "it is followed")
+    monkeypatch.setattr(lifeline_module, "CONNECT_S", 0.02)
+    asyncio.get_running_loop().remove_reader(lifeline._listening)
+    lifeline._let_go(next(iter(lifeline._followers)))
+    assert not await watching
+    lifeline.close()

@@ -70,61 +70,49 @@ async def stood(store: SlowStore) -> str:
     return await store.inner.create(prefix, ephemeral=True, sequential=True)
 
 
-def test_a_leader_whose_lease_is_over_knows_it_before_any_task_of_it_has_run() -> None:
+async def test_a_leader_whose_lease_is_over_knows_it_before_any_task_of_it_has_run() -> None:
     """So does one that was paused, at the first thing that it does."""
-
-    async def run() -> None:
-        store, term, _ = await led()
-        store.now_s = LEASE_S
-        assert term.is_current()
-        store.now_s = LEASE_S + 0.5
-        assert not term.is_current()
-        assert not term.lost.is_set(), "nothing but the clock has told it"
-        assert not await term.verify(), "the store still has its node, which is no proof any more"
-        await term.resign()
-
-    asyncio.run(run())
+    store, term, _ = await led()
+    store.now_s = LEASE_S
+    assert term.is_current()
+    store.now_s = LEASE_S + 0.5
+    assert not term.is_current()
+    assert not term.lost.is_set(), "nothing but the clock has told it"
+    assert not await term.verify(), "the store still has its node, which is no proof any more"
+    await term.resign()
 
 
-def test_seeing_its_node_proves_that_it_led_when_it_asked_and_not_when_it_was_answered() -> None:
-    async def run() -> None:
-        store, term, path = await led(sync_s=200.0)
-        store.syncs_max = 1
-        await store.inner.set(path, b"changed")
-        await until(lambda: store.calls["sync"] == 2, "it has its answer, and asks again")
-        store.now_s = LEASE_S
-        assert term.is_current()
-        store.now_s = LEASE_S + 0.5
-        assert not term.is_current()
-        await term.resign()
-
-    asyncio.run(run())
-
-
-def test_what_is_verified_held_when_it_was_asked_for_and_not_when_it_was_answered() -> None:
-    async def run() -> None:
-        store, term, _ = await led()
-        store.now_s, store.sync_s = 100.0, 200.0
-        assert await term.verify()
-        store.now_s = 100.0 + LEASE_S
-        assert term.is_current()
-        store.now_s = 100.0 + LEASE_S + 0.5
-        assert not term.is_current()
-        await term.resign()
-
-    asyncio.run(run())
+async def test_seeing_its_node_proves_that_it_led_when_it_asked_and_not_when_it_was_answered() -> (
+    None
+):
+    store, term, path = await led(sync_s=200.0)
+    store.syncs_max = 1
+    await store.inner.set(path, b"changed")
+    await until(lambda: store.calls["sync"] == 2, "it has its answer, and asks again")
+    store.now_s = LEASE_S
+    assert term.is_current()
+    store.now_s = LEASE_S + 0.5
+    assert not term.is_current()
+    await term.resign()
 
 
-def test_a_create_of_ours_that_landed_late_does_not_stand_for_our_node_that_is_gone() -> None:
+async def test_what_is_verified_held_when_it_was_asked_for_and_not_when_it_was_answered() -> None:
+    store, term, _ = await led()
+    store.now_s, store.sync_s = 100.0, 200.0
+    assert await term.verify()
+    store.now_s = 100.0 + LEASE_S
+    assert term.is_current()
+    store.now_s = 100.0 + LEASE_S + 0.5
+    assert not term.is_current()
+    await term.resign()
+
+
+async def test_a_create_of_ours_that_landed_late_does_not_stand_for_our_node_that_is_gone() -> None:
     """Its epoch is another one."""
-
-    async def run() -> None:
-        store, term, path = await led()
-        store.tells_of_nodes = False
-        await store.inner.delete(path)
-        await stood(store)
-        assert not await term.verify()
-        assert term.lost_reason == "node_gone"
-        await term.resign()
-
-    asyncio.run(run())
+    store, term, path = await led()
+    store.tells_of_nodes = False
+    await store.inner.delete(path)
+    await stood(store)
+    assert not await term.verify()
+    assert term.lost_reason == "node_gone"
+    await term.resign()

@@ -80,22 +80,19 @@ def test_a_leader_that_was_stopped_knows_at_once_when_it_wakes(
     assert first.expect("lost")["verified"] is False
 
 
-def test_a_resignation_hands_over_at_once_with_a_larger_epoch(uri: str) -> None:
-    async def run() -> None:
-        first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
-        term = await campaign(first, LOG, candidate="first")
-        waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
-        await wait_for_candidates(uri, 2)
-        assert await term.verify()
-        await term.resign()
-        async with asyncio.timeout(PATIENCE_S):
-            following = await waiting
-        assert following.epoch > term.epoch
-        leader = await current_leader(first, LOG)
-        assert leader is not None
-        assert leader.candidate == "second"
-        await following.resign()
-        await first.close()
-        await second.close()
-
-    asyncio.run(run())
+async def test_a_resignation_hands_over_at_once_with_a_larger_epoch(uri: str) -> None:
+    first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
+    term = await campaign(first, LOG, candidate="first")
+    waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
+    await wait_for_candidates(uri, 2)
+    assert await term.verify()
+    await term.resign()
+    async with asyncio.timeout(PATIENCE_S):
+        following = await waiting
+    assert following.epoch > term.epoch
+    leader = await current_leader(first, LOG)
+    assert leader is not None
+    assert leader.candidate == "second"
+    await following.resign()
+    await first.close()
+    await second.close()

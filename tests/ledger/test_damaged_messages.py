@@ -23,140 +23,119 @@ _RECOVERY_FLAGS = b"\x22\x01\x01"
     [replaced(KEY, _OTHER_KEY), flipped(0), flipped(1), flipped(3, 7), lambda _: b""],
     ids=["key", "tag", "crc", "crc's last", "all of it"],
 )
-def test_a_damaged_first_add_makes_no_ledger_and_can_be_repeated(damage: Damage) -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address) as transport,
-        ):
-            middleman.to_bookie = damage
-            assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            assert bookie.storage.ledgers == {}
-            middleman.to_bookie = unharmed
-            await add_until_ok(transport, run_of(0))
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
-            assert (answer.status, list(answer.entries)) == (Status.OK, [0])
-
-    asyncio.run(scenario())
+async def test_a_damaged_first_add_makes_no_ledger_and_can_be_repeated(damage: Damage) -> None:
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address) as transport,
+    ):
+        middleman.to_bookie = damage
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        assert bookie.storage.ledgers == {}
+        middleman.to_bookie = unharmed
+        await add_until_ok(transport, run_of(0))
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert (answer.status, list(answer.entries)) == (Status.OK, [0])
 
 
-def test_damage_that_sets_the_recovery_flag_does_not_open_a_fence() -> None:
-    async def scenario() -> None:
-        damage = replaced(_FLAGS, _RECOVERY_FLAGS)
-        envelope = pb.Checked.FromString(damage(batch_message(1, [run_of(1)])))
-        assert pb.AddBatch.FromString(envelope.message).flags == [1], "it would be one"
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address) as transport,
-        ):
-            assert await add(transport, run_of(0)) is Status.OK
-            assert (await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))).fenced
-            middleman.to_bookie = damage
-            assert await add(transport, run_of(1)) is Status.UNREACHABLE
-            assert list(bookie.storage.ledgers[7]) == [0]
-
-    asyncio.run(scenario())
+async def test_damage_that_sets_the_recovery_flag_does_not_open_a_fence() -> None:
+    damage = replaced(_FLAGS, _RECOVERY_FLAGS)
+    envelope = pb.Checked.FromString(damage(batch_message(1, [run_of(1)])))
+    assert pb.AddBatch.FromString(envelope.message).flags == [1], "it would be one"
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address) as transport,
+    ):
+        assert await add(transport, run_of(0)) is Status.OK
+        assert (await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))).fenced
+        middleman.to_bookie = damage
+        assert await add(transport, run_of(1)) is Status.UNREACHABLE
+        assert list(bookie.storage.ledgers[7]) == [0]
 
 
-def test_damage_between_batches_loses_no_ack_of_those_before() -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address, batch_bytes_max=1) as transport,
-        ):
-            middleman.to_bookie = _each(unharmed, unharmed, flipped(1))
-            answers = Answers()
-            for number in range(4):
-                transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
-            await answers.wait(4)
-            assert list(bookie.storage.ledgers[7]) == [0, 1]
-        assert [status for _, status in answers.got] == [
-            Status.OK, Status.OK, Status.UNREACHABLE, Status.UNREACHABLE,
-        ]  # fmt: skip
-
-    asyncio.run(scenario())
+async def test_damage_between_batches_loses_no_ack_of_those_before() -> None:
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address, batch_bytes_max=1) as transport,
+    ):
+        middleman.to_bookie = _each(unharmed, unharmed, flipped(1))
+        answers = Answers()
+        for number in range(4):
+            transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+        await answers.wait(4)
+        assert list(bookie.storage.ledgers[7]) == [0, 1]
+    assert [status for _, status in answers.got] == [
+        Status.OK, Status.OK, Status.UNREACHABLE, Status.UNREACHABLE,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("at", [1, -1], ids=["crc", "last byte"])
-def test_a_damaged_ack_acknowledges_nothing(at: int) -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address) as transport,
-        ):
-            middleman.to_client = flipped(at)
-            assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            assert list(bookie.storage.ledgers[7]) == [0], "the outcome is unknown, not a no"
-            middleman.to_client = unharmed
-            await add_until_ok(transport, run_of(0))
-
-    asyncio.run(scenario())
+async def test_a_damaged_ack_acknowledges_nothing(at: int) -> None:
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address) as transport,
+    ):
+        middleman.to_client = flipped(at)
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        assert list(bookie.storage.ledgers[7]) == [0], "the outcome is unknown, not a no"
+        middleman.to_client = unharmed
+        await add_until_ok(transport, run_of(0))
 
 
-def test_damage_does_not_make_an_ok_of_a_refusal() -> None:
-    async def scenario() -> None:
-        fenced, ok = (b"\x1a\x01" + bytes([status]) for status in (Status.FENCED, Status.OK))
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address) as transport,
-        ):
-            assert (await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))).fenced
-            middleman.to_client = replaced(fenced, ok)
-            assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            middleman.to_client = unharmed
-            async with asyncio.timeout(PATIENCE_S):
-                while (  # noqa: ASYNC110 - of a back-off
-                    status := await add(transport, run_of(0))
-                ) is Status.UNREACHABLE:
-                    await asyncio.sleep(0.01)
-            assert status is Status.FENCED
-
-    asyncio.run(scenario())
+async def test_damage_does_not_make_an_ok_of_a_refusal() -> None:
+    fenced, ok = (b"\x1a\x01" + bytes([status]) for status in (Status.FENCED, Status.OK))
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address) as transport,
+    ):
+        assert (await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))).fenced
+        middleman.to_client = replaced(fenced, ok)
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        middleman.to_client = unharmed
+        async with asyncio.timeout(PATIENCE_S):
+            while (  # noqa: ASYNC110 - of a back-off
+                status := await add(transport, run_of(0))
+            ) is Status.UNREACHABLE:
+                await asyncio.sleep(0.01)
+        assert status is Status.FENCED
 
 
 @pytest.mark.parametrize("at", [0, 1, 6, -1], ids=["tag", "crc", "length", "last byte"])
-def test_a_damaged_answer_is_none(at: int) -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address) as transport,
-        ):
-            middleman.to_client = flipped(at)
-            for ledger_id in (7, 8):
-                answer = await transport.read(BOOKIE, ReadQuery(ledger_id, KEY, 0, 9))
-                assert (answer.status, answer.considered) == (Status.UNREACHABLE, -1)
-                lac = await transport.read_lac(BOOKIE, LacQuery(ledger_id, KEY))
-                assert lac.status is Status.UNREACHABLE
-            assert await transport.info(BOOKIE) is None
-            middleman.to_client = unharmed
-            assert await transport.info(BOOKIE) is not None
-
-    asyncio.run(scenario())
-
-
-def test_a_damaged_request_fences_nothing_and_gets_no_answer() -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            between(bookie.address) as middleman,
-            transport_to(middleman.address) as transport,
-        ):
-            assert await add(transport, run_of(0)) is Status.OK
-            middleman.to_bookie = flipped(-1)
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0, fence=True))
-            assert answer.status is Status.UNREACHABLE
-            lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
+async def test_a_damaged_answer_is_none(at: int) -> None:
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address) as transport,
+    ):
+        middleman.to_client = flipped(at)
+        for ledger_id in (7, 8):
+            answer = await transport.read(BOOKIE, ReadQuery(ledger_id, KEY, 0, 9))
+            assert (answer.status, answer.considered) == (Status.UNREACHABLE, -1)
+            lac = await transport.read_lac(BOOKIE, LacQuery(ledger_id, KEY))
             assert lac.status is Status.UNREACHABLE
-            assert await transport.info(BOOKIE) is None
-            assert bookie.storage.fenced == set()
+        assert await transport.info(BOOKIE) is None
+        middleman.to_client = unharmed
+        assert await transport.info(BOOKIE) is not None
 
-    asyncio.run(scenario())
+
+async def test_a_damaged_request_fences_nothing_and_gets_no_answer() -> None:
+    async with (
+        serving() as bookie,
+        between(bookie.address) as middleman,
+        transport_to(middleman.address) as transport,
+    ):
+        assert await add(transport, run_of(0)) is Status.OK
+        middleman.to_bookie = flipped(-1)
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0, fence=True))
+        assert answer.status is Status.UNREACHABLE
+        lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
+        assert lac.status is Status.UNREACHABLE
+        assert await transport.info(BOOKIE) is None
+        assert bookie.storage.fenced == set()
 
 
 def test_an_answer_that_went_astray_is_none() -> None:

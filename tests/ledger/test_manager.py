@@ -41,90 +41,75 @@ async def opened(layout: str) -> AsyncIterator[tuple[MemoryStore, LedgerStore]]:
 
 
 @EACH_LAYOUT
-def test_a_ledger_is_created_read_written_and_deleted(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (_, ledgers):
-            ledger_id = await ledgers.create(METADATA)
-            assert await ledgers.read(ledger_id) == (METADATA, 0)
-            closed = METADATA.closed(EntryId(3), 30)
-            assert await ledgers.write(ledger_id, closed, 0) == 1
-            with pytest.raises(BadVersion):
-                await ledgers.write(ledger_id, METADATA, 0)
-            assert (await ledgers.read(ledger_id))[0].state is LedgerState.CLOSED
-            await ledgers.delete(ledger_id)
-            await ledgers.delete(ledger_id)
-            for call in (ledgers.read(ledger_id), ledgers.write(ledger_id, closed, 1)):
-                with pytest.raises(NoSuchLedger):
-                    await call
-
-    asyncio.run(scenario())
+async def test_a_ledger_is_created_read_written_and_deleted(layout: str) -> None:
+    async with opened(layout) as (_, ledgers):
+        ledger_id = await ledgers.create(METADATA)
+        assert await ledgers.read(ledger_id) == (METADATA, 0)
+        closed = METADATA.closed(EntryId(3), 30)
+        assert await ledgers.write(ledger_id, closed, 0) == 1
+        with pytest.raises(BadVersion):
+            await ledgers.write(ledger_id, METADATA, 0)
+        assert (await ledgers.read(ledger_id))[0].state is LedgerState.CLOSED
+        await ledgers.delete(ledger_id)
+        await ledgers.delete(ledger_id)
+        for call in (ledgers.read(ledger_id), ledgers.write(ledger_id, closed, 1)):
+            with pytest.raises(NoSuchLedger):
+                await call
 
 
 @EACH_LAYOUT
-def test_ids_are_never_given_out_twice_also_not_after_deletion(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (store, _):
-            seen: set[int] = set()
-            for _ in range(4):
-                ledgers = LedgerStore(store, layout)  # a process of its own
-                made = await asyncio.gather(*(ledgers.create(METADATA) for _ in range(20)))
-                assert not seen.intersection(made)
-                assert len(set(made)) == 20
-                seen.update(made)
-                for ledger_id in made:
-                    await ledgers.delete(ledger_id)
-
-    asyncio.run(scenario())
+async def test_ids_are_never_given_out_twice_also_not_after_deletion(layout: str) -> None:
+    async with opened(layout) as (store, _):
+        seen: set[int] = set()
+        for _ in range(4):
+            ledgers = LedgerStore(store, layout)  # a process of its own
+            made = await asyncio.gather(*(ledgers.create(METADATA) for _ in range(20)))
+            assert not seen.intersection(made)
+            assert len(set(made)) == 20
+            seen.update(made)
+            for ledger_id in made:
+                await ledgers.delete(ledger_id)
 
 
-def test_a_block_of_ids_costs_one_write_and_a_lost_reply_only_wastes_it() -> None:
-    async def scenario() -> None:
-        async with opened("longhierarchical") as (store, _):
-            flaky = FlakyStore(store)
-            ids = BlockIds(flaky)
-            first = [await ids.take() for _ in range(BLOCK_SIZE)]
-            assert first == list(range(BLOCK_SIZE))
-            assert await store.exists("/idgen") == 1
-            flaky.lose_replies = ["set"]
-            with pytest.raises(MetadataUnavailable):
-                await ids.take()
-            assert await ids.take() == 2 * BLOCK_SIZE
-
-    asyncio.run(scenario())
+async def test_a_block_of_ids_costs_one_write_and_a_lost_reply_only_wastes_it() -> None:
+    async with opened("longhierarchical") as (store, _):
+        flaky = FlakyStore(store)
+        ids = BlockIds(flaky)
+        first = [await ids.take() for _ in range(BLOCK_SIZE)]
+        assert first == list(range(BLOCK_SIZE))
+        assert await store.exists("/idgen") == 1
+        flaky.lose_replies = ["set"]
+        with pytest.raises(MetadataUnavailable):
+            await ids.take()
+        assert await ids.take() == 2 * BLOCK_SIZE
 
 
-def test_sequential_ids_leave_no_nodes_and_survive_lost_replies() -> None:
-    async def scenario() -> None:
-        async with opened("flat") as (store, _):
-            flaky = FlakyStore(store)
-            ids = SequentialIds(flaky)
-            assert [await ids.take() for _ in range(3)] == [0, 1, 2]
-            assert await store.children("/idgen") == []
-            flaky.lose_requests = ["delete"]
-            assert await ids.take() == 3
-            flaky.lose_replies = ["create"]
-            with pytest.raises(MetadataUnavailable):
-                await ids.take()
-            assert await ids.take() == 5
-
-    asyncio.run(scenario())
+async def test_sequential_ids_leave_no_nodes_and_survive_lost_replies() -> None:
+    async with opened("flat") as (store, _):
+        flaky = FlakyStore(store)
+        ids = SequentialIds(flaky)
+        assert [await ids.take() for _ in range(3)] == [0, 1, 2]
+        assert await store.children("/idgen") == []
+        flaky.lose_requests = ["delete"]
+        assert await ids.take() == 3
+        flaky.lose_replies = ["create"]
+        with pytest.raises(MetadataUnavailable):
+            await ids.take()
+        assert await ids.take() == 5
 
 
 @EACH_LAYOUT
-def test_a_counter_that_was_lost_does_not_begin_again(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (store, ledgers):
-            await ledgers.create(METADATA)
-            await store.delete("/idgen")
-            with pytest.raises(DamagedMetadata) as caught:
-                await LedgerStore(store, layout).create(METADATA)
-            assert "twice" in str(caught.value)
-
-    asyncio.run(scenario())
+async def test_a_counter_that_was_lost_does_not_begin_again(layout: str) -> None:
+    async with opened(layout) as (store, ledgers):
+        await ledgers.create(METADATA)
+        await store.delete("/idgen")
+        with pytest.raises(DamagedMetadata) as caught:
+            await LedgerStore(store, layout).create(METADATA)
+        assert "twice" in str(caught.value)
 
 
 @EACH_LAYOUT
-def test_a_counter_that_another_client_makes_meanwhile_is_not_taken_for_a_lost_one(
+async def test_a_counter_that_another_client_makes_meanwhile_is_not_taken_for_a_lost_one(
     layout: str,
 ) -> None:
     class Overtaken(FlakyStore):
@@ -140,198 +125,155 @@ def test_a_counter_that_another_client_makes_meanwhile_is_not_taken_for_a_lost_o
                 self.first = await self._other.create(METADATA)
             return await super().children(path)
 
-    async def scenario() -> None:
-        async with opened(layout) as (store, _):
-            overtaken = Overtaken(store)
-            second = await LedgerStore(overtaken, layout).create(METADATA)
-            assert overtaken.first is not None
-            assert second != overtaken.first
-
-    asyncio.run(scenario())
+    async with opened(layout) as (store, _):
+        overtaken = Overtaken(store)
+        second = await LedgerStore(overtaken, layout).create(METADATA)
+        assert overtaken.first is not None
+        assert second != overtaken.first
 
 
-def test_a_counter_that_cannot_be_read_is_told() -> None:
-    async def scenario() -> None:
-        async with opened("longhierarchical") as (store, ledgers):
-            await store.create("/idgen", b"\xff\xff")
-            with pytest.raises(DamagedMetadata):
-                await ledgers.create(METADATA)
-
-    asyncio.run(scenario())
-
-
-def test_a_create_whose_reply_was_lost_knows_its_own_ledger() -> None:
-    async def scenario() -> None:
-        async with opened("longhierarchical") as (store, _):
-            flaky = FlakyStore(store)
-            ledgers = LedgerStore(flaky, "longhierarchical")
+async def test_a_counter_that_cannot_be_read_is_told() -> None:
+    async with opened("longhierarchical") as (store, ledgers):
+        await store.create("/idgen", b"\xff\xff")
+        with pytest.raises(DamagedMetadata):
             await ledgers.create(METADATA)
-            flaky.lose_replies = ["create"]
-            ledger_id = await ledgers.create(METADATA)
-            flaky.lose_requests = ["create"]
-            other_id = await ledgers.create(METADATA)
-            assert await listed(ledgers) == [0, ledger_id, other_id]
-
-    asyncio.run(scenario())
 
 
-def test_a_ledger_that_was_deleted_meanwhile_is_not_made_again_under_its_id() -> None:
+async def test_a_create_whose_reply_was_lost_knows_its_own_ledger() -> None:
+    async with opened("longhierarchical") as (store, _):
+        flaky = FlakyStore(store)
+        ledgers = LedgerStore(flaky, "longhierarchical")
+        await ledgers.create(METADATA)
+        flaky.lose_replies = ["create"]
+        ledger_id = await ledgers.create(METADATA)
+        flaky.lose_requests = ["create"]
+        other_id = await ledgers.create(METADATA)
+        assert await listed(ledgers) == [0, ledger_id, other_id]
+
+
+async def test_a_ledger_that_was_deleted_meanwhile_is_not_made_again_under_its_id() -> None:
     """A janitor may find it before the one that made it has heard that it did."""
+    async with opened("longhierarchical") as (store, others):
+        flaky = FlakyStore(store)
+        ledgers = LedgerStore(flaky, "longhierarchical")
+        await ledgers.create(METADATA)
+        honest = flaky.create
 
-    async def scenario() -> None:
-        async with opened("longhierarchical") as (store, others):
-            flaky = FlakyStore(store)
-            ledgers = LedgerStore(flaky, "longhierarchical")
+        async def deleted_meanwhile(path: str, value: bytes = b"", **_: bool) -> str:
+            flaky.create = honest  # type: ignore[method-assign]
+            await honest(path, value)
+            await others.delete(LedgerId(1))
+            raise MetadataUnavailable("flaky", "create", 0.1)
+
+        flaky.create = deleted_meanwhile  # type: ignore[method-assign]
+        assert await ledgers.create(METADATA) == 2
+        assert await listed(others) == [0, 2]
+
+
+async def test_another_ledger_under_the_id_is_not_taken_for_ones_own() -> None:
+    async with opened("flat") as (store, ledgers):
+        foreign = LedgerMetadata(
+            quorum=METADATA.quorum, fragments=METADATA.fragments, creation_token=b"other"
+        )
+        await store.create("/ledgers/L0000000000", foreign.encode())
+        await store.create("/idgen")
+        with pytest.raises(NodeExists):
             await ledgers.create(METADATA)
-            honest = flaky.create
-
-            async def deleted_meanwhile(path: str, value: bytes = b"", **_: bool) -> str:
-                flaky.create = honest  # type: ignore[method-assign]
-                await honest(path, value)
-                await others.delete(LedgerId(1))
-                raise MetadataUnavailable("flaky", "create", 0.1)
-
-            flaky.create = deleted_meanwhile  # type: ignore[method-assign]
-            assert await ledgers.create(METADATA) == 2
-            assert await listed(others) == [0, 2]
-
-    asyncio.run(scenario())
+        assert (await ledgers.read(LedgerId(0)))[0] == foreign
 
 
-def test_another_ledger_under_the_id_is_not_taken_for_ones_own() -> None:
-    async def scenario() -> None:
-        async with opened("flat") as (store, ledgers):
-            foreign = LedgerMetadata(
-                quorum=METADATA.quorum, fragments=METADATA.fragments, creation_token=b"other"
-            )
-            await store.create("/ledgers/L0000000000", foreign.encode())
-            await store.create("/idgen")
-            with pytest.raises(NodeExists):
-                await ledgers.create(METADATA)
-            assert (await ledgers.read(LedgerId(0)))[0] == foreign
-
-    asyncio.run(scenario())
-
-
-def test_a_store_that_stays_silent_ends_a_create_after_some_tries() -> None:
-    async def scenario() -> None:
-        async with opened("flat") as (store, _):
-            flaky = FlakyStore(store)
-            ledgers = LedgerStore(flaky, "flat")
+async def test_a_store_that_stays_silent_ends_a_create_after_some_tries() -> None:
+    async with opened("flat") as (store, _):
+        flaky = FlakyStore(store)
+        ledgers = LedgerStore(flaky, "flat")
+        await ledgers.create(METADATA)
+        flaky.lose_requests = ["create"] * 100
+        with pytest.raises(MetadataUnavailable):
             await ledgers.create(METADATA)
-            flaky.lose_requests = ["create"] * 100
+        assert len(flaky.lose_requests) > 90
+
+
+@EACH_LAYOUT
+async def test_a_list_is_complete_and_ascending(layout: str) -> None:
+    async with opened(layout) as (store, ledgers):
+        assert await listed(ledgers) == []
+        ids = [0, 1, 9, 9_999, 10_000, 99_999_999, 100_000_000, 2**31 - 1]
+        if layout == "longhierarchical":
+            ids += [2**32, 10**18, 2**63 - 1]
+        for ledger_id in reversed(ids):
+            await store.create(LAYOUTS[layout].path(ledger_id), METADATA.encode())
+        assert await listed(ledgers) == ids
+
+
+@EACH_LAYOUT
+async def test_a_list_that_cannot_be_complete_raises(layout: str) -> None:
+    async with opened(layout) as (store, _):
+        flaky = FlakyStore(store)
+        ledgers = LedgerStore(flaky, layout)
+        await ledgers.create(METADATA)
+        for operation in ("sync", "children"):
+            flaky.lose_requests = [operation]
             with pytest.raises(MetadataUnavailable):
-                await ledgers.create(METADATA)
-            assert len(flaky.lose_requests) > 90
-
-    asyncio.run(scenario())
-
-
-@EACH_LAYOUT
-def test_a_list_is_complete_and_ascending(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (store, ledgers):
-            assert await listed(ledgers) == []
-            ids = [0, 1, 9, 9_999, 10_000, 99_999_999, 100_000_000, 2**31 - 1]
-            if layout == "longhierarchical":
-                ids += [2**32, 10**18, 2**63 - 1]
-            for ledger_id in reversed(ids):
-                await store.create(LAYOUTS[layout].path(ledger_id), METADATA.encode())
-            assert await listed(ledgers) == ids
-
-    asyncio.run(scenario())
-
-
-@EACH_LAYOUT
-def test_a_list_that_cannot_be_complete_raises(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (store, _):
-            flaky = FlakyStore(store)
-            ledgers = LedgerStore(flaky, layout)
-            await ledgers.create(METADATA)
-            for operation in ("sync", "children"):
-                flaky.lose_requests = [operation]
-                with pytest.raises(MetadataUnavailable):
-                    await listed(ledgers)
-            await store.create("/ledgers/stranger")
-            with pytest.raises(DamagedMetadata):
                 await listed(ledgers)
-
-    asyncio.run(scenario())
-
-
-def test_a_tree_of_ledgers_that_is_gone_is_not_taken_for_no_ledgers() -> None:
-    async def scenario() -> None:
-        async with opened("flat") as (store, ledgers):
-            await store.delete("/ledgers")
-            with pytest.raises(DamagedMetadata):
-                await listed(ledgers)
-
-    asyncio.run(scenario())
+        await store.create("/ledgers/stranger")
+        with pytest.raises(DamagedMetadata):
+            await listed(ledgers)
 
 
-def test_damaged_metadata_is_told_with_its_path() -> None:
-    async def scenario() -> None:
-        async with opened("flat") as (store, ledgers):
-            await store.create("/ledgers/L0000000007", b"\xff")
-            with pytest.raises(DamagedMetadata) as caught:
-                await ledgers.read(LedgerId(7))
-            assert caught.value.path == "/ledgers/L0000000007"
-
-    asyncio.run(scenario())
+async def test_a_tree_of_ledgers_that_is_gone_is_not_taken_for_no_ledgers() -> None:
+    async with opened("flat") as (store, ledgers):
+        await store.delete("/ledgers")
+        with pytest.raises(DamagedMetadata):
+            await listed(ledgers)
 
 
-def test_an_id_that_the_layout_cannot_hold_is_no_ledger() -> None:
-    async def scenario() -> None:
-        async with opened("flat") as (_, ledgers):
-            for ledger_id in (-1, 10**10, 2**63):
-                with pytest.raises(NoSuchLedger):
-                    await ledgers.read(LedgerId(ledger_id))
-
-    asyncio.run(scenario())
+async def test_damaged_metadata_is_told_with_its_path() -> None:
+    async with opened("flat") as (store, ledgers):
+        await store.create("/ledgers/L0000000007", b"\xff")
+        with pytest.raises(DamagedMetadata) as caught:
+            await ledgers.read(LedgerId(7))
+        assert caught.value.path == "/ledgers/L0000000007"
 
 
-def test_a_ledger_is_watched() -> None:
-    async def scenario() -> None:
-        async with opened("hierarchical") as (_, ledgers):
-            ledger_id = await ledgers.create(METADATA)
-            watch = ledgers.watch(ledger_id)
-            await ledgers.write(ledger_id, METADATA.in_recovery(), 0)
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
-            await ledgers.delete(ledger_id)
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+async def test_an_id_that_the_layout_cannot_hold_is_no_ledger() -> None:
+    async with opened("flat") as (_, ledgers):
+        for ledger_id in (-1, 10**10, 2**63):
+            with pytest.raises(NoSuchLedger):
+                await ledgers.read(LedgerId(ledger_id))
 
-    asyncio.run(scenario())
+
+async def test_a_ledger_is_watched() -> None:
+    async with opened("hierarchical") as (_, ledgers):
+        ledger_id = await ledgers.create(METADATA)
+        watch = ledgers.watch(ledger_id)
+        await ledgers.write(ledger_id, METADATA.in_recovery(), 0)
+        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        await ledgers.delete(ledger_id)
+        await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
 
 @EACH_LAYOUT
-def test_each_deletion_is_counted_once_and_ids_only_grow(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (_, ledgers):
-            before = await ledgers.vitals()
-            assert before.deletions == 0
-            assert len(before.instance) == 32
-            ids = [await ledgers.create(METADATA) for _ in range(5)]
-            made = await ledgers.vitals()
-            assert before.next_id <= min(ids) <= max(ids) < made.next_id
-            await asyncio.gather(*(ledgers.delete(one) for one in (*ids[:3], *ids[:2])))
-            await ledgers.delete(LedgerId(7_000_000))
-            after = await ledgers.vitals()
-            assert after.deletions == 3
-            assert await ledgers.absent(ids) == tuple(ids[:3])
-            assert made.is_older(after)
-            assert not after.is_older(made)
-
-    asyncio.run(scenario())
+async def test_each_deletion_is_counted_once_and_ids_only_grow(layout: str) -> None:
+    async with opened(layout) as (_, ledgers):
+        before = await ledgers.vitals()
+        assert before.deletions == 0
+        assert len(before.instance) == 32
+        ids = [await ledgers.create(METADATA) for _ in range(5)]
+        made = await ledgers.vitals()
+        assert before.next_id <= min(ids) <= max(ids) < made.next_id
+        await asyncio.gather(*(ledgers.delete(one) for one in (*ids[:3], *ids[:2])))
+        await ledgers.delete(LedgerId(7_000_000))
+        after = await ledgers.vitals()
+        assert after.deletions == 3
+        assert await ledgers.absent(ids) == tuple(ids[:3])
+        assert made.is_older(after)
+        assert not after.is_older(made)
 
 
-def test_a_place_without_a_namespace_has_no_instance() -> None:
-    async def scenario() -> None:
-        store = MemoryStore("memory://empty", "empty")
-        assert (await LedgerStore(store, "longhierarchical").vitals()).instance == ""
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_a_place_without_a_namespace_has_no_instance() -> None:
+    store = MemoryStore("memory://empty", "empty")
+    assert (await LedgerStore(store, "longhierarchical").vitals()).instance == ""
+    await store.close()
 
 
 async def listed(ledgers: LedgerStore) -> list[LedgerId]:
@@ -339,44 +281,37 @@ async def listed(ledgers: LedgerStore) -> list[LedgerId]:
 
 
 @EACH_LAYOUT
-def test_the_absent_are_those_that_are_gone_and_no_others(layout: str) -> None:
-    async def scenario() -> None:
-        async with opened(layout) as (store, ledgers):
-            kept, gone = await ledgers.create(METADATA), await ledgers.create(METADATA)
-            damaged = LedgerId(5_000_000)
-            await store.create(LAYOUTS[layout].path(damaged), b"\xff")
-            await ledgers.delete(gone)
-            never = LedgerId(7_000_000)
-            assert await ledgers.absent([kept, gone, damaged, never]) == (gone, never)
-            assert await ledgers.absent([]) == ()
-
-    asyncio.run(scenario())
+async def test_the_absent_are_those_that_are_gone_and_no_others(layout: str) -> None:
+    async with opened(layout) as (store, ledgers):
+        kept, gone = await ledgers.create(METADATA), await ledgers.create(METADATA)
+        damaged = LedgerId(5_000_000)
+        await store.create(LAYOUTS[layout].path(damaged), b"\xff")
+        await ledgers.delete(gone)
+        never = LedgerId(7_000_000)
+        assert await ledgers.absent([kept, gone, damaged, never]) == (gone, never)
+        assert await ledgers.absent([]) == ()
 
 
-def test_a_list_or_a_read_over_two_sessions_is_no_answer() -> None:
+async def test_a_list_or_a_read_over_two_sessions_is_no_answer() -> None:
     """The second session may be with a server that is behind the first one's `sync`."""
-
-    async def scenario() -> None:
-        async with opened("longhierarchical") as (store, _):
-            flaky = ExpiringStore(store)
-            ledgers = LedgerStore(flaky, "longhierarchical")
-            ledger_id = await ledgers.create(METADATA)
-            calls = 0
-            for operation in ("list", "absent"):
-                for call in range(20):
-                    flaky.expire_after = call
-                    try:
-                        if operation == "list":
-                            assert await listed(ledgers) == [ledger_id]
-                        else:
-                            assert await ledgers.absent([ledger_id]) == ()
-                    except MetadataUnavailable:
-                        calls += 1
+    async with opened("longhierarchical") as (store, _):
+        flaky = ExpiringStore(store)
+        ledgers = LedgerStore(flaky, "longhierarchical")
+        ledger_id = await ledgers.create(METADATA)
+        calls = 0
+        for operation in ("list", "absent"):
+            for call in range(20):
+                flaky.expire_after = call
+                try:
+                    if operation == "list":
+                        assert await listed(ledgers) == [ledger_id]
                     else:
-                        assert flaky.expire_after is not None, "an answer of two sessions"
-            assert calls >= 6
-
-    asyncio.run(scenario())
+                        assert await ledgers.absent([ledger_id]) == ()
+                except MetadataUnavailable:
+                    calls += 1
+                else:
+                    assert flaky.expire_after is not None, "an answer of two sessions"
+        assert calls >= 6
 
 
 class ExpiringStore(FlakyStore):

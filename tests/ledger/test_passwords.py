@@ -46,90 +46,79 @@ def forged_lac(ledger_id: LedgerId) -> AddRun:
 
 
 @pytest.mark.parametrize("digest", list(Digest))
-def test_a_bookie_adds_reads_and_fences_nothing_for_a_wrong_key(
+async def test_a_bookie_adds_reads_and_fences_nothing_for_a_wrong_key(
     tmp_path: Path, digest: Digest
 ) -> None:
-    async def scenario() -> None:
-        async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
-            client = await cluster.client()
-            writer = await client.create(password=PASSWORD, digest=digest)
-            ledger_id, key = writer.ledger_id, access_key(GUESS)
-            await writer.add(b"one")
-            transport = environment(client).transport
-            assert isinstance(transport, GrpcTransport)
-            for bookie in writer.metadata.last_fragment.bookies:
-                for run in (
-                    forged(ledger_id, 1),
-                    forged(ledger_id, 1, recovery=True),
-                    forged_lac(ledger_id),
-                ):
-                    assert await add(transport, run, bookie) is Status.WRONG_KEY
-                for fence in (False, True):
-                    lac = await transport.read_lac(bookie, LacQuery(ledger_id, key, fence))
-                    assert (lac.status, lac.fenced) == (Status.WRONG_KEY, False)
-                    query = ReadQuery(ledger_id, key, 0, 9, fence=fence)
-                    read = await transport.read(bookie, query)
-                    assert (read.status, list(read.entries)) == (Status.WRONG_KEY, [])
-            await writer.add(b"two")
-            assert (await writer.close()).last_entry == 1
-            reader = await client.open(ledger_id, password=PASSWORD)
-            assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"one", b"two"]
-
-    asyncio.run(scenario())
+    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+        client = await cluster.client()
+        writer = await client.create(password=PASSWORD, digest=digest)
+        ledger_id, key = writer.ledger_id, access_key(GUESS)
+        await writer.add(b"one")
+        transport = environment(client).transport
+        assert isinstance(transport, GrpcTransport)
+        for bookie in writer.metadata.last_fragment.bookies:
+            for run in (
+                forged(ledger_id, 1),
+                forged(ledger_id, 1, recovery=True),
+                forged_lac(ledger_id),
+            ):
+                assert await add(transport, run, bookie) is Status.WRONG_KEY
+            for fence in (False, True):
+                lac = await transport.read_lac(bookie, LacQuery(ledger_id, key, fence))
+                assert (lac.status, lac.fenced) == (Status.WRONG_KEY, False)
+                query = ReadQuery(ledger_id, key, 0, 9, fence=fence)
+                read = await transport.read(bookie, query)
+                assert (read.status, list(read.entries)) == (Status.WRONG_KEY, [])
+        await writer.add(b"two")
+        assert (await writer.close()).last_entry == 1
+        reader = await client.open(ledger_id, password=PASSWORD)
+        assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"one", b"two"]
 
 
-def test_a_writer_with_a_wrong_key_is_refused_and_a_recoverer_fails_at_the_bookies(
+async def test_a_writer_with_a_wrong_key_is_refused_and_a_recoverer_fails_at_the_bookies(
     tmp_path: Path,
 ) -> None:
     """Whoever can write the metadata store may disturb, but adds and decides nothing."""
-
-    async def scenario() -> None:
-        async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
-            client = await cluster.client()
-            writer = await client.create(password=PASSWORD)
-            ledger_id = writer.ledger_id
-            await writer.add(b"one")
-            wrong = Credentials(ledger_id, access_key(GUESS), None)
-            metadata, version = await client.ledgers.read(ledger_id)
-            with pytest.raises(WrongPassword):
-                LedgerWriter(environment(client), wrong, metadata, version)
-            with pytest.raises(KeyDiffers):
-                await recover(environment(client), wrong, metadata, version)
-            assert (await client.ledgers.read(ledger_id))[0].state is not LedgerState.CLOSED
-            await writer.add(b"two")
-            reader = await client.open(ledger_id, password=PASSWORD)
-            assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"one", b"two"]
-
-    asyncio.run(scenario())
+    async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
+        client = await cluster.client()
+        writer = await client.create(password=PASSWORD)
+        ledger_id = writer.ledger_id
+        await writer.add(b"one")
+        wrong = Credentials(ledger_id, access_key(GUESS), None)
+        metadata, version = await client.ledgers.read(ledger_id)
+        with pytest.raises(WrongPassword):
+            LedgerWriter(environment(client), wrong, metadata, version)
+        with pytest.raises(KeyDiffers):
+            await recover(environment(client), wrong, metadata, version)
+        assert (await client.ledgers.read(ledger_id))[0].state is not LedgerState.CLOSED
+        await writer.add(b"two")
+        reader = await client.open(ledger_id, password=PASSWORD)
+        assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"one", b"two"]
 
 
-def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_codes() -> None:
+async def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_codes() -> None:
     """Rule 17: what is written back verifies under the writer's password, on every bookie."""
-
-    async def scenario() -> None:
-        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
-            client, other = await cluster.client(), await cluster.client()
-            writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
-            await writer.add(b"confirmed")
-            bookies = [cluster.of(name) for name in writer.metadata.last_fragment.bookies]
-            for bookie in bookies:
-                bookie.storage.gate.clear()
-            pending = writer.add(b"in flight")
-            ledger_id = writer.ledger_id
-            await until(lambda: all(1 in b.storage.ledgers.get(ledger_id, ()) for b in bookies))
-            del bookies[1].storage.ledgers[ledger_id][1]
-            await writer.abandon()
-            for bookie in bookies:
-                bookie.storage.gate.set()
-            await asyncio.gather(pending, return_exceptions=True)
-            reader = await other.open(ledger_id, password=PASSWORD)
-            assert reader.last_entry == 1
-            assert bytes((await reader.read(1, 1))[0].payload) == b"in flight"
-            await until(lambda: 1 in bookies[1].storage.ledgers[ledger_id])
-            frames = {b.storage.ledgers[ledger_id][1] for b in bookies}
-            assert len(frames) == 1
-
-    asyncio.run(scenario())
+    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+        client, other = await cluster.client(), await cluster.client()
+        writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
+        await writer.add(b"confirmed")
+        bookies = [cluster.of(name) for name in writer.metadata.last_fragment.bookies]
+        for bookie in bookies:
+            bookie.storage.gate.clear()
+        pending = writer.add(b"in flight")
+        ledger_id = writer.ledger_id
+        await until(lambda: all(1 in b.storage.ledgers.get(ledger_id, ()) for b in bookies))
+        del bookies[1].storage.ledgers[ledger_id][1]
+        await writer.abandon()
+        for bookie in bookies:
+            bookie.storage.gate.set()
+        await asyncio.gather(pending, return_exceptions=True)
+        reader = await other.open(ledger_id, password=PASSWORD)
+        assert reader.last_entry == 1
+        assert bytes((await reader.read(1, 1))[0].payload) == b"in flight"
+        await until(lambda: 1 in bookies[1].storage.ledgers[ledger_id])
+        frames = {b.storage.ledgers[ledger_id][1] for b in bookies}
+        assert len(frames) == 1
 
 
 def tamper(cluster: LocalBookies, name: str, writer: LedgerWriter, *, mac: bytes | None) -> None:
@@ -170,37 +159,31 @@ def test_a_replica_that_a_bookie_tampered_with_is_passed_over(
         asyncio.run(scenario())
 
 
-def test_a_recovery_does_not_take_what_a_bookie_tampered_with() -> None:
-    async def scenario() -> None:
-        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
-            client = await cluster.client()
-            writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
-            await writer.add(b"one")
-            await writer.add(b"two")
-            await writer.abandon()
-            ledger_id = writer.ledger_id
-            for bookie in cluster.bookies:  # nobody knows that entry 1 is confirmed
-                bookie.storage.proofs.pop(ledger_id, None)
-            tamper(cluster, A_BOOKIE, writer, mac=None)
-            reader = await client.open(ledger_id, password=PASSWORD)
-            assert reader.last_entry == 1
-            assert bytes((await reader.read(1, 1))[0].payload) == b"two"
-
-    asyncio.run(scenario())
+async def test_a_recovery_does_not_take_what_a_bookie_tampered_with() -> None:
+    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+        client = await cluster.client()
+        writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
+        await writer.add(b"one")
+        await writer.add(b"two")
+        await writer.abandon()
+        ledger_id = writer.ledger_id
+        for bookie in cluster.bookies:  # nobody knows that entry 1 is confirmed
+            bookie.storage.proofs.pop(ledger_id, None)
+        tamper(cluster, A_BOOKIE, writer, mac=None)
+        reader = await client.open(ledger_id, password=PASSWORD)
+        assert reader.last_entry == 1
+        assert bytes((await reader.read(1, 1))[0].payload) == b"two"
 
 
-def test_an_entry_that_is_damaged_everywhere_is_lost_and_never_delivered() -> None:
-    async def scenario() -> None:
-        async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
-            client = await cluster.client()
-            writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
-            for payload in (b"one", b"two"):
-                await writer.add(payload)
-            await writer.close()
-            for bookie in cluster.bookies:
-                tamper(cluster, bookie.name, writer, mac=None)
-            reader = await client.open(writer.ledger_id, password=PASSWORD)
-            with pytest.raises(EntryLost):
-                await reader.read(1, 1)
-
-    asyncio.run(scenario())
+async def test_an_entry_that_is_damaged_everywhere_is_lost_and_never_delivered() -> None:
+    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+        client = await cluster.client()
+        writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
+        for payload in (b"one", b"two"):
+            await writer.add(payload)
+        await writer.close()
+        for bookie in cluster.bookies:
+            tamper(cluster, bookie.name, writer, mac=None)
+        reader = await client.open(writer.ledger_id, password=PASSWORD)
+        with pytest.raises(EntryLost):
+            await reader.read(1, 1)

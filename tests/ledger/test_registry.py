@@ -30,100 +30,79 @@ async def following(store: MemoryStore) -> AsyncIterator[BookieDirectory]:
     await directory.close()
 
 
-def test_the_directory_follows_registrations_in_order_of_names() -> None:
-    async def scenario() -> None:
-        store = open_memory()
-        async with following(open_memory()) as directory:
-            assert directory.available() == ()
-            await register(store, B2)
-            await register(store, B1)
-            assert await directory.wait_for(2, PATIENCE_S) == (B1, B2)
-            await unregister(store, B2)
-            await unregister(store, B2)
-            await until(lambda: directory.available() == (B1,))
-            assert directory.address("b1") == "host1:3181"
-            assert directory.address("b2") == "host2:3181"  # it may still answer
-            assert directory.address("b3") is None
-
-    asyncio.run(scenario())
+async def test_the_directory_follows_registrations_in_order_of_names() -> None:
+    store = open_memory()
+    async with following(open_memory()) as directory:
+        assert directory.available() == ()
+        await register(store, B2)
+        await register(store, B1)
+        assert await directory.wait_for(2, PATIENCE_S) == (B1, B2)
+        await unregister(store, B2)
+        await unregister(store, B2)
+        await until(lambda: directory.available() == (B1,))
+        assert directory.address("b1") == "host1:3181"
+        assert directory.address("b2") == "host2:3181"  # it may still answer
+        assert directory.address("b3") is None
 
 
-def test_a_directory_starts_with_who_is_there() -> None:
-    async def scenario() -> None:
-        await register(open_memory(), B1)
-        async with following(open_memory()) as directory:
-            assert directory.available() == (B1,)
-
-    asyncio.run(scenario())
+async def test_a_directory_starts_with_who_is_there() -> None:
+    await register(open_memory(), B1)
+    async with following(open_memory()) as directory:
+        assert directory.available() == (B1,)
 
 
-def test_a_registration_goes_with_the_session_of_its_bookie() -> None:
-    async def scenario() -> None:
-        bookie = open_memory()
+async def test_a_registration_goes_with_the_session_of_its_bookie() -> None:
+    bookie = open_memory()
+    await register(bookie, B1)
+    async with following(open_memory()) as directory:
+        bookie.expire()
+        await until(lambda: directory.available() == ())
         await register(bookie, B1)
-        async with following(open_memory()) as directory:
-            bookie.expire()
-            await until(lambda: directory.available() == ())
-            await register(bookie, B1)
-            await until(lambda: directory.available() == (B1,))
-
-    asyncio.run(scenario())
+        await until(lambda: directory.available() == (B1,))
 
 
-def test_a_node_of_an_earlier_session_is_replaced_so_that_it_cannot_take_us_along() -> None:
-    async def scenario() -> None:
-        earlier, now = open_memory(), open_memory()
-        await register(earlier, B1)
-        started_again = replace(B1, incarnation="i9", address="host1:9")
-        await register(now, started_again)
-        await earlier.close()
-        async with following(open_memory()) as directory:
-            assert directory.available() == (started_again,)
-            assert directory.address("b1") == "host1:9"
-
-    asyncio.run(scenario())
+async def test_a_node_of_an_earlier_session_is_replaced_so_that_it_cannot_take_us_along() -> None:
+    earlier, now = open_memory(), open_memory()
+    await register(earlier, B1)
+    started_again = replace(B1, incarnation="i9", address="host1:9")
+    await register(now, started_again)
+    await earlier.close()
+    async with following(open_memory()) as directory:
+        assert directory.available() == (started_again,)
+        assert directory.address("b1") == "host1:9"
 
 
-def test_a_bookie_goes_read_only_and_back_in_one_place_at_a_time() -> None:
-    async def scenario() -> None:
-        store = open_memory()
-        async with following(open_memory()) as directory:
-            await register(store, B1)
-            read_only = replace(B1, read_only=True)
-            await register(store, read_only)
-            await until(lambda: directory.available() == (read_only,))
-            with pytest.raises(NotEnoughBookies):
-                await directory.wait_for(1, 0.01)
-            await register(store, B1)
-            await until(lambda: directory.available() == (B1,))
-            assert await store.children("/bookies/readonly") == []
-
-    asyncio.run(scenario())
+async def test_a_bookie_goes_read_only_and_back_in_one_place_at_a_time() -> None:
+    store = open_memory()
+    async with following(open_memory()) as directory:
+        await register(store, B1)
+        read_only = replace(B1, read_only=True)
+        await register(store, read_only)
+        await until(lambda: directory.available() == (read_only,))
+        with pytest.raises(NotEnoughBookies):
+            await directory.wait_for(1, 0.01)
+        await register(store, B1)
+        await until(lambda: directory.available() == (B1,))
+        assert await store.children("/bookies/readonly") == []
 
 
-def test_waiting_for_more_bookies_than_come_names_who_is_there() -> None:
-    async def scenario() -> None:
-        await register(open_memory(), B1)
-        async with following(open_memory()) as directory:
-            with pytest.raises(NotEnoughBookies) as caught:
-                await directory.wait_for(3, 0.01)
-            assert caught.value.available == ("b1",)
-
-    asyncio.run(scenario())
+async def test_waiting_for_more_bookies_than_come_names_who_is_there() -> None:
+    await register(open_memory(), B1)
+    async with following(open_memory()) as directory:
+        with pytest.raises(NotEnoughBookies) as caught:
+            await directory.wait_for(3, 0.01)
+        assert caught.value.available == ("b1",)
 
 
-def test_addresses_of_absent_bookies_come_from_their_cookies() -> None:
-    async def scenario() -> None:
-        store = open_memory()
-        cookie = pb.CookieNode(version=1, bookie="b7", address="host7:3181")
-        await store.create("/cookies/b7", cookie.SerializeToString())
-        await store.create("/cookies/damaged", b"\xff")
-        async with following(open_memory()) as directory:
-            assert directory.address("b7") == "host7:3181"
-            assert directory.address("damaged") is None
-            assert directory.available() == ()
-
-    asyncio.run(scenario())
+async def test_addresses_of_absent_bookies_come_from_their_cookies() -> None:
+    store = open_memory()
+    cookie = pb.CookieNode(version=1, bookie="b7", address="host7:3181")
+    await store.create("/cookies/b7", cookie.SerializeToString())
+    await store.create("/cookies/damaged", b"\xff")
+    async with following(open_memory()) as directory:
+        assert directory.address("b7") == "host7:3181"
+        assert directory.address("damaged") is None
+        assert directory.available() == ()
 
 
 @pytest.mark.parametrize("root", ["/bookies/available", "/bookies/readonly"])
@@ -137,64 +116,52 @@ def test_addresses_of_absent_bookies_come_from_their_cookies() -> None:
         pb.BookieNode(version=1, address="host:65536").SerializeToString(),
     ],
 )
-def test_a_damaged_registration_is_told_and_hides_no_other(root: str, value: bytes) -> None:
-    async def scenario() -> None:
-        store = open_memory()
-        await store.create(f"{root}/odd", value)
-        await register(store, B1)
-        async with following(open_memory()) as directory:  # it was there before
-            assert directory.available() == (B1,)
-            assert [error.path for error in directory.damaged()] == [f"{root}/odd"]
-            await register(store, B2)
-            await until(lambda: directory.available() == (B1, B2))
-            await store.delete(f"{root}/odd")
-            await until(lambda: directory.damaged() == ())
-
-    asyncio.run(scenario())
-
-
-def test_a_registration_that_is_damaged_while_it_is_followed_is_left_out() -> None:
-    async def scenario() -> None:
-        store = open_memory()
-        await register(store, B1)
+async def test_a_damaged_registration_is_told_and_hides_no_other(root: str, value: bytes) -> None:
+    store = open_memory()
+    await store.create(f"{root}/odd", value)
+    await register(store, B1)
+    async with following(open_memory()) as directory:  # it was there before
+        assert directory.available() == (B1,)
+        assert [error.path for error in directory.damaged()] == [f"{root}/odd"]
         await register(store, B2)
-        async with following(open_memory()) as directory:
-            await store.set(B2.path, b"\xff")
-            await store.create("/bookies/available/b3", b"\xff")  # a change that wakes it
-            await until(lambda: directory.available() == (B1,))
-            assert directory.address("b2") == B2.address  # it may still answer
-
-    asyncio.run(scenario())
+        await until(lambda: directory.available() == (B1, B2))
+        await store.delete(f"{root}/odd")
+        await until(lambda: directory.damaged() == ())
 
 
-def test_a_store_out_of_reach_leaves_the_last_list_and_fails_a_start() -> None:
-    async def scenario() -> None:
-        follower = open_memory()
-        store = open_memory()
-        await register(store, B1)
-        async with following(follower) as directory:
-            follower.cut()
-            await register(store, B2)
-            await asyncio.sleep(0)
-            assert directory.available() == (B1,)
-            follower.heal()
-            await until(lambda: directory.available() == (B1, B2))
+async def test_a_registration_that_is_damaged_while_it_is_followed_is_left_out() -> None:
+    store = open_memory()
+    await register(store, B1)
+    await register(store, B2)
+    async with following(open_memory()) as directory:
+        await store.set(B2.path, b"\xff")
+        await store.create("/bookies/available/b3", b"\xff")  # a change that wakes it
+        await until(lambda: directory.available() == (B1,))
+        assert directory.address("b2") == B2.address  # it may still answer
+
+
+async def test_a_store_out_of_reach_leaves_the_last_list_and_fails_a_start() -> None:
+    follower = open_memory()
+    store = open_memory()
+    await register(store, B1)
+    async with following(follower) as directory:
         follower.cut()
-        with pytest.raises(MetadataUnavailable):
-            await BookieDirectory(follower).start()
+        await register(store, B2)
+        await asyncio.sleep(0)
+        assert directory.available() == (B1,)
+        follower.heal()
+        await until(lambda: directory.available() == (B1, B2))
+    follower.cut()
+    with pytest.raises(MetadataUnavailable):
+        await BookieDirectory(follower).start()
 
-    asyncio.run(scenario())
 
-
-def test_a_registration_whose_reply_was_lost_can_be_made_again() -> None:
-    async def scenario() -> None:
-        store = open_memory()
-        flaky = FlakyStore(store)
-        flaky.lose_replies = ["create"]
-        with pytest.raises(MetadataUnavailable):
-            await register(flaky, B1)
+async def test_a_registration_whose_reply_was_lost_can_be_made_again() -> None:
+    store = open_memory()
+    flaky = FlakyStore(store)
+    flaky.lose_replies = ["create"]
+    with pytest.raises(MetadataUnavailable):
         await register(flaky, B1)
-        async with following(open_memory()) as directory:
-            assert directory.available() == (B1,)
-
-    asyncio.run(scenario())
+    await register(flaky, B1)
+    async with following(open_memory()) as directory:
+        assert directory.available() == (B1,)

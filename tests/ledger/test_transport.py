@@ -25,269 +25,223 @@ from tests.ledger.serving import (
 from tests.waiting import PATIENCE_S, eventually
 
 
-def test_what_was_added_is_read_back_byte_for_byte() -> None:
-    async def scenario() -> None:
-        run = run_of(0, 1, 2, lac=-1, payload=b"x" * 1000)
-        async with serving() as bookie, transport_to(bookie.address) as transport:
-            assert await add(transport, run) is Status.OK
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 2))
-            assert answer.status is Status.OK
-            assert list(answer.entries) == [0, 1, 2]
-            assert answer.frames == run.frames
-            lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY))
-            assert (lac.status, lac.last_entry) == (Status.OK, 2)
-            info = await transport.info(BOOKIE)
-            assert info is not None
-            assert (info.bookie, info.incarnation) == (BOOKIE, "start 1")
-
-    asyncio.run(scenario())
+async def test_what_was_added_is_read_back_byte_for_byte() -> None:
+    run = run_of(0, 1, 2, lac=-1, payload=b"x" * 1000)
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        assert await add(transport, run) is Status.OK
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 2))
+        assert answer.status is Status.OK
+        assert list(answer.entries) == [0, 1, 2]
+        assert answer.frames == run.frames
+        lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY))
+        assert (lac.status, lac.last_entry) == (Status.OK, 2)
+        info = await transport.info(BOOKIE)
+        assert info is not None
+        assert (info.bookie, info.incarnation) == (BOOKIE, "start 1")
 
 
-def test_runs_are_answered_once_each_and_in_order() -> None:
-    async def scenario() -> None:
-        count = 2000
-        answers = Answers()
-        async with (
-            serving() as bookie,
-            transport_to(bookie.address, batch_bytes_max=4096) as transport,
-        ):
-            for number in range(count):
-                transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
-            assert answers.got == [], "never from inside the call"
-            await answers.wait(count)
-            assert list(bookie.storage.ledgers[7]) == list(range(count))
-        assert answers.got == [(str(number), Status.OK) for number in range(count)]
-
-    asyncio.run(scenario())
+async def test_runs_are_answered_once_each_and_in_order() -> None:
+    count = 2000
+    answers = Answers()
+    async with (
+        serving() as bookie,
+        transport_to(bookie.address, batch_bytes_max=4096) as transport,
+    ):
+        for number in range(count):
+            transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+        assert answers.got == [], "never from inside the call"
+        await answers.wait(count)
+        assert list(bookie.storage.ledgers[7]) == list(range(count))
+    assert answers.got == [(str(number), Status.OK) for number in range(count)]
 
 
-def test_runs_that_queue_behind_a_commit_share_one_group() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
+async def test_runs_that_queue_behind_a_commit_share_one_group() -> None:
+    storage = MemoryStorage()
+    storage.gate.clear()
+    answers = Answers()
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+        for number in range(500):
+            transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+        await until(lambda: len(storage.ledgers.get(7, ())) == 500)
+        assert answers.got == []
+        storage.gate.set()
+        await answers.wait(500)
+        assert storage.commits <= 2
+
+
+async def test_statuses_reach_the_runs_they_belong_to() -> None:
+    answers = Answers()
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        transport.add(BOOKIE, run_of(0), answers.expect("good"))
+        transport.add(BOOKIE, run_of(0, key=b"wrong"), answers.expect("bad"))
+        transport.add(BOOKIE, run_of(0, ledger_id=8), answers.expect("other"))
+        await answers.wait(3)
+    assert answers.got == [
+        ("good", Status.OK),
+        ("bad", Status.WRONG_KEY),
+        ("other", Status.OK),
+    ]
+
+
+async def test_nobody_listening_is_unreachable_at_once() -> None:
+    async with transport_to(refused_address(), timeout_s=2 * PATIENCE_S) as transport:
+        started = time.monotonic()
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert answer.status is Status.UNREACHABLE
+        lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY))
+        assert lac.status is Status.UNREACHABLE
+        assert await transport.info(BOOKIE) is None
+        assert time.monotonic() - started < PATIENCE_S
+
+
+async def test_a_bookie_without_an_address_is_unreachable() -> None:
+    async with transport_to(lambda: None) as transport:
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        assert await transport.info(BOOKIE) is None
+
+
+async def test_a_server_that_says_nothing_is_unreachable_within_the_timeout() -> None:
+    async with silent_server() as address, transport_to(address, timeout_s=0.3) as transport:
+        started = time.monotonic()
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert answer.status is Status.UNREACHABLE
+        assert time.monotonic() - started < PATIENCE_S
+
+
+async def test_a_commit_that_hangs_is_unreachable_within_the_timeout() -> None:
+    storage = MemoryStorage()
+    answers = Answers()
+    async with (
+        serving(storage) as bookie,
+        transport_to(bookie.address, timeout_s=0.3) as transport,
+    ):
+        await add_until_ok(transport, run_of(0))
         storage.gate.clear()
-        answers = Answers()
-        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
-            for number in range(500):
-                transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
-            await until(lambda: len(storage.ledgers.get(7, ())) == 500)
-            assert answers.got == []
-            storage.gate.set()
-            await answers.wait(500)
-            assert storage.commits <= 2
-
-    asyncio.run(scenario())
+        for number in range(1, 4):
+            transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+        await answers.wait(3)
+        assert answers.got == [(str(n), Status.UNREACHABLE) for n in range(1, 4)]
+        storage.gate.set()
+        await add_until_ok(transport, run_of(4))
 
 
-def test_statuses_reach_the_runs_they_belong_to() -> None:
-    async def scenario() -> None:
-        answers = Answers()
-        async with serving() as bookie, transport_to(bookie.address) as transport:
-            transport.add(BOOKIE, run_of(0), answers.expect("good"))
-            transport.add(BOOKIE, run_of(0, key=b"wrong"), answers.expect("bad"))
-            transport.add(BOOKIE, run_of(0, ledger_id=8), answers.expect("other"))
-            await answers.wait(3)
-        assert answers.got == [
-            ("good", Status.OK),
-            ("bad", Status.WRONG_KEY),
-            ("other", Status.OK),
-        ]
+async def test_a_bookie_that_dies_answers_what_is_open_and_is_used_again_after_its_return() -> None:
+    storage = MemoryStorage()
+    bookie = Bookie(storage)
+    await bookie.start()
+    answers = Answers()
+    async with transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        storage.gate.clear()
+        transport.add(BOOKIE, run_of(1), answers.expect("in flight"))
+        await until(lambda: 1 in storage.ledgers[7])
+        await bookie.kill()
+        await answers.wait(1)
+        assert answers.got == [("in flight", Status.UNREACHABLE)]
+        assert await add(transport, run_of(2)) is Status.UNREACHABLE
 
-    asyncio.run(scenario())
+        again = Bookie(storage)
+        await again.start(bookie.port)
+        try:
+            await add_until_ok(transport, run_of(3))
+            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 3, 3))
+            assert list(answer.entries) == [3]
+        finally:
+            await again.stop()
 
 
-def test_nobody_listening_is_unreachable_at_once() -> None:
-    async def scenario() -> None:
-        async with transport_to(refused_address(), timeout_s=2 * PATIENCE_S) as transport:
-            started = time.monotonic()
+async def test_while_a_bookie_is_down_most_adds_fail_without_an_attempt() -> None:
+    attempts = 0
+
+    def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, transport_to(address, timeout_s=PATIENCE_S) as transport:
+        for _ in range(200):
             assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
-            assert answer.status is Status.UNREACHABLE
-            lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY))
-            assert lac.status is Status.UNREACHABLE
-            assert await transport.info(BOOKIE) is None
-            assert time.monotonic() - started < PATIENCE_S
-
-    asyncio.run(scenario())
+    assert 1 <= attempts < 20
 
 
-def test_a_bookie_without_an_address_is_unreachable() -> None:
-    async def scenario() -> None:
-        async with transport_to(lambda: None) as transport:
-            assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            assert await transport.info(BOOKIE) is None
-
-    asyncio.run(scenario())
-
-
-def test_a_server_that_says_nothing_is_unreachable_within_the_timeout() -> None:
-    async def scenario() -> None:
-        async with silent_server() as address, transport_to(address, timeout_s=0.3) as transport:
-            started = time.monotonic()
-            assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
-            assert answer.status is Status.UNREACHABLE
-            assert time.monotonic() - started < PATIENCE_S
-
-    asyncio.run(scenario())
+async def test_another_bookie_at_the_address_is_not_taken_for_the_right_one() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        stranger = BookieId("b2")
+        assert await add(transport, run_of(0), bookie=stranger) is Status.UNREACHABLE
+        assert await transport.info(stranger) is None
+        assert bookie.storage.ledgers == {}
 
 
-def test_a_commit_that_hangs_is_unreachable_within_the_timeout() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        answers = Answers()
-        async with (
-            serving(storage) as bookie,
-            transport_to(bookie.address, timeout_s=0.3) as transport,
-        ):
-            await add_until_ok(transport, run_of(0))
-            storage.gate.clear()
-            for number in range(1, 4):
-                transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
-            await answers.wait(3)
-            assert answers.got == [(str(n), Status.UNREACHABLE) for n in range(1, 4)]
-            storage.gate.set()
-            await add_until_ok(transport, run_of(4))
-
-    asyncio.run(scenario())
-
-
-def test_a_bookie_that_dies_answers_what_is_open_and_is_used_again_after_its_return() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        bookie = Bookie(storage)
-        await bookie.start()
-        answers = Answers()
-        async with transport_to(bookie.address) as transport:
+async def test_a_bookie_that_moved_is_found_at_its_new_address() -> None:
+    async with serving() as old, serving() as new:
+        address = old.address
+        async with transport_to(lambda: address) as transport:
             assert await add(transport, run_of(0)) is Status.OK
-            storage.gate.clear()
-            transport.add(BOOKIE, run_of(1), answers.expect("in flight"))
-            await until(lambda: 1 in storage.ledgers[7])
-            await bookie.kill()
-            await answers.wait(1)
-            assert answers.got == [("in flight", Status.UNREACHABLE)]
-            assert await add(transport, run_of(2)) is Status.UNREACHABLE
-
-            again = Bookie(storage)
-            await again.start(bookie.port)
-            try:
-                await add_until_ok(transport, run_of(3))
-                answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 3, 3))
-                assert list(answer.entries) == [3]
-            finally:
-                await again.stop()
-
-    asyncio.run(scenario())
+            assert (await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).entries == [0]
+            address = new.address
+            assert await add(transport, run_of(1)) is Status.OK
+            assert (await transport.read(BOOKIE, ReadQuery(7, KEY, 1, 1))).entries == [1]
+        assert list(old.storage.ledgers[7]) == [0]
+        assert list(new.storage.ledgers[7]) == [1]
 
 
-def test_while_a_bookie_is_down_most_adds_fail_without_an_attempt() -> None:
-    async def scenario() -> None:
-        attempts = 0
-
-        def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal attempts
-            attempts += 1
-            writer.close()
-
-        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server, transport_to(address, timeout_s=PATIENCE_S) as transport:
-            for _ in range(200):
-                assert await add(transport, run_of(0)) is Status.UNREACHABLE
-        assert 1 <= attempts < 20
-
-    asyncio.run(scenario())
-
-
-def test_another_bookie_at_the_address_is_not_taken_for_the_right_one() -> None:
-    async def scenario() -> None:
-        async with serving() as bookie, transport_to(bookie.address) as transport:
-            stranger = BookieId("b2")
-            assert await add(transport, run_of(0), bookie=stranger) is Status.UNREACHABLE
-            assert await transport.info(stranger) is None
-            assert bookie.storage.ledgers == {}
-
-    asyncio.run(scenario())
+async def test_a_full_queue_refuses_more() -> None:
+    storage = MemoryStorage()
+    storage.gate.clear()
+    answers = Answers()
+    async with (
+        serving(storage) as bookie,
+        transport_to(bookie.address, pending_bytes_max=10_000) as transport,
+    ):
+        for number in range(3):
+            run = run_of(number, payload=b"x" * 4000)
+            transport.add(BOOKIE, run, answers.expect(str(number)))
+        await answers.wait(1)
+        assert answers.got == [("2", Status.TOO_MANY_REQUESTS)]
+        storage.gate.set()
+        await answers.wait(3)
+        assert answers.got[1:] == [("0", Status.OK), ("1", Status.OK)]
 
 
-def test_a_bookie_that_moved_is_found_at_its_new_address() -> None:
-    async def scenario() -> None:
-        async with serving() as old, serving() as new:
-            address = old.address
-            async with transport_to(lambda: address) as transport:
-                assert await add(transport, run_of(0)) is Status.OK
-                assert (await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).entries == [0]
-                address = new.address
-                assert await add(transport, run_of(1)) is Status.OK
-                assert (await transport.read(BOOKIE, ReadQuery(7, KEY, 1, 1))).entries == [1]
-            assert list(old.storage.ledgers[7]) == [0]
-            assert list(new.storage.ledgers[7]) == [1]
-
-    asyncio.run(scenario())
-
-
-def test_a_full_queue_refuses_more() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        storage.gate.clear()
-        answers = Answers()
-        async with (
-            serving(storage) as bookie,
-            transport_to(bookie.address, pending_bytes_max=10_000) as transport,
-        ):
-            for number in range(3):
-                run = run_of(number, payload=b"x" * 4000)
-                transport.add(BOOKIE, run, answers.expect(str(number)))
-            await answers.wait(1)
-            assert answers.got == [("2", Status.TOO_MANY_REQUESTS)]
-            storage.gate.set()
-            await answers.wait(3)
-            assert answers.got[1:] == [("0", Status.OK), ("1", Status.OK)]
-
-    asyncio.run(scenario())
+async def test_close_answers_everything_that_is_open() -> None:
+    storage = MemoryStorage()
+    storage.gate.clear()
+    answers = Answers()
+    async with serving(storage) as bookie:
+        async with transport_to(bookie.address) as transport:
+            for number in range(10):
+                transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+            waiting = asyncio.ensure_future(
+                transport.read(BOOKIE, ReadQuery(9, KEY, 0, 0, wait_ms=60_000))
+            )
+            await asyncio.sleep(0)
+            await transport.close()
+            assert answers.got == [(str(n), Status.UNREACHABLE) for n in range(10)]
+            assert (await waiting).status is Status.UNREACHABLE
+            assert await add(transport, run_of(11)) is Status.UNREACHABLE
+            assert await transport.info(BOOKIE) is None
+        storage.gate.set()
 
 
-def test_close_answers_everything_that_is_open() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        storage.gate.clear()
-        answers = Answers()
-        async with serving(storage) as bookie:
-            async with transport_to(bookie.address) as transport:
-                for number in range(10):
-                    transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
-                waiting = asyncio.ensure_future(
-                    transport.read(BOOKIE, ReadQuery(9, KEY, 0, 0, wait_ms=60_000))
-                )
-                await asyncio.sleep(0)
-                await transport.close()
-                assert answers.got == [(str(n), Status.UNREACHABLE) for n in range(10)]
-                assert (await waiting).status is Status.UNREACHABLE
-                assert await add(transport, run_of(11)) is Status.UNREACHABLE
-                assert await transport.info(BOOKIE) is None
-            storage.gate.set()
-
-    asyncio.run(scenario())
-
-
-def test_close_lets_what_was_sent_to_a_slow_bookie_arrive() -> None:
+async def test_close_lets_what_was_sent_to_a_slow_bookie_arrive() -> None:
     """An entry that enough others have is confirmed; who closes then must not take it back."""
-
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        storage.gate.clear()
-        answers = Answers()
-        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
-            for number in range(3):
-                run = run_of(number, payload=b"x" * 400_000)  # more than one batch
-                transport.add(BOOKIE, run, answers.expect(str(number)))
-            closing = asyncio.ensure_future(transport.close())
-            await until(lambda: 0 in storage.ledgers.get(7, {}))
-            storage.gate.set()
-            await closing
-            assert answers.got == [(str(n), Status.OK) for n in range(3)]
-            assert sorted(storage.ledgers[7]) == [0, 1, 2]
-
-    asyncio.run(scenario())
+    storage = MemoryStorage()
+    storage.gate.clear()
+    answers = Answers()
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+        for number in range(3):
+            run = run_of(number, payload=b"x" * 400_000)  # more than one batch
+            transport.add(BOOKIE, run, answers.expect(str(number)))
+        closing = asyncio.ensure_future(transport.close())
+        await until(lambda: 0 in storage.ledgers.get(7, {}))
+        storage.gate.set()
+        await closing
+        assert answers.got == [(str(n), Status.OK) for n in range(3)]
+        assert sorted(storage.ledgers[7]) == [0, 1, 2]
 
 
 def test_close_tells_what_did_not_arrive_in_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -308,25 +262,20 @@ def test_close_tells_what_did_not_arrive_in_time(caplog: pytest.LogCaptureFixtur
     assert "adds_given_up_at_close" in caplog.text
 
 
-def test_a_long_poll_returns_soon_after_the_entry_is_confirmed() -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            transport_to(bookie.address, timeout_s=PATIENCE_S) as writer,
-            transport_to(bookie.address, timeout_s=PATIENCE_S) as reader,
-        ):
-            assert await add(writer, run_of(0)) is Status.OK
-            poll = asyncio.ensure_future(
-                reader.read(BOOKIE, ReadQuery(7, KEY, 0, 99, wait_ms=60_000))
-            )
-            await add(writer, run_of(1))
-            assert not poll.done()
-            await add(writer, run_of(2, lac=0))
-            answer = await asyncio.wait_for(poll, PATIENCE_S)
-            assert list(answer.entries) == [0]
-            assert answer.lac_proof
-
-    asyncio.run(scenario())
+async def test_a_long_poll_returns_soon_after_the_entry_is_confirmed() -> None:
+    async with (
+        serving() as bookie,
+        transport_to(bookie.address, timeout_s=PATIENCE_S) as writer,
+        transport_to(bookie.address, timeout_s=PATIENCE_S) as reader,
+    ):
+        assert await add(writer, run_of(0)) is Status.OK
+        poll = asyncio.ensure_future(reader.read(BOOKIE, ReadQuery(7, KEY, 0, 99, wait_ms=60_000)))
+        await add(writer, run_of(1))
+        assert not poll.done()
+        await add(writer, run_of(2, lac=0))
+        answer = await asyncio.wait_for(poll, PATIENCE_S)
+        assert list(answer.entries) == [0]
+        assert answer.lac_proof
 
 
 def test_a_long_poll_outlives_the_timeout_of_ordinary_reads() -> None:
@@ -344,36 +293,30 @@ def test_a_long_poll_outlives_the_timeout_of_ordinary_reads() -> None:
     asyncio.run(scenario())
 
 
-def test_a_cancelled_read_leaves_the_transport_usable() -> None:
-    async def scenario() -> None:
-        async with serving() as bookie, transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0, lac=-1)) is Status.OK
-            poll = asyncio.ensure_future(
-                transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0, wait_ms=20_000))
-            )
-            await asyncio.sleep(0)
-            poll.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await poll
-            assert list((await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).entries) == [0]
-
-    asyncio.run(scenario())
+async def test_a_cancelled_read_leaves_the_transport_usable() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0, lac=-1)) is Status.OK
+        poll = asyncio.ensure_future(
+            transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0, wait_ms=20_000))
+        )
+        await asyncio.sleep(0)
+        poll.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await poll
+        assert list((await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))).entries) == [0]
 
 
-def test_an_exception_of_a_callback_hurts_nobody_else() -> None:
-    async def scenario() -> None:
-        told: list[str] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+async def test_an_exception_of_a_callback_hurts_nobody_else() -> None:
+    told: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
 
-        def fail(_: Status) -> None:
-            raise RuntimeError("of the caller")
+    def fail(_: Status) -> None:
+        raise RuntimeError("of the caller")
 
-        answers = Answers()
-        async with serving() as bookie, transport_to(bookie.address) as transport:
-            transport.add(BOOKIE, run_of(0), fail)
-            transport.add(BOOKIE, run_of(1), answers.expect("next"))
-            assert await answers.wait(1) == [("next", Status.OK)]
-        assert told == ["of the caller"]
-
-    asyncio.run(scenario())
+    answers = Answers()
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        transport.add(BOOKIE, run_of(0), fail)
+        transport.add(BOOKIE, run_of(1), answers.expect("next"))
+        assert await answers.wait(1) == [("next", Status.OK)]
+    assert told == ["of the caller"]

@@ -1,7 +1,5 @@
 """Large messages in parts: pure, and between a client and a served bookie."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,37 +53,31 @@ def test_all_streams_together_hold_no_more_than_the_budget() -> None:
         Assembly(budget, message_bytes_max=10).add(b"\0" + bytes(11))
 
 
-def test_the_largest_entry_arrives_and_no_message_is_larger_than_a_part() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
-            run = run_of(0, payload=bytes(ENTRY_BYTES_MAX))
-            assert await add(transport, run) is Status.OK
-            assert await add(transport, run_of(1)) is Status.OK
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
-            assert answer.frames == run.frames
-            channel = open_channel(bookie.address, connect_timeout_s=2.0)
-            call = BookieStub(channel).add()
-            await call.write(bytes(2 * PART_BYTES_MAX))
-            assert (await call.code()).name == "RESOURCE_EXHAUSTED"
-            await channel.close()
-
-    asyncio.run(scenario())
+async def test_the_largest_entry_arrives_and_no_message_is_larger_than_a_part() -> None:
+    storage = MemoryStorage()
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+        run = run_of(0, payload=bytes(ENTRY_BYTES_MAX))
+        assert await add(transport, run) is Status.OK
+        assert await add(transport, run_of(1)) is Status.OK
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert answer.frames == run.frames
+        channel = open_channel(bookie.address, connect_timeout_s=2.0)
+        call = BookieStub(channel).add()
+        await call.write(bytes(2 * PART_BYTES_MAX))
+        assert (await call.code()).name == "RESOURCE_EXHAUSTED"
+        await channel.close()
 
 
-def test_a_message_that_is_never_completed_does_not_keep_its_room(
+async def test_a_message_that_is_never_completed_does_not_keep_its_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bookie.server.grpc._PART_S_MAX", 0.05)
 
-    async def scenario() -> None:
-        async with serving() as bookie:
-            channel = open_channel(bookie.address, connect_timeout_s=2.0)
-            call = BookieStub(channel).add()
-            await call.write(b"\0" + bytes(1000))
-            assert (await call.code()).name in ("INVALID_ARGUMENT", "CANCELLED")
-            await channel.close()
-            budget = bookie.server._parts
-            assert budget.left_bytes == budget.bytes_max
-
-    asyncio.run(scenario())
+    async with serving() as bookie:
+        channel = open_channel(bookie.address, connect_timeout_s=2.0)
+        call = BookieStub(channel).add()
+        await call.write(b"\0" + bytes(1000))
+        assert (await call.code()).name in ("INVALID_ARGUMENT", "CANCELLED")
+        await channel.close()
+        budget = bookie.server._parts
+        assert budget.left_bytes == budget.bytes_max

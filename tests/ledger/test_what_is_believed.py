@@ -62,35 +62,31 @@ class StoredEntries:
 
 
 @pytest.mark.parametrize(("stored", "bound"), [(5, 5), (NO_ENTRY, 0)])
-def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble(
+async def test_a_bound_on_what_was_acknowledged_comes_of_the_newest_ensemble(
     stored: int, bound: int
 ) -> None:
     """A barrier that asked those who were replaced would miss what was acknowledged since.
 
     Nor is it below their successors' fragment, of which these may hold nothing yet."""
-
-    async def scenario() -> None:
-        quorum = Quorum(1, 1, 1)
-        first, second = (
-            Fragment(EntryId(entry), (BookieId(name),)) for entry, name in ((0, "old"), (1, "new"))
-        )
-        before = LedgerMetadata(quorum=quorum, fragments=(first,))
-        after = replace(before, fragments=(first, second))
-        bookies = StoredEntries({"old": 0, "new": stored})
-        environment = Environment(
-            uri="memory://x",
-            ledgers=cast(LedgerStore, LaggingLedgers(before, after)),
-            bookies=cast(BookieDirectory, None),
-            transport=cast(BookieTransport, bookies),
-            random=Random(1),
-            pending_bytes_max=1,
-        )
-        reader = LedgerReader(environment, Credentials(LEDGER, KEY, None), before)
-        assert await reader.read_last_stored() == bound
-        assert bookies.asked == ["new"]
-        await reader.close()
-
-    asyncio.run(scenario())
+    quorum = Quorum(1, 1, 1)
+    first, second = (
+        Fragment(EntryId(entry), (BookieId(name),)) for entry, name in ((0, "old"), (1, "new"))
+    )
+    before = LedgerMetadata(quorum=quorum, fragments=(first,))
+    after = replace(before, fragments=(first, second))
+    bookies = StoredEntries({"old": 0, "new": stored})
+    environment = Environment(
+        uri="memory://x",
+        ledgers=cast(LedgerStore, LaggingLedgers(before, after)),
+        bookies=cast(BookieDirectory, None),
+        transport=cast(BookieTransport, bookies),
+        random=Random(1),
+        pending_bytes_max=1,
+    )
+    reader = LedgerReader(environment, Credentials(LEDGER, KEY, None), before)
+    assert await reader.read_last_stored() == bound
+    assert bookies.asked == ["new"]
+    await reader.close()
 
 
 class DamagingTransport:
@@ -117,44 +113,35 @@ class DamagingTransport:
 @pytest.mark.parametrize(
     "at", [HEADER_BYTES, -1], ids=["in the first payload", "at the end of the last"]
 )
-def test_recovery_believes_no_frame_whose_digest_is_wrong(
+async def test_recovery_believes_no_frame_whose_digest_is_wrong(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
-            client = await cluster.client()
-            writer = await client.create()
-            monkeypatch.setattr(writer, "_publish", lambda _: None)  # so that the end is looked for
-            for payload in (b"first", b"second"):
-                await writer.add(payload)
-            await writer.abandon()
-            successor = await cluster.client()
-            environment = successor._environment
-            environment.transport = cast(
-                BookieTransport, DamagingTransport(environment.transport, at)
-            )
-            metadata = await successor.recover(writer.ledger_id)
-            assert (metadata.last_entry, metadata.length) == (1, len(b"firstsecond"))
-            reader = await client.open_no_recovery(writer.ledger_id)
-            assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"first", b"second"]
-            await reader.close()
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        monkeypatch.setattr(writer, "_publish", lambda _: None)  # so that the end is looked for
+        for payload in (b"first", b"second"):
+            await writer.add(payload)
+        await writer.abandon()
+        successor = await cluster.client()
+        environment = successor._environment
+        environment.transport = cast(BookieTransport, DamagingTransport(environment.transport, at))
+        metadata = await successor.recover(writer.ledger_id)
+        assert (metadata.last_entry, metadata.length) == (1, len(b"firstsecond"))
+        reader = await client.open_no_recovery(writer.ledger_id)
+        assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"first", b"second"]
+        await reader.close()
 
 
-def test_each_entry_tells_bookies_what_is_confirmed_by_then() -> None:
+async def test_each_entry_tells_bookies_what_is_confirmed_by_then() -> None:
     """What only an idle writer told would keep readers of a busy one waiting for ever."""
-
-    async def scenario() -> None:
-        async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
-            client = await cluster.client()
-            writer = await client.create()
-            for payload in (b"a", b"b", b"c"):
-                await writer.add(payload)
-            assert told_by(cluster, writer.ledger_id) == [NO_ENTRY, 0, 1]
-            await writer.close()
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for payload in (b"a", b"b", b"c"):
+            await writer.add(payload)
+        assert told_by(cluster, writer.ledger_id) == [NO_ENTRY, 0, 1]
+        await writer.close()
 
 
 def told_by(cluster: LocalBookies, ledger_id: LedgerId) -> list[int]:

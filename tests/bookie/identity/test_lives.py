@@ -163,17 +163,13 @@ def test_limbo_is_shown_in_the_store_and_stays_over_restarts_until_it_is_over() 
     with_life(test)
 
 
-def test_a_server_that_lags_does_not_end_a_bookie() -> None:
+async def test_a_server_that_lags_does_not_end_a_bookie() -> None:
     """It tells of the life before."""
-
-    async def scenario() -> None:
-        store = await open_store("memory://lives-lag")
-        lagging = LaggingStore(store)
-        disk = SimDisk(0)
-        await claimed(store, disk)
-        await lagging.fall_behind()
-        claim = await claimed(store, disk)
-        assert await look(lagging, claim) == claim
-        await store.close()
-
-    asyncio.run(scenario())
+    store = await open_store("memory://lives-lag")
+    lagging = LaggingStore(store)
+    disk = SimDisk(0)
+    await claimed(store, disk)
+    await lagging.fall_behind()
+    claim = await claimed(store, disk)
+    assert await look(lagging, claim) == claim
+    await store.close()

@@ -56,97 +56,73 @@ async def registered() -> AsyncIterator[Watched]:
         await watched.registrar.close()
 
 
-def test_closing_takes_the_registration_back() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            assert await watched.is_registered()
-            await watched.registrar.close()
-            assert not await watched.is_registered()
-
-    asyncio.run(scenario())
-
-
-def test_it_registers_again_after_its_session_ended() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            watched.store.expire()
-            assert not await watched.is_registered()
-            await watched.until_registered()
-
-    asyncio.run(scenario())
-
-
-def test_it_registers_again_after_its_node_vanished() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            await watched.other.delete(ANNA.path)
-            await watched.until_registered()
-
-    asyncio.run(scenario())
-
-
-def test_it_registers_again_after_the_store_was_out_of_reach() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            watched.store.cut()
-            lost = watched.store.session
-            assert lost.lost.is_set()
-            watched.store.heal()
-            await until(lambda: watched.store.session is not lost)
-            await watched.until_registered()
-
-    asyncio.run(scenario())
-
-
-def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            watched.store.cut()
-            async with asyncio.timeout(PATIENCE_S):
-                await watched.registrar.close()
-            watched.store.heal()
-
-    asyncio.run(scenario())
-
-
-def test_a_first_registration_that_fails_is_told() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        watched.store.cut()
-        with pytest.raises(MetadataUnavailable):
-            await watched.registrar.start()
-        await watched.registrar.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        watched.store.cut()
-        starting = asyncio.create_task(watched.registrar.start())
-        for _ in range(20):
-            await asyncio.sleep(0)  # it has tried
-        watched.store.heal()
-        await starting
+async def test_closing_takes_the_registration_back() -> None:
+    async with registered() as watched:
         assert await watched.is_registered()
         await watched.registrar.close()
+        assert not await watched.is_registered()
 
-    asyncio.run(scenario())
+
+async def test_it_registers_again_after_its_session_ended() -> None:
+    async with registered() as watched:
+        watched.store.expire()
+        assert not await watched.is_registered()
+        await watched.until_registered()
 
 
-def test_it_moves_to_the_read_only_ones_and_back() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            assert await watched.lists() == (True, False)
-            watched.registrar.set_read_only(read_only=True)
-            await watched.until_in(available=False, read_only=True)
-            watched.registrar.set_read_only(read_only=False)
-            await watched.until_in(available=True, read_only=False)
+async def test_it_registers_again_after_its_node_vanished() -> None:
+    async with registered() as watched:
+        await watched.other.delete(ANNA.path)
+        await watched.until_registered()
+
+
+async def test_it_registers_again_after_the_store_was_out_of_reach() -> None:
+    async with registered() as watched:
+        watched.store.cut()
+        lost = watched.store.session
+        assert lost.lost.is_set()
+        watched.store.heal()
+        await until(lambda: watched.store.session is not lost)
+        await watched.until_registered()
+
+
+async def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
+    async with registered() as watched:
+        watched.store.cut()
+        async with asyncio.timeout(PATIENCE_S):
             await watched.registrar.close()
-            assert await watched.lists() == (False, False)
+        watched.store.heal()
 
-    asyncio.run(scenario())
+
+async def test_a_first_registration_that_fails_is_told() -> None:
+    watched = Watched()
+    watched.store.cut()
+    with pytest.raises(MetadataUnavailable):
+        await watched.registrar.start()
+    await watched.registrar.close()
+
+
+async def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:
+    watched = Watched()
+    watched.store.cut()
+    starting = asyncio.create_task(watched.registrar.start())
+    for _ in range(20):
+        await asyncio.sleep(0)  # it has tried
+    watched.store.heal()
+    await starting
+    assert await watched.is_registered()
+    await watched.registrar.close()
+
+
+async def test_it_moves_to_the_read_only_ones_and_back() -> None:
+    async with registered() as watched:
+        assert await watched.lists() == (True, False)
+        watched.registrar.set_read_only(read_only=True)
+        await watched.until_in(available=False, read_only=True)
+        watched.registrar.set_read_only(read_only=False)
+        await watched.until_in(available=True, read_only=False)
+        await watched.registrar.close()
+        assert await watched.lists() == (False, False)
 
 
 def test_while_it_moves_it_is_always_in_one_list() -> None:
@@ -174,72 +150,56 @@ def test_while_it_moves_it_is_always_in_one_list() -> None:
     asyncio.run(scenario())
 
 
-def test_many_changes_of_mind_end_where_the_last_one_says() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            for read_only in (True, False, True, False, True):
-                watched.registrar.set_read_only(read_only=read_only)
-                await asyncio.sleep(0)
-            await watched.until_in(available=False, read_only=True)
-
-    asyncio.run(scenario())
+async def test_many_changes_of_mind_end_where_the_last_one_says() -> None:
+    async with registered() as watched:
+        for read_only in (True, False, True, False, True):
+            watched.registrar.set_read_only(read_only=read_only)
+            await asyncio.sleep(0)
+        await watched.until_in(available=False, read_only=True)
 
 
-def test_a_move_that_failed_half_way_is_finished_also_if_it_was_called_off() -> None:
+async def test_a_move_that_failed_half_way_is_finished_also_if_it_was_called_off() -> None:
     """It was announced in the new list, and taking it out of the old one failed: who then wants
     it in the old one has it in both, and clients would go on to add to a read-only bookie."""
+    async with registered() as watched:
+        watched.registrar.set_read_only(read_only=True)
+        await watched.until_in(available=False, read_only=True)
+        delete, failed = watched.store.delete, asyncio.Event()
 
-    async def scenario() -> None:
-        async with registered() as watched:
-            watched.registrar.set_read_only(read_only=True)
-            await watched.until_in(available=False, read_only=True)
-            delete, failed = watched.store.delete, asyncio.Event()
+        async def fails_once(path: str, *args: object, **options: object) -> None:
+            if path == READ_ONLY_ANNA.path and not failed.is_set():
+                failed.set()
+                raise MetadataUnavailable("memory://cluster", "delete", 1.0)
+            await delete(path, *args, **options)  # type: ignore[arg-type]
 
-            async def fails_once(path: str, *args: object, **options: object) -> None:
-                if path == READ_ONLY_ANNA.path and not failed.is_set():
-                    failed.set()
-                    raise MetadataUnavailable("memory://cluster", "delete", 1.0)
-                await delete(path, *args, **options)  # type: ignore[arg-type]
-
-            watched.store.delete = fails_once  # type: ignore[method-assign]
-            watched.registrar.set_read_only(read_only=False)
-            await failed.wait()
-            watched.registrar.set_read_only(read_only=True)
-            await watched.until_in(available=False, read_only=True)
-
-    asyncio.run(scenario())
+        watched.store.delete = fails_once  # type: ignore[method-assign]
+        watched.registrar.set_read_only(read_only=False)
+        await failed.wait()
+        watched.registrar.set_read_only(read_only=True)
+        await watched.until_in(available=False, read_only=True)
 
 
-def test_a_session_that_ends_while_it_moves_leaves_it_where_it_belongs() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            watched.registrar.set_read_only(read_only=True)
-            watched.store.expire()
-            await watched.until_in(available=False, read_only=True)
-            watched.store.expire()
-            await watched.until_in(available=False, read_only=True)
-
-    asyncio.run(scenario())
+async def test_a_session_that_ends_while_it_moves_leaves_it_where_it_belongs() -> None:
+    async with registered() as watched:
+        watched.registrar.set_read_only(read_only=True)
+        watched.store.expire()
+        await watched.until_in(available=False, read_only=True)
+        watched.store.expire()
+        await watched.until_in(available=False, read_only=True)
 
 
-def test_a_store_out_of_reach_delays_the_move_only() -> None:
-    async def scenario() -> None:
-        async with registered() as watched:
-            watched.store.cut()
-            watched.registrar.set_read_only(read_only=True)
-            await asyncio.sleep(0)
-            watched.store.heal()
-            await watched.until_in(available=False, read_only=True)
-
-    asyncio.run(scenario())
+async def test_a_store_out_of_reach_delays_the_move_only() -> None:
+    async with registered() as watched:
+        watched.store.cut()
+        watched.registrar.set_read_only(read_only=True)
+        await asyncio.sleep(0)
+        watched.store.heal()
+        await watched.until_in(available=False, read_only=True)
 
 
-def test_the_node_of_a_crashed_start_in_the_other_list_is_taken_away() -> None:
-    async def scenario() -> None:
-        watched = Watched()
-        await register(watched.other, replace(READ_ONLY_ANNA, incarnation="start 0"))
-        await watched.registrar.start()
-        assert await watched.lists() == (True, False)
-        await watched.registrar.close()
-
-    asyncio.run(scenario())
+async def test_the_node_of_a_crashed_start_in_the_other_list_is_taken_away() -> None:
+    watched = Watched()
+    await register(watched.other, replace(READ_ONLY_ANNA, incarnation="start 0"))
+    await watched.registrar.start()
+    assert await watched.lists() == (True, False)
+    await watched.registrar.close()

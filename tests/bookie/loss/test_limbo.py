@@ -274,33 +274,30 @@ async def opened() -> AsyncIterator[LedgerStore]:
         yield ledgers
 
 
-def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie() -> None:
-    async def scenario() -> None:
-        async with opened() as ledgers:
-            mine = await ledgers.create(ledger("a", "b", "c"))
-            others = await ledgers.create(ledger("b", "c", "d"))
-            closed = await ledgers.create(ledger("a", "b", "c", state=LedgerState.CLOSED))
-            fenced = await ledgers.create(ledger("a", "b", "c", state=LedgerState.IN_RECOVERY))
-            first = ledger("a", "b", "c")
-            second = Fragment(EntryId(5), (BookieId("d"), BookieId("b"), BookieId("c")))
-            moved = await ledgers.create(replace(first, fragments=(*first.fragments, second)))
-            every = await listed(ledgers)
-            assert every == [mine, others, closed, fenced, moved]
-            assert await doubtful_of(ledgers, "a", [*every, LedgerId(99)]) == [mine, fenced]
-            doubtful = partial(doubtful_of, ledgers, "a")
-            limbo = Limbo(WHY)
-            limbo = (await look(limbo, ledgers, doubtful))(limbo)
-            assert list(limbo.before) == every
-            assert limbo.doubtful == {int(mine), int(fenced)}
-            await ledgers.delete(mine)
-            metadata, version = await ledgers.read(fenced)
-            await ledgers.write(fenced, metadata.closed(EntryId(3), 30), version)
-            limbo = (await look(limbo, ledgers, doubtful))(limbo)
-            assert limbo.phase is Phase.OVER
-            limbo = (await look(limbo, ledgers, doubtful))(limbo)
-            assert list(limbo.before) == [others, closed, fenced, moved]
-
-    asyncio.run(scenario())
+async def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie() -> None:
+    async with opened() as ledgers:
+        mine = await ledgers.create(ledger("a", "b", "c"))
+        others = await ledgers.create(ledger("b", "c", "d"))
+        closed = await ledgers.create(ledger("a", "b", "c", state=LedgerState.CLOSED))
+        fenced = await ledgers.create(ledger("a", "b", "c", state=LedgerState.IN_RECOVERY))
+        first = ledger("a", "b", "c")
+        second = Fragment(EntryId(5), (BookieId("d"), BookieId("b"), BookieId("c")))
+        moved = await ledgers.create(replace(first, fragments=(*first.fragments, second)))
+        every = await listed(ledgers)
+        assert every == [mine, others, closed, fenced, moved]
+        assert await doubtful_of(ledgers, "a", [*every, LedgerId(99)]) == [mine, fenced]
+        doubtful = partial(doubtful_of, ledgers, "a")
+        limbo = Limbo(WHY)
+        limbo = (await look(limbo, ledgers, doubtful))(limbo)
+        assert list(limbo.before) == every
+        assert limbo.doubtful == {int(mine), int(fenced)}
+        await ledgers.delete(mine)
+        metadata, version = await ledgers.read(fenced)
+        await ledgers.write(fenced, metadata.closed(EntryId(3), 30), version)
+        limbo = (await look(limbo, ledgers, doubtful))(limbo)
+        assert limbo.phase is Phase.OVER
+        limbo = (await look(limbo, ledgers, doubtful))(limbo)
+        assert list(limbo.before) == [others, closed, fenced, moved]
 
 
 def test_the_settler_ends_limbo_and_tells_it() -> None:

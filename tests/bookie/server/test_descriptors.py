@@ -56,29 +56,26 @@ def test_a_bookie_that_may_open_too_little_says_so(tmp_path: Path) -> None:
         assert "may have 100 files and connections open, a bookie needs 272" in process.refused()
 
 
-def test_one_connection_too_many_is_not_served() -> None:
-    async def scenario() -> None:
-        info = InfoAnswer("b", "start 1", "instance", read_only=False)
-        service = BookieService(MemoryStorage(), info, ServiceConfig())
-        server = BookieServer(connections_max=2)
-        address = f"127.0.0.1:{server.bind('127.0.0.1', 0)}"
-        await server.start(service)
-        name = BookieId("b")
-        try:
-            async with AsyncExitStack() as clients:
-                one, other, third = [
-                    await clients.enter_async_context(transport_to(address, timeout_s=2.0))
-                    for _ in range(3)
-                ]
-                assert await _serves(one, name)
-                assert await _serves(other, name)
-                assert not await _serves(third, name)
-                assert await _serves(one, name)
-        finally:
-            await server.kill()
-            await service.close()
-
-    asyncio.run(scenario())
+async def test_one_connection_too_many_is_not_served() -> None:
+    info = InfoAnswer("b", "start 1", "instance", read_only=False)
+    service = BookieService(MemoryStorage(), info, ServiceConfig())
+    server = BookieServer(connections_max=2)
+    address = f"127.0.0.1:{server.bind('127.0.0.1', 0)}"
+    await server.start(service)
+    name = BookieId("b")
+    try:
+        async with AsyncExitStack() as clients:
+            one, other, third = [
+                await clients.enter_async_context(transport_to(address, timeout_s=2.0))
+                for _ in range(3)
+            ]
+            assert await _serves(one, name)
+            assert await _serves(other, name)
+            assert not await _serves(third, name)
+            assert await _serves(one, name)
+    finally:
+        await server.kill()
+        await service.close()
 
 
 @pytest.mark.integration

@@ -87,163 +87,139 @@ async def operated() -> AsyncIterator[tuple[Operated, BookieOperator]]:
         await bookie.stop()
 
 
-def test_it_tells_who_it_is_and_how_it_is() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator):
-            status = await operator.status()
-            assert (status.bookie, status.incarnation) == (BOOKIE, "start 1")
-            assert (status.instance, status.address) == ("instance 1", bookie.address)
-            assert status.version
-            assert status.uptime_s >= 0
-            assert not status.read_only
-            assert [usage.place for usage in status.directories] == [
-                "main, journal 0 of 1", "ledger 0 of 2", "ledger 1 of 2",
-            ]  # fmt: skip
-            assert all(usage.total_bytes >= usage.free_bytes > 0 for usage in status.directories)
-
-    asyncio.run(scenario())
+async def test_it_tells_who_it_is_and_how_it_is() -> None:
+    async with operated() as (bookie, operator):
+        status = await operator.status()
+        assert (status.bookie, status.incarnation) == (BOOKIE, "start 1")
+        assert (status.instance, status.address) == ("instance 1", bookie.address)
+        assert status.version
+        assert status.uptime_s >= 0
+        assert not status.read_only
+        assert [usage.place for usage in status.directories] == [
+            "main, journal 0 of 1", "ledger 0 of 2", "ledger 1 of 2",
+        ]  # fmt: skip
+        assert all(usage.total_bytes >= usage.free_bytes > 0 for usage in status.directories)
 
 
-def test_it_tells_what_its_storage_holds_and_where() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
-            for ledger_id in (6, 7):
-                assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
-            status = await operator.status()
-            assert status.ledgers == 2
-            assert status.memtable.active_bytes > 0
-            assert status.memtable.bytes_max == SMALL.memtable_bytes_max
-            (journal,) = status.journals
-            assert (journal.mark_file, journal.mark_offset) < (journal.end_file, journal.end_offset)
-            assert journal.files == 1
-            assert journal.bytes >= journal.end_offset
-            assert not journal.full
-            assert [cache.name for cache in status.caches]
+async def test_it_tells_what_its_storage_holds_and_where() -> None:
+    async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+        for ledger_id in (6, 7):
+            assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
+        status = await operator.status()
+        assert status.ledgers == 2
+        assert status.memtable.active_bytes > 0
+        assert status.memtable.bytes_max == SMALL.memtable_bytes_max
+        (journal,) = status.journals
+        assert (journal.mark_file, journal.mark_offset) < (journal.end_file, journal.end_offset)
+        assert journal.files == 1
+        assert journal.bytes >= journal.end_offset
+        assert not journal.full
+        assert [cache.name for cache in status.caches]
+        bookie.storage.checkpoint()
+        status = await operator.status()
+        assert status.memtable.active_bytes == 0
+        (journal,) = status.journals
+        assert (journal.mark_file, journal.mark_offset) == (
+            journal.end_file,
+            journal.end_offset,
+        )
+        for directory in status.ledger_directories:
+            assert not directory.failure
+            (log,) = directory.logs
+            assert log.bytes > 0
+            assert log.state in ("writing", "new")
+
+
+async def test_it_tells_how_much_of_each_entry_log_is_live() -> None:
+    async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+        kept = await bookie.ledgers.create(LEDGER)
+        gone = kept + 1_000_000  # in the same directory
+        for entry_id in range(40):
+            for ledger_id in (kept, gone):
+                run = run_of(entry_id, ledger_id=ledger_id, payload=b"x" * 1000)
+                assert await add(transport, run) is Status.OK
             bookie.storage.checkpoint()
-            status = await operator.status()
-            assert status.memtable.active_bytes == 0
-            (journal,) = status.journals
-            assert (journal.mark_file, journal.mark_offset) == (
-                journal.end_file,
-                journal.end_offset,
-            )
-            for directory in status.ledger_directories:
-                assert not directory.failure
-                (log,) = directory.logs
-                assert log.bytes > 0
-                assert log.state in ("writing", "new")
-
-    asyncio.run(scenario())
+        await operator.collect()
+        directories = (await operator.status()).ledger_directories
+        logs = [log for directory in directories for log in directory.logs]
+        halves = [log for log in logs if log.state == "ended"]
+        assert halves, "some logs are finished"
+        for log in halves:
+            assert 0.2 < log.live_bytes / log.bytes < 0.8
 
 
-def test_it_tells_how_much_of_each_entry_log_is_live() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
-            kept = await bookie.ledgers.create(LEDGER)
-            gone = kept + 1_000_000  # in the same directory
-            for entry_id in range(40):
-                for ledger_id in (kept, gone):
-                    run = run_of(entry_id, ledger_id=ledger_id, payload=b"x" * 1000)
-                    assert await add(transport, run) is Status.OK
-                bookie.storage.checkpoint()
-            await operator.collect()
-            directories = (await operator.status()).ledger_directories
-            logs = [log for directory in directories for log in directory.logs]
-            halves = [log for log in logs if log.state == "ended"]
-            assert halves, "some logs are finished"
-            for log in halves:
-                assert 0.2 < log.live_bytes / log.bytes < 0.8
-
-    asyncio.run(scenario())
+async def test_it_becomes_read_only_and_writable_again_at_an_operators_word() -> None:
+    async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        told = await operator.set_read_only(read_only=True)
+        assert told.read_only
+        assert list(told.reasons) == ["an operator said so"]
+        assert await add(transport, run_of(1)) is Status.READ_ONLY
+        assert await add(transport, run_of(1, recovery=True)) is Status.OK
+        info = await transport.info(BOOKIE)
+        assert info is not None
+        assert info.read_only
+        assert list((await operator.status()).reasons) == ["an operator said so"]
+        told = await operator.set_read_only(read_only=False)
+        assert not told.read_only
+        assert await add(transport, run_of(2)) is Status.OK
 
 
-def test_it_becomes_read_only_and_writable_again_at_an_operators_word() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.OK
-            told = await operator.set_read_only(read_only=True)
-            assert told.read_only
-            assert list(told.reasons) == ["an operator said so"]
-            assert await add(transport, run_of(1)) is Status.READ_ONLY
-            assert await add(transport, run_of(1, recovery=True)) is Status.OK
-            info = await transport.info(BOOKIE)
-            assert info is not None
-            assert info.read_only
-            assert list((await operator.status()).reasons) == ["an operator said so"]
-            told = await operator.set_read_only(read_only=False)
-            assert not told.read_only
-            assert await add(transport, run_of(2)) is Status.OK
-
-    asyncio.run(scenario())
+async def test_an_order_that_cannot_be_kept_is_refused_with_its_reason() -> None:
+    async with operated() as (bookie, operator):
+        bookie.main.fail("create", "readonly")
+        with pytest.raises(BookieRefused, match="the order cannot be kept"):
+            await operator.set_read_only(read_only=True)
+        assert not (await operator.status()).read_only
 
 
-def test_an_order_that_cannot_be_kept_is_refused_with_its_reason() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator):
-            bookie.main.fail("create", "readonly")
-            with pytest.raises(BookieRefused, match="the order cannot be kept"):
-                await operator.set_read_only(read_only=True)
-            assert not (await operator.status()).read_only
-
-    asyncio.run(scenario())
-
-
-def test_another_bookie_than_the_one_meant_refuses_every_order() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, _), BookieOperator(bookie.address, bookie="b2") as wrong:
-            for order in (
-                wrong.status(),
-                wrong.collect(),
-                wrong.compact(major=True),
-                wrong.set_read_only(read_only=True),
-            ):
-                with pytest.raises(BookieRefused, match=f"here is bookie {BOOKIE}"):
-                    await order
-            assert not bookie.storage.read_only
-            assert bookie.collector.status().last == ()
-
-    asyncio.run(scenario())
+async def test_another_bookie_than_the_one_meant_refuses_every_order() -> None:
+    async with operated() as (bookie, _), BookieOperator(bookie.address, bookie="b2") as wrong:
+        for order in (
+            wrong.status(),
+            wrong.collect(),
+            wrong.compact(major=True),
+            wrong.set_read_only(read_only=True),
+        ):
+            with pytest.raises(BookieRefused, match=f"here is bookie {BOOKIE}"):
+                await order
+        assert not bookie.storage.read_only
+        assert bookie.collector.status().last == ()
 
 
-def test_ledgers_that_the_cluster_does_not_know_are_collected_at_an_operators_word() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
-            kept = await bookie.ledgers.create(LEDGER)
-            for ledger_id in (kept, 1_000_001, 1_000_002):
-                assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
-            done = await operator.collect()
-            assert (done.ledgers, done.waiting, done.failure) == (1, 1, "")
-            assert [alarm.kind for alarm in done.alarms] == ["untraced-deletions"]
-            status = (await operator.status()).collector
-            assert (status.waiting, status.alarms) == (1, done.alarms)
-            done = await operator.collect(allow_deletions=1)
-            assert (done.kind, done.ledgers, done.waiting, done.failure) == ("gc", 1, 0, "")
-            assert not done.alarms
-            assert bookie.storage.ledger_ids() == [kept]
-            answer = await transport.read(BOOKIE, ReadQuery(1_000_001, KEY, 0, 0))
-            assert answer.status is Status.NO_SUCH_LEDGER
-            (last,) = (await operator.status()).collector.last
-            assert (last.kind, last.ledgers) == ("gc", 1)
-            assert not (await operator.status()).collector.alarms
-
-    asyncio.run(scenario())
+async def test_ledgers_that_the_cluster_does_not_know_are_collected_at_an_operators_word() -> None:
+    async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+        kept = await bookie.ledgers.create(LEDGER)
+        for ledger_id in (kept, 1_000_001, 1_000_002):
+            assert await add(transport, run_of(0, ledger_id=ledger_id)) is Status.OK
+        done = await operator.collect()
+        assert (done.ledgers, done.waiting, done.failure) == (1, 1, "")
+        assert [alarm.kind for alarm in done.alarms] == ["untraced-deletions"]
+        status = (await operator.status()).collector
+        assert (status.waiting, status.alarms) == (1, done.alarms)
+        done = await operator.collect(allow_deletions=1)
+        assert (done.kind, done.ledgers, done.waiting, done.failure) == ("gc", 1, 0, "")
+        assert not done.alarms
+        assert bookie.storage.ledger_ids() == [kept]
+        answer = await transport.read(BOOKIE, ReadQuery(1_000_001, KEY, 0, 0))
+        assert answer.status is Status.NO_SUCH_LEDGER
+        (last,) = (await operator.status()).collector.last
+        assert (last.kind, last.ledgers) == ("gc", 1)
+        assert not (await operator.status()).collector.alarms
 
 
 @pytest.mark.parametrize("major", [False, True])
-def test_entry_logs_are_compacted_at_an_operators_word(major: bool) -> None:
-    async def scenario() -> None:
-        async with operated() as (_, operator):
-            done = await operator.compact(major=major)
-            assert done.kind == ("major" if major else "minor")
-            assert not done.failure
-            status = (await operator.status()).collector
-            assert [run.kind for run in status.last] == [done.kind]
-            assert {due.kind: due.threshold for due in status.due} == pytest.approx(
-                {"gc": 0.0, "minor": 0.2, "major": 0.8}
-            )
-            assert not status.running
-
-    asyncio.run(scenario())
+async def test_entry_logs_are_compacted_at_an_operators_word(major: bool) -> None:
+    async with operated() as (_, operator):
+        done = await operator.compact(major=major)
+        assert done.kind == ("major" if major else "minor")
+        assert not done.failure
+        status = (await operator.status()).collector
+        assert [run.kind for run in status.last] == [done.kind]
+        assert {due.kind: due.threshold for due in status.due} == pytest.approx(
+            {"gc": 0.0, "minor": 0.2, "major": 0.8}
+        )
+        assert not status.running
 
 
 def test_a_run_is_refused_while_another_is_under_way_and_goes_on_without_its_client() -> None:
@@ -271,18 +247,15 @@ def test_a_run_is_refused_while_another_is_under_way_and_goes_on_without_its_cli
     asyncio.run(scenario())
 
 
-def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes_nothing() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.OK
-            bookie.store.cut()
-            done = await operator.collect()
-            assert done.failure
-            assert done.ledgers == 0
-            assert bookie.storage.ledger_ids() == [7]
-            bookie.store.heal()
-
-    asyncio.run(scenario())
+async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes_nothing() -> None:
+    async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        bookie.store.cut()
+        done = await operator.collect()
+        assert done.failure
+        assert done.ledgers == 0
+        assert bookie.storage.ledger_ids() == [7]
+        bookie.store.heal()
 
 
 def test_a_bookie_that_stops_does_not_wait_for_a_run() -> None:
@@ -304,14 +277,11 @@ def test_a_bookie_that_stops_does_not_wait_for_a_run() -> None:
     asyncio.run(scenario())
 
 
-def test_a_bookie_that_is_not_there_or_silent_is_told_in_time() -> None:
-    async def scenario() -> None:
-        async with BookieOperator(refused_address(), timeout_s=PATIENCE_S) as nobody:
+async def test_a_bookie_that_is_not_there_or_silent_is_told_in_time() -> None:
+    async with BookieOperator(refused_address(), timeout_s=PATIENCE_S) as nobody:
+        with pytest.raises(BookieUnavailable):
+            await nobody.status()
+    async with silent_server() as address, BookieOperator(address, timeout_s=0.3) as silent:
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(BookieUnavailable):
-                await nobody.status()
-        async with silent_server() as address, BookieOperator(address, timeout_s=0.3) as silent:
-            async with asyncio.timeout(PATIENCE_S):
-                with pytest.raises(BookieUnavailable):
-                    await silent.status()
-
-    asyncio.run(scenario())
+                await silent.status()

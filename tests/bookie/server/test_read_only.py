@@ -77,24 +77,21 @@ async def running(kept: Kept) -> AsyncIterator[Kept]:
         assert task.cancelled(), task.exception()
 
 
-def test_a_disk_that_fills_up_makes_it_read_only_until_there_is_space() -> None:
-    async def scenario() -> None:
-        async with running(Kept()) as kept:
-            await until(lambda: len(kept.keeper.measured) == 2)
-            assert kept.changes == []
-            kept.fill(950)
-            await until(lambda: kept.changes == [True])
-            (reason,) = kept.keeper.reasons
-            assert reason == "simulated disk: is 95.0% full, 0 MiB are free"
-            kept.fill(920)
-            await until(lambda: "92.0%" in kept.keeper.reasons[0])
-            assert kept.spaces == 0
-            kept.fill(800)
-            await until(lambda: kept.changes == [True, False])
-            assert kept.keeper.reasons == ()
-            assert kept.spaces == 1
-
-    asyncio.run(scenario())
+async def test_a_disk_that_fills_up_makes_it_read_only_until_there_is_space() -> None:
+    async with running(Kept()) as kept:
+        await until(lambda: len(kept.keeper.measured) == 2)
+        assert kept.changes == []
+        kept.fill(950)
+        await until(lambda: kept.changes == [True])
+        (reason,) = kept.keeper.reasons
+        assert reason == "simulated disk: is 95.0% full, 0 MiB are free"
+        kept.fill(920)
+        await until(lambda: "92.0%" in kept.keeper.reasons[0])
+        assert kept.spaces == 0
+        kept.fill(800)
+        await until(lambda: kept.changes == [True, False])
+        assert kept.keeper.reasons == ()
+        assert kept.spaces == 1
 
 
 def test_recovery_adds_end_with_half_of_the_reserve() -> None:
@@ -112,43 +109,34 @@ def test_recovery_adds_end_with_half_of_the_reserve() -> None:
         assert (kept.storage.told, kept.storage.told_recovery) == (read_only, recovery_too)
 
 
-def test_it_is_known_before_anything_is_served() -> None:
-    async def scenario() -> None:
-        kept = Kept()
-        kept.fill(960)
-        assert kept.keeper.look()
-        assert kept.storage.told
-        assert kept.changes == [True]
-        assert not Kept().keeper.look()
-
-    asyncio.run(scenario())
+async def test_it_is_known_before_anything_is_served() -> None:
+    kept = Kept()
+    kept.fill(960)
+    assert kept.keeper.look()
+    assert kept.storage.told
+    assert kept.changes == [True]
+    assert not Kept().keeper.look()
 
 
-def test_a_disk_that_is_nearly_full_is_a_warning_only() -> None:
-    async def scenario() -> None:
-        kept = Kept()
-        kept.fill(910)
-        assert not kept.keeper.look()
-        assert list(kept.keeper.warnings) == ["simulated disk: is 91.0% full, 0 MiB are free"]
-
-    asyncio.run(scenario())
+async def test_a_disk_that_is_nearly_full_is_a_warning_only() -> None:
+    kept = Kept()
+    kept.fill(910)
+    assert not kept.keeper.look()
+    assert list(kept.keeper.warnings) == ["simulated disk: is 91.0% full, 0 MiB are free"]
 
 
-def test_a_disk_that_cannot_be_asked_is_a_reason() -> None:
+async def test_a_disk_that_cannot_be_asked_is_a_reason() -> None:
     class Silent(SimDisk):
         def usage(self) -> None:  # type: ignore[override]
             raise OSError(errno.EIO, "Input/output error")
 
-    async def scenario() -> None:
-        kept = Kept(Silent(0))
-        assert kept.keeper.look()
-        assert "cannot be asked" in kept.keeper.reasons[0]
-        assert kept.keeper.measured[0].usage is None
-
-    asyncio.run(scenario())
+    kept = Kept(Silent(0))
+    assert kept.keeper.look()
+    assert "cannot be asked" in kept.keeper.reasons[0]
+    assert kept.keeper.measured[0].usage is None
 
 
-def test_an_order_whose_operator_does_not_wait_for_the_answer_is_carried_out_all_the_same() -> None:
+async def test_an_order_whose_operator_does_not_wait_for_the_answer_is_carried_out() -> None:
     """Else it is kept for the next start and not obeyed until then."""
     keeping, may_keep = threading.Event(), threading.Event()
 
@@ -158,88 +146,70 @@ def test_an_order_whose_operator_does_not_wait_for_the_answer_is_carried_out_all
             assert may_keep.wait(PATIENCE_S)
             return super().create(path)
 
-    async def scenario() -> None:
-        kept = Kept(Slow(0))
-        order = asyncio.ensure_future(kept.keeper.set_by_operator(read_only=True))
-        await until(keeping.is_set)
-        order.cancel()
-        await asyncio.wait([order])
-        may_keep.set()
-        await until(lambda: kept.storage.read_only)
-        assert list(kept.keeper.reasons) == [OPERATOR]
-
-    asyncio.run(scenario())
+    kept = Kept(Slow(0))
+    order = asyncio.ensure_future(kept.keeper.set_by_operator(read_only=True))
+    await until(keeping.is_set)
+    order.cancel()
+    await asyncio.wait([order])
+    may_keep.set()
+    await until(lambda: kept.storage.read_only)
+    assert list(kept.keeper.reasons) == [OPERATOR]
 
 
-def test_an_order_that_cannot_be_looked_for_is_no_order_that_is_not_there() -> None:
+async def test_an_order_that_cannot_be_looked_for_is_no_order_that_is_not_there() -> None:
     class Broken(SimDisk):
         def list(self, directory: str) -> list[str]:
             raise OSError(errno.EIO, f"Input/output error in {directory}")
 
-    async def scenario() -> None:
-        with pytest.raises(StorageFailed, match="Input/output error"):
-            Kept(Broken(0)).keeper.look()
-
-    asyncio.run(scenario())
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        Kept(Broken(0)).keeper.look()
 
 
-def test_what_the_storage_refuses_for_is_told_and_is_not_its_doing() -> None:
-    async def scenario() -> None:
-        async with running(Kept()) as kept:
-            kept.storage.troubles = ("no room for its journal",)
-            await until(lambda: kept.changes == [True])
-            assert list(kept.keeper.reasons) == ["no room for its journal"]
-            assert not kept.storage.told
-            kept.storage.troubles = ()
-            await until(lambda: kept.changes == [True, False])
-
-    asyncio.run(scenario())
+async def test_what_the_storage_refuses_for_is_told_and_is_not_its_doing() -> None:
+    async with running(Kept()) as kept:
+        kept.storage.troubles = ("no room for its journal",)
+        await until(lambda: kept.changes == [True])
+        assert list(kept.keeper.reasons) == ["no room for its journal"]
+        assert not kept.storage.told
+        kept.storage.troubles = ()
+        await until(lambda: kept.changes == [True, False])
 
 
-def test_an_order_of_an_operator_survives_a_restart_and_a_crash() -> None:
-    async def scenario() -> None:
-        kept = Kept()
-        await kept.keeper.set_by_operator(read_only=True)
-        assert kept.changes == [True]
-        assert list(kept.keeper.reasons) == [OPERATOR]
-        kept.main.crash(Loss.LOST)
-        again = Kept(kept.main)
-        assert again.keeper.look()
-        assert list(again.keeper.reasons) == [OPERATOR]
-        await again.keeper.set_by_operator(read_only=False)
-        assert again.changes == [True, False]
-        kept.main.crash(Loss.LOST)
-        assert not Kept(kept.main).keeper.look()
-        await again.keeper.set_by_operator(read_only=False)
-
-    asyncio.run(scenario())
+async def test_an_order_of_an_operator_survives_a_restart_and_a_crash() -> None:
+    kept = Kept()
+    await kept.keeper.set_by_operator(read_only=True)
+    assert kept.changes == [True]
+    assert list(kept.keeper.reasons) == [OPERATOR]
+    kept.main.crash(Loss.LOST)
+    again = Kept(kept.main)
+    assert again.keeper.look()
+    assert list(again.keeper.reasons) == [OPERATOR]
+    await again.keeper.set_by_operator(read_only=False)
+    assert again.changes == [True, False]
+    kept.main.crash(Loss.LOST)
+    assert not Kept(kept.main).keeper.look()
+    await again.keeper.set_by_operator(read_only=False)
 
 
-def test_taking_the_order_back_leaves_the_other_reasons() -> None:
-    async def scenario() -> None:
-        kept = Kept()
-        kept.fill(960)
-        kept.keeper.look()
-        await kept.keeper.set_by_operator(read_only=True)
-        await kept.keeper.set_by_operator(read_only=False)
-        assert kept.changes == [True]
-        assert len(kept.keeper.reasons) == 1
-        assert kept.storage.told
-
-    asyncio.run(scenario())
+async def test_taking_the_order_back_leaves_the_other_reasons() -> None:
+    kept = Kept()
+    kept.fill(960)
+    kept.keeper.look()
+    await kept.keeper.set_by_operator(read_only=True)
+    await kept.keeper.set_by_operator(read_only=False)
+    assert kept.changes == [True]
+    assert len(kept.keeper.reasons) == 1
+    assert kept.storage.told
 
 
 @pytest.mark.parametrize("operation", ["create", "sync_directory"])
-def test_an_order_that_cannot_be_kept_is_told_and_changes_nothing(operation: str) -> None:
-    async def scenario() -> None:
-        kept = Kept()
-        kept.main.fail(operation, "", errno.EIO)
-        with pytest.raises(OrderNotKept, match=f"cannot be kept in .*{PATH}"):
-            await kept.keeper.set_by_operator(read_only=True)
-        assert kept.keeper.reasons == ()
-        assert not kept.storage.read_only
-
-    asyncio.run(scenario())
+async def test_an_order_that_cannot_be_kept_is_told_and_changes_nothing(operation: str) -> None:
+    kept = Kept()
+    kept.main.fail(operation, "", errno.EIO)
+    with pytest.raises(OrderNotKept, match=f"cannot be kept in .*{PATH}"):
+        await kept.keeper.set_by_operator(read_only=True)
+    assert kept.keeper.reasons == ()
+    assert not kept.storage.read_only
 
 
 def test_a_storage_refuses_what_it_is_told_and_never_fences_or_reads() -> None:

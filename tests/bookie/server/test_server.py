@@ -30,208 +30,173 @@ from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("ledger_id", [7, 8])
-def test_no_fencing_request_is_answered_while_the_fence_is_not_durable(ledger_id: int) -> None:
+async def test_no_fencing_request_is_answered_while_the_fence_is_not_durable(
+    ledger_id: int,
+) -> None:
     """Rules 32, 33; ledger 8 gets a negative answer."""
-
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.OK
-            storage.gate.clear()
-            read = asyncio.ensure_future(
-                transport.read(BOOKIE, ReadQuery(ledger_id, KEY, 5, 5, fence=True))
-            )
-            lac = asyncio.ensure_future(
-                transport.read_lac(BOOKIE, LacQuery(ledger_id, KEY, fence=True))
-            )
-            await until(lambda: ledger_id in storage.fenced)
-            # Another request on the same connection comes and goes meanwhile.
-            assert await transport.info(BOOKIE) is not None
-            assert not read.done()
-            assert not lac.done()
-            storage.gate.set()
-            assert (await read).fenced
-            assert (await lac).fenced
-
-    asyncio.run(scenario())
+    storage = MemoryStorage()
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        storage.gate.clear()
+        read = asyncio.ensure_future(
+            transport.read(BOOKIE, ReadQuery(ledger_id, KEY, 5, 5, fence=True))
+        )
+        lac = asyncio.ensure_future(
+            transport.read_lac(BOOKIE, LacQuery(ledger_id, KEY, fence=True))
+        )
+        await until(lambda: ledger_id in storage.fenced)
+        # Another request on the same connection comes and goes meanwhile.
+        assert await transport.info(BOOKIE) is not None
+        assert not read.done()
+        assert not lac.done()
+        storage.gate.set()
+        assert (await read).fenced
+        assert (await lac).fenced
 
 
-def test_adds_of_several_clients_share_one_commit() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        answers = Answers()
-        async with (
-            serving(storage) as bookie,
-            transport_to(bookie.address) as first,
-            transport_to(bookie.address) as second,
-        ):
-            storage.gate.clear()
-            first.add(BOOKIE, run_of(0, ledger_id=1), answers.expect("opens the group"))
-            await until(lambda: 1 in storage.ledgers)
-            first.add(BOOKIE, run_of(0, ledger_id=2), answers.expect("one"))
-            second.add(BOOKIE, run_of(0, ledger_id=3), answers.expect("two"))
-            await until(lambda: {2, 3} <= set(storage.ledgers))
-            storage.gate.set()
-            await answers.wait(3)
-            assert storage.commits == 2
-
-    asyncio.run(scenario())
+async def test_adds_of_several_clients_share_one_commit() -> None:
+    storage = MemoryStorage()
+    answers = Answers()
+    async with (
+        serving(storage) as bookie,
+        transport_to(bookie.address) as first,
+        transport_to(bookie.address) as second,
+    ):
+        storage.gate.clear()
+        first.add(BOOKIE, run_of(0, ledger_id=1), answers.expect("opens the group"))
+        await until(lambda: 1 in storage.ledgers)
+        first.add(BOOKIE, run_of(0, ledger_id=2), answers.expect("one"))
+        second.add(BOOKIE, run_of(0, ledger_id=3), answers.expect("two"))
+        await until(lambda: {2, 3} <= set(storage.ledgers))
+        storage.gate.set()
+        await answers.wait(3)
+        assert storage.commits == 2
 
 
-def test_a_waiting_read_wakes_on_a_fence_by_another_client() -> None:
-    async def scenario() -> None:
-        async with (
-            serving() as bookie,
-            transport_to(bookie.address) as reader,
-            transport_to(bookie.address) as recoverer,
-        ):
-            await add(recoverer, run_of(0))
+async def test_a_waiting_read_wakes_on_a_fence_by_another_client() -> None:
+    async with (
+        serving() as bookie,
+        transport_to(bookie.address) as reader,
+        transport_to(bookie.address) as recoverer,
+    ):
+        await add(recoverer, run_of(0))
+        poll = asyncio.ensure_future(reader.read(BOOKIE, ReadQuery(7, KEY, 0, 9, wait_ms=30_000)))
+        await until(lambda: bool(bookie.service._until_changed))
+        await recoverer.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
+        answer = await asyncio.wait_for(poll, PATIENCE_S)
+        assert answer.fenced
+        assert list(answer.entries) == []
+
+
+async def test_a_reader_that_went_away_is_forgotten() -> None:
+    async with serving() as bookie:
+        async with transport_to(bookie.address) as reader:
             poll = asyncio.ensure_future(
                 reader.read(BOOKIE, ReadQuery(7, KEY, 0, 9, wait_ms=30_000))
             )
             await until(lambda: bool(bookie.service._until_changed))
-            await recoverer.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
-            answer = await asyncio.wait_for(poll, PATIENCE_S)
-            assert answer.fenced
-            assert list(answer.entries) == []
-
-    asyncio.run(scenario())
+        await until(lambda: not bookie.service._until_changed)
+        assert (await poll).status is Status.UNREACHABLE
 
 
-def test_a_reader_that_went_away_is_forgotten() -> None:
-    async def scenario() -> None:
-        async with serving() as bookie:
-            async with transport_to(bookie.address) as reader:
-                poll = asyncio.ensure_future(
-                    reader.read(BOOKIE, ReadQuery(7, KEY, 0, 9, wait_ms=30_000))
-                )
-                await until(lambda: bool(bookie.service._until_changed))
-            await until(lambda: not bookie.service._until_changed)
-            assert (await poll).status is Status.UNREACHABLE
-
-    asyncio.run(scenario())
+async def test_reads_that_miss_the_memory_come_from_disk() -> None:
+    storage = MemoryStorage()
+    storage.from_disk = True
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+        await add(transport, run_of(0))
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert list(answer.entries) == [0]
 
 
-def test_reads_that_miss_the_memory_come_from_disk() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        storage.from_disk = True
-        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
-            await add(transport, run_of(0))
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
-            assert list(answer.entries) == [0]
-
-    asyncio.run(scenario())
-
-
-def test_a_damaged_disk_is_an_io_error_and_never_a_no() -> None:
+async def test_a_damaged_disk_is_an_io_error_and_never_a_no() -> None:
     """Rule 58."""
 
     class Damaged(MemoryStorage):
         def read(self, query: ReadQuery) -> Never:
             raise OSError("input/output error")
 
-    async def scenario() -> None:
-        storage = Damaged()
-        storage.from_disk = True
-        async with serving(storage) as bookie, transport_to(bookie.address) as transport:
-            answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
-            assert answer.status is Status.IO_ERROR
-
-    asyncio.run(scenario())
+    storage = Damaged()
+    storage.from_disk = True
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert answer.status is Status.IO_ERROR
 
 
-def test_stopping_answers_what_was_taken_and_writes_it_down() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        bookie = Bookie(storage)
-        await bookie.start()
-        answers = Answers()
-        async with transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.OK
-            storage.gate.clear()
-            transport.add(BOOKIE, run_of(1), answers.expect("taken before the stop"))
-            poll = asyncio.ensure_future(
-                transport.read(BOOKIE, ReadQuery(7, KEY, 1, 9, wait_ms=60_000))
-            )
-            await until(lambda: 1 in storage.ledgers[7])
-            await until(lambda: bool(bookie.service._until_changed))
-            stopping = asyncio.ensure_future(bookie.server.stop())
-            await bookie.service.stopping.wait()
-            storage.gate.set()
-            await stopping
-            await bookie.service.close()
-            assert await answers.wait(1) == [("taken before the stop", Status.OK)]
-            assert (await poll).status is Status.OK
-        assert not storage.has_pending()
-        assert storage.checkpoints == 1
-        assert storage.closed
-
-    asyncio.run(scenario())
+async def test_stopping_answers_what_was_taken_and_writes_it_down() -> None:
+    storage = MemoryStorage()
+    bookie = Bookie(storage)
+    await bookie.start()
+    answers = Answers()
+    async with transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        storage.gate.clear()
+        transport.add(BOOKIE, run_of(1), answers.expect("taken before the stop"))
+        poll = asyncio.ensure_future(
+            transport.read(BOOKIE, ReadQuery(7, KEY, 1, 9, wait_ms=60_000))
+        )
+        await until(lambda: 1 in storage.ledgers[7])
+        await until(lambda: bool(bookie.service._until_changed))
+        stopping = asyncio.ensure_future(bookie.server.stop())
+        await bookie.service.stopping.wait()
+        storage.gate.set()
+        await stopping
+        await bookie.service.close()
+        assert await answers.wait(1) == [("taken before the stop", Status.OK)]
+        assert (await poll).status is Status.OK
+    assert not storage.has_pending()
+    assert storage.checkpoints == 1
+    assert storage.closed
 
 
-def test_a_failed_commit_is_told_and_nothing_is_acknowledged_after_it() -> None:
+async def test_a_failed_commit_is_told_and_nothing_is_acknowledged_after_it() -> None:
     """Rule 60."""
-
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        bookie = Bookie(storage)
-        await bookie.start()
-        answers = Answers()
-        async with transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.OK
-            storage.commit_error = OSError("no space left on device")
-            transport.add(BOOKIE, run_of(1), answers.expect("lost"))
-            error = await asyncio.wait_for(bookie.service.failure, PATIENCE_S)
-            assert "no space left" in str(error)
-            await bookie.kill()
-            assert await answers.wait(1) == [("lost", Status.UNREACHABLE)]
-        assert storage.checkpoints == 0
-        assert not storage.closed
-
-    asyncio.run(scenario())
+    storage = MemoryStorage()
+    bookie = Bookie(storage)
+    await bookie.start()
+    answers = Answers()
+    async with transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        storage.commit_error = OSError("no space left on device")
+        transport.add(BOOKIE, run_of(1), answers.expect("lost"))
+        error = await asyncio.wait_for(bookie.service.failure, PATIENCE_S)
+        assert "no space left" in str(error)
+        await bookie.kill()
+        assert await answers.wait(1) == [("lost", Status.UNREACHABLE)]
+    assert storage.checkpoints == 0
+    assert not storage.closed
 
 
-def test_what_needs_the_disk_first_is_looked_up_off_the_event_loop() -> None:
+async def test_what_needs_the_disk_first_is_looked_up_off_the_event_loop() -> None:
     """`MemoryStorage` looks nothing up on the event loop, and refuses what needs it there."""
-
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        bookie = Bookie(storage)
-        await bookie.start()
-        async with transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.OK
-            run = run_of(1)
-            storage.cold = {run.ledger_id}
-            assert await add(transport, run) is Status.OK
-            assert not storage.cold
-            storage.cold = {run.ledger_id}
-            query = ReadQuery(run.ledger_id, KEY, 0, 1, fence=True)
-            answer = await transport.read(BOOKIE, query)
-            assert list(answer.entries) == [0, 1]
-            storage.cold = {run.ledger_id}
-            assert (await transport.read_lac(BOOKIE, LacQuery(run.ledger_id, KEY))).fenced
-        await bookie.stop()
-
-    asyncio.run(scenario())
+    storage = MemoryStorage()
+    bookie = Bookie(storage)
+    await bookie.start()
+    async with transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        run = run_of(1)
+        storage.cold = {run.ledger_id}
+        assert await add(transport, run) is Status.OK
+        assert not storage.cold
+        storage.cold = {run.ledger_id}
+        query = ReadQuery(run.ledger_id, KEY, 0, 1, fence=True)
+        answer = await transport.read(BOOKIE, query)
+        assert list(answer.entries) == [0, 1]
+        storage.cold = {run.ledger_id}
+        assert (await transport.read_lac(BOOKIE, LacQuery(run.ledger_id, KEY))).fenced
+    await bookie.stop()
 
 
-def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
+async def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
     class Broken(MemoryStorage):
         def add(self, run: AddRun, prepared: Prepared = None) -> Never:
             raise RuntimeError("cannot happen")
 
-    async def scenario() -> None:
-        bookie = Bookie(Broken())
-        await bookie.start()
-        async with transport_to(bookie.address) as transport:
-            assert await add(transport, run_of(0)) is Status.UNREACHABLE
-            assert "cannot happen" in str(
-                await asyncio.wait_for(bookie.service.failure, PATIENCE_S)
-            )
-        await bookie.kill()
-
-    asyncio.run(scenario())
+    bookie = Bookie(Broken())
+    await bookie.start()
+    async with transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.UNREACHABLE
+        assert "cannot happen" in str(await asyncio.wait_for(bookie.service.failure, PATIENCE_S))
+    await bookie.kill()
 
 
 def test_checkpoints_come_by_bytes_and_by_time() -> None:
@@ -249,45 +214,33 @@ def test_checkpoints_come_by_bytes_and_by_time() -> None:
     asyncio.run(scenario(ServiceConfig(checkpoint_interval_s=0.05)))
 
 
-def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:
-    async def scenario() -> None:
-        async with serving() as bookie:
-            channel = open_channel(bookie.address, connect_timeout_s=PATIENCE_S)
-            call = BookieStub(channel).add()
-            await call.write(checked(pb.AddBatch(batch=1, ledgers=[1])))
-            code = await call.code()
-            assert code.name == "INVALID_ARGUMENT"
-            await channel.close()
-            async with transport_to(bookie.address) as transport:
-                assert await add(transport, run_of(0)) is Status.OK
-
-    asyncio.run(scenario())
+async def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:
+    async with serving() as bookie:
+        channel = open_channel(bookie.address, connect_timeout_s=PATIENCE_S)
+        call = BookieStub(channel).add()
+        await call.write(checked(pb.AddBatch(batch=1, ledgers=[1])))
+        code = await call.code()
+        assert code.name == "INVALID_ARGUMENT"
+        await channel.close()
+        async with transport_to(bookie.address) as transport:
+            assert await add(transport, run_of(0)) is Status.OK
 
 
-def test_a_port_in_use_is_told_with_its_address() -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            with pytest.raises(PortInUse, match=f"127.0.0.1:{port}"):
-                BookieServer().bind("127.0.0.1", port)
-
-    asyncio.run(scenario())
-
-
-def test_two_servers_do_not_share_a_port() -> None:
-    async def scenario() -> None:
-        first = BookieServer()
-        port = first.bind("127.0.0.1", 0)
-        with pytest.raises(PortInUse):
+async def test_a_port_in_use_is_told_with_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUse, match=f"127.0.0.1:{port}"):
             BookieServer().bind("127.0.0.1", port)
-        await first.stop()
-
-    asyncio.run(scenario())
 
 
-def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
-    async def scenario() -> None:
-        with pytest.raises(AddressUnusable):
-            BookieServer().bind("192.0.2.1", 4000)
+async def test_two_servers_do_not_share_a_port() -> None:
+    first = BookieServer()
+    port = first.bind("127.0.0.1", 0)
+    with pytest.raises(PortInUse):
+        BookieServer().bind("127.0.0.1", port)
+    await first.stop()
 
-    asyncio.run(scenario())
+
+async def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
+    with pytest.raises(AddressUnusable):
+        BookieServer().bind("192.0.2.1", 4000)

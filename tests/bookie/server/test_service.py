@@ -65,162 +65,130 @@ def runs(ledgers: Iterable[int], entry_id: int = 0) -> list[AddRun]:
     return [run_of(entry_id, ledger_id=ledger_id) for ledger_id in ledgers]
 
 
-def test_each_journal_has_a_thread_of_its_own() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage(journals=3)
-        async with served(storage) as (_, client):
-            storage.gates[1].clear()
-            client.offer(*runs([0]))
-            await client.acks()
-            client.offer(*runs([1]))
-            client.offer(*runs([0, 2], entry_id=1))
-            await until(lambda: not storage.has_pending(0) and not storage.has_pending(2))
-            assert storage.has_pending(1)
-            assert client.acked == [Ack(1, 1)], "an answer waits for all that came before it"
-            storage.gates[1].set()
-            assert (await client.acks())[-1].last == 3
-
-    asyncio.run(scenario())
+async def test_each_journal_has_a_thread_of_its_own() -> None:
+    storage = MemoryStorage(journals=3)
+    async with served(storage) as (_, client):
+        storage.gates[1].clear()
+        client.offer(*runs([0]))
+        await client.acks()
+        client.offer(*runs([1]))
+        client.offer(*runs([0, 2], entry_id=1))
+        await until(lambda: not storage.has_pending(0) and not storage.has_pending(2))
+        assert storage.has_pending(1)
+        assert client.acked == [Ack(1, 1)], "an answer waits for all that came before it"
+        storage.gates[1].set()
+        assert (await client.acks())[-1].last == 3
 
 
-def test_a_fence_in_one_journal_is_answered_when_it_is_durable() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage(journals=2)
-        async with served(storage) as (service, _):
-            storage.gates[1].clear()
-            fencing = asyncio.ensure_future(service.read_lac(LacQuery(1, KEY, fence=True)))
-            await until(lambda: storage.has_pending(1))
-            other = asyncio.ensure_future(service.read_lac(LacQuery(2, KEY, fence=True)))
-            await until(lambda: not storage.has_pending(0))
-            assert not fencing.done()
-            storage.gates[1].set()
-            assert (await fencing).fenced
-            assert (await other).fenced
-
-    asyncio.run(scenario())
+async def test_a_fence_in_one_journal_is_answered_when_it_is_durable() -> None:
+    storage = MemoryStorage(journals=2)
+    async with served(storage) as (service, _):
+        storage.gates[1].clear()
+        fencing = asyncio.ensure_future(service.read_lac(LacQuery(1, KEY, fence=True)))
+        await until(lambda: storage.has_pending(1))
+        other = asyncio.ensure_future(service.read_lac(LacQuery(2, KEY, fence=True)))
+        await until(lambda: not storage.has_pending(0))
+        assert not fencing.done()
+        storage.gates[1].set()
+        assert (await fencing).fenced
+        assert (await other).fenced
 
 
-def test_a_stop_commits_what_is_queued_in_every_journal_before_the_last_checkpoint() -> None:
+async def test_a_stop_commits_what_is_queued_in_every_journal_before_the_last_checkpoint() -> None:
     class Ordered(MemoryStorage):
         def checkpoint(self) -> None:
             super().checkpoint()
             self.pending_at_last = [self.has_pending(journal) for journal in range(3)]
 
-    async def scenario() -> None:
-        storage = Ordered(journals=3)
-        async with served(storage) as (_, client):
-            client.offer(*runs(range(6)))
-        assert storage.closed
-        assert storage.pending_at_last == [False] * 3
-
-    asyncio.run(scenario())
+    storage = Ordered(journals=3)
+    async with served(storage) as (_, client):
+        client.offer(*runs(range(6)))
+    assert storage.closed
+    assert storage.pending_at_last == [False] * 3
 
 
-def test_what_a_stopping_bookie_still_takes_is_answered() -> None:
+async def test_what_a_stopping_bookie_still_takes_is_answered() -> None:
     """Streams end a moment after the stop began, and each answers what it took until then."""
-
-    async def scenario() -> None:
-        async with served(MemoryStorage()) as (service, client):
-            service.stop_taking()
-            for entry_id in range(3):
-                client.offer(*runs([0], entry_id=entry_id))
-                await client.acks()
-            fencing = await service.read_lac(LacQuery(1, KEY, fence=True))
-            assert fencing.fenced
-
-    asyncio.run(scenario())
+    async with served(MemoryStorage()) as (service, client):
+        service.stop_taking()
+        for entry_id in range(3):
+            client.offer(*runs([0], entry_id=entry_id))
+            await client.acks()
+        fencing = await service.read_lac(LacQuery(1, KEY, fence=True))
+        assert fencing.fenced
 
 
-def test_the_last_checkpoint_waits_for_the_slowest_journal() -> None:
+async def test_the_last_checkpoint_waits_for_the_slowest_journal() -> None:
     class Ordered(MemoryStorage):
         def checkpoint(self) -> None:
             super().checkpoint()
             self.pending_at_last = self.has_pending(1)
 
-    async def scenario() -> None:
-        storage = Ordered(journals=2)
-        async with served(storage, ServiceConfig(checkpoint_interval_s=0.01)) as (service, client):
-            storage.gates[1].clear()
-            client.offer(*runs([0, 1]))
-            await until(lambda: not storage.has_pending(0))
-            service.stop_taking()
-            closing = asyncio.ensure_future(service.close())
-            checkpoints = storage.checkpoints
-            await until(lambda: storage.checkpoints >= checkpoints + 5)
-            assert not closing.done()
-            open_all(storage)
-            await closing
-            assert not storage.pending_at_last
-
-    asyncio.run(scenario())
+    storage = Ordered(journals=2)
+    async with served(storage, ServiceConfig(checkpoint_interval_s=0.01)) as (service, client):
+        storage.gates[1].clear()
+        client.offer(*runs([0, 1]))
+        await until(lambda: not storage.has_pending(0))
+        service.stop_taking()
+        closing = asyncio.ensure_future(service.close())
+        checkpoints = storage.checkpoints
+        await until(lambda: storage.checkpoints >= checkpoints + 5)
+        assert not closing.done()
+        open_all(storage)
+        await closing
+        assert not storage.pending_at_last
 
 
-def test_one_journal_that_fails_ends_them_all() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage(journals=2)
-        async with served(storage) as (service, client):
-            storage.gates[0].clear()
-            client.offer(*runs([0]))
-            storage.commit_error = OSError("broken")
-            client.offer(*runs([1]))
-            assert "broken" in str(await asyncio.wait_for(service.failure, PATIENCE_S))
-            open_all(storage)
-        assert client.acked == []
-        assert not storage.closed
-
-    asyncio.run(scenario())
+async def test_one_journal_that_fails_ends_them_all() -> None:
+    storage = MemoryStorage(journals=2)
+    async with served(storage) as (service, client):
+        storage.gates[0].clear()
+        client.offer(*runs([0]))
+        storage.commit_error = OSError("broken")
+        client.offer(*runs([1]))
+        assert "broken" in str(await asyncio.wait_for(service.failure, PATIENCE_S))
+        open_all(storage)
+    assert client.acked == []
+    assert not storage.closed
 
 
-def test_what_finds_no_space_is_kept_and_done_when_there_is_some() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        storage.full = storage.read_only = True
-        async with served(storage) as (service, client):
-            assert service.info.read_only
-            client.offer(run_of(0))
-            client.offer(run_of(0, recovery=True))
-            await until(lambda: storage.commits >= 3)
-            assert [ack.statuses for ack in client.acked] == [(Status.READ_ONLY,)]
-            storage.full = storage.read_only = False
-            assert (await client.acks())[-1] == Ack(2, 2)
-            assert not service.info.read_only
-
-    asyncio.run(scenario())
+async def test_what_finds_no_space_is_kept_and_done_when_there_is_some() -> None:
+    storage = MemoryStorage()
+    storage.full = storage.read_only = True
+    async with served(storage) as (service, client):
+        assert service.info.read_only
+        client.offer(run_of(0))
+        client.offer(run_of(0, recovery=True))
+        await until(lambda: storage.commits >= 3)
+        assert [ack.statuses for ack in client.acked] == [(Status.READ_ONLY,)]
+        storage.full = storage.read_only = False
+        assert (await client.acks())[-1] == Ack(2, 2)
+        assert not service.info.read_only
 
 
-def test_an_idle_journal_looks_for_space_while_the_storage_is_read_only() -> None:
+async def test_an_idle_journal_looks_for_space_while_the_storage_is_read_only() -> None:
     """Nothing is added to it then, so nothing else would find the space."""
-
-    async def scenario() -> None:
-        storage = MemoryStorage(journals=2)
-        storage.read_only = True
-        async with served(storage):
-            await until(lambda: storage.commits >= 6)
-            storage.read_only = False
-
-    asyncio.run(scenario())
+    storage = MemoryStorage(journals=2)
+    storage.read_only = True
+    async with served(storage):
+        await until(lambda: storage.commits >= 6)
+        storage.read_only = False
 
 
-def test_a_full_disk_does_not_hold_up_a_stop() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        storage.full = storage.read_only = True
-        async with asyncio.timeout(PATIENCE_S):
-            async with served(storage) as (_, client):
-                client.offer(run_of(0, recovery=True))
-                await until(lambda: storage.commits >= 1)
-        assert client.acked == [], "what is not durable is not acknowledged"
-        assert storage.closed
-
-    asyncio.run(scenario())
+async def test_a_full_disk_does_not_hold_up_a_stop() -> None:
+    storage = MemoryStorage()
+    storage.full = storage.read_only = True
+    async with asyncio.timeout(PATIENCE_S):
+        async with served(storage) as (_, client):
+            client.offer(run_of(0, recovery=True))
+            await until(lambda: storage.commits >= 1)
+    assert client.acked == [], "what is not durable is not acknowledged"
+    assert storage.closed
 
 
-def test_a_checkpoint_comes_soon_when_there_may_be_space() -> None:
-    async def scenario() -> None:
-        storage = MemoryStorage()
-        async with served(storage, ServiceConfig(checkpoint_interval_s=1000)) as (service, _):
-            assert storage.checkpoints == 0
-            service.checkpoint_soon()
-            await until(lambda: storage.checkpoints == 1)
-
-    asyncio.run(scenario())
+async def test_a_checkpoint_comes_soon_when_there_may_be_space() -> None:
+    storage = MemoryStorage()
+    async with served(storage, ServiceConfig(checkpoint_interval_s=1000)) as (service, _):
+        assert storage.checkpoints == 0
+        service.checkpoint_soon()
+        await until(lambda: storage.checkpoints == 1)

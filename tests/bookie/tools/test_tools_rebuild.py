@@ -1,6 +1,5 @@
 """The index made anew: everything is there again, every ledger is fenced, no crash hurts."""
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -295,65 +294,57 @@ def test_several_directories_are_rebuilt_each_with_its_own() -> None:
         assert list(entries_of(storage, ledger_id)) == list(range(200))
 
 
-def test_directories_in_another_order_are_refused_by_their_cookies(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await open_store(f"file://{tmp_path}/store")
-        try:
-            main, first, second = SimDisk(0), SimDisk(1), SimDisk(2)
-            right = Directories(main, (main,), (first, second))
-            await identify(store, right, bookie="b", instance="i", address="h:1")
-            with pytest.raises(DirectoriesChanged):
-                rebuild(Directories(main, (main,), (first,)), None)
-            with pytest.raises(DirectoryMisplaced):
-                rebuild(Directories(main, (main,), (second, first)), None)
-        finally:
-            await store.close()
-
-    asyncio.run(scenario())
+async def test_directories_in_another_order_are_refused_by_their_cookies(tmp_path: Path) -> None:
+    store = await open_store(f"file://{tmp_path}/store")
+    try:
+        main, first, second = SimDisk(0), SimDisk(1), SimDisk(2)
+        right = Directories(main, (main,), (first, second))
+        await identify(store, right, bookie="b", instance="i", address="h:1")
+        with pytest.raises(DirectoriesChanged):
+            rebuild(Directories(main, (main,), (first,)), None)
+        with pytest.raises(DirectoryMisplaced):
+            rebuild(Directories(main, (main,), (second, first)), None)
+    finally:
+        await store.close()
 
 
-def test_the_store_tells_keys_and_which_ledgers_name_the_bookie(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await open_store(f"file://{tmp_path}/store")
-        try:
-            namespace = await open_namespace(store)
-            ledgers = LedgerStore(store, namespace.layout)
-            ids: list[LedgerId] = []
-            for number in range(3):
-                names = (BookieId(f"b{number}"), BookieId("other"))
-                ids.append(
-                    await ledgers.create(
-                        LedgerMetadata(
-                            quorum=Quorum(2, 2, 1),
-                            fragments=(Fragment(EntryId(0), names),),
-                            access_key=b"key %d" % number,
-                            creation_token=b"%d" % number,
-                        )
+async def test_the_store_tells_keys_and_which_ledgers_name_the_bookie(tmp_path: Path) -> None:
+    store = await open_store(f"file://{tmp_path}/store")
+    try:
+        namespace = await open_namespace(store)
+        ledgers = LedgerStore(store, namespace.layout)
+        ids: list[LedgerId] = []
+        for number in range(3):
+            names = (BookieId(f"b{number}"), BookieId("other"))
+            ids.append(
+                await ledgers.create(
+                    LedgerMetadata(
+                        quorum=Quorum(2, 2, 1),
+                        fragments=(Fragment(EntryId(0), names),),
+                        access_key=b"key %d" % number,
+                        creation_token=b"%d" % number,
                     )
                 )
-            found = await store_ledgers(
-                store, bookie="b1", instance=namespace.instance, directory="d"
             )
-            assert found.keys == {one: b"key %d" % at for at, one in enumerate(ids)}
-            assert found.here == {ids[1]}
-            with pytest.raises(ForeignCluster):
-                await store_ledgers(store, bookie="b1", instance="another", directory="d")
+        found = await store_ledgers(store, bookie="b1", instance=namespace.instance, directory="d")
+        assert found.keys == {one: b"key %d" % at for at, one in enumerate(ids)}
+        assert found.here == {ids[1]}
+        with pytest.raises(ForeignCluster):
+            await store_ledgers(store, bookie="b1", instance="another", directory="d")
 
-            def lose_the_session(what: str, done: int, total: int) -> None:
-                store.session.lost.set()
+        def lose_the_session(what: str, done: int, total: int) -> None:
+            store.session.lost.set()
 
-            with pytest.raises(MetadataUnavailable, match="session changed"):
-                await store_ledgers(
-                    store,
-                    bookie="b1",
-                    instance=namespace.instance,
-                    directory="d",
-                    progress=lose_the_session,
-                )
-        finally:
-            await store.close()
-
-    asyncio.run(scenario())
+        with pytest.raises(MetadataUnavailable, match="session changed"):
+            await store_ledgers(
+                store,
+                bookie="b1",
+                instance=namespace.instance,
+                directory="d",
+                progress=lose_the_session,
+            )
+    finally:
+        await store.close()
 
 
 def test_a_ledger_with_gaps_everywhere_is_rebuilt() -> None:

@@ -10,13 +10,11 @@ from dlog.errors import BarrierNotReached, LogClosed, NoSuchLog
 from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable
 from ledger.ids import LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.ledger.local_bookies import local_bookies
 
 
 @pytest.mark.slow
-@asynchronous
 async def test_a_read_right_after_an_acknowledgement_finds_the_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -34,7 +32,6 @@ async def test_a_read_right_after_an_acknowledgement_finds_the_record(
                     assert [record.offset async for record in reader] == [i]
 
 
-@asynchronous
 async def test_a_barrier_waits_until_what_bookies_hold_is_confirmed() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client())
@@ -61,7 +58,6 @@ async def test_a_barrier_waits_until_what_bookies_hold_is_confirmed() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_read_to_the_end_sees_what_the_last_add_confirmed_does_not_tell_yet() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -81,7 +77,6 @@ async def test_a_read_to_the_end_sees_what_the_last_add_confirmed_does_not_tell_
     await log.close()
 
 
-@asynchronous
 async def test_a_barrier_that_only_a_dead_writer_could_tell_is_an_error_until_a_takeover(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,7 +100,6 @@ async def test_a_barrier_that_only_a_dead_writer_could_tell_is_an_error_until_a_
     await other.close()
 
 
-@asynchronous
 async def test_a_barrier_is_found_in_the_midst_of_a_roll() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -131,7 +125,6 @@ async def test_a_barrier_is_found_in_the_midst_of_a_roll() -> None:
     assert await Log.end_of("log", client=client) == 2
 
 
-@asynchronous
 async def test_a_barrier_outlives_trouble_that_passes_and_tells_what_does_not() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -147,7 +140,6 @@ async def test_a_barrier_outlives_trouble_that_passes_and_tells_what_does_not() 
         cluster.hooks.clear()
 
 
-@asynchronous
 async def test_a_barrier_whose_log_is_deleted_meanwhile_says_so_however_late_it_is() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -164,7 +156,6 @@ async def test_a_barrier_whose_log_is_deleted_meanwhile_says_so_however_late_it_
     await log.abandon()
 
 
-@asynchronous
 async def test_a_reader_of_a_deleted_log_gets_no_barrier_of_the_one_that_follows_it() -> None:
     client = FakeCluster().client()
     log = await Log.open("log", client=client)

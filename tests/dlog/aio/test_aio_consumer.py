@@ -37,7 +37,6 @@ from dlog.protocol.consuming import ConsumerState
 from ledger.errors import DamagedMetadata, HandleClosed, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import CreateOp, Op
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore, OvertakenStore
 from tests.waiting import PATIENCE_S
@@ -60,7 +59,6 @@ def sessions(cluster: FakeCluster, count: int) -> list[tuple[FakeLedgers, Memory
     return [(cluster.client(store), store) for store in stores]
 
 
-@asynchronous
 async def test_a_consumer_goes_on_after_what_was_committed() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -83,7 +81,6 @@ async def test_a_consumer_goes_on_after_what_was_committed() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_position_never_moves_back_and_only_over_what_was_read() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -102,7 +99,6 @@ async def test_a_position_never_moves_back_and_only_over_what_was_read() -> None
     await log.close()
 
 
-@asynchronous
 async def test_an_exclusive_consumer_has_one_process_at_a_time() -> None:
     cluster = FakeCluster()
     (first, _), (second, _) = sessions(cluster, 2)
@@ -132,7 +128,6 @@ async def test_an_exclusive_consumer_has_one_process_at_a_time() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_whose_session_ended_unnoticed_cannot_commit_any_more() -> None:
     cluster = FakeCluster()
     (first, store), (second, _) = sessions(cluster, 2)
@@ -152,7 +147,6 @@ async def test_whose_session_ended_unnoticed_cannot_commit_any_more() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_reset_moves_a_consumer_and_fences_who_has_it_open() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -173,7 +167,6 @@ async def test_a_reset_moves_a_consumer_and_fences_who_has_it_open() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_consumers_are_listed_with_their_lag_and_the_slowest_is_known() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -200,7 +193,6 @@ async def test_consumers_are_listed_with_their_lag_and_the_slowest_is_known() ->
     await log.close()
 
 
-@asynchronous
 async def test_what_was_trimmed_before_it_was_processed_is_told() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -217,7 +209,6 @@ async def test_what_was_trimmed_before_it_was_processed_is_told() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_consumers_go_with_their_log_and_do_not_bring_it_back() -> None:
     cluster = FakeCluster()
     (client, _), (other, _) = sessions(cluster, 2)
@@ -242,7 +233,6 @@ async def test_consumers_go_with_their_log_and_do_not_bring_it_back() -> None:
         assert consumer.committed == 0
 
 
-@asynchronous
 async def test_a_node_that_an_earlier_log_left_behind_is_not_believed() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -258,7 +248,6 @@ async def test_a_node_that_an_earlier_log_left_behind_is_not_believed() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_commits_survive_lost_replies_and_fail_clearly_in_an_outage() -> None:
     cluster = FakeCluster()
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
@@ -281,7 +270,6 @@ async def test_commits_survive_lost_replies_and_fail_clearly_in_an_outage() -> N
     await log.close()
 
 
-@asynchronous
 async def test_a_name_is_checked_and_consumers_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -297,7 +285,6 @@ async def test_a_name_is_checked_and_consumers_are_bounded(
     await log.close()
 
 
-@asynchronous
 async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -317,7 +304,6 @@ async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew()
     assert [info.name for info in await list_consumers("log", client=client)] == ["view"]
 
 
-@asynchronous
 async def test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew() -> None:
     """Their nodes are at the same version; only the count of deletions tells them apart."""
     client = FakeCluster().client()
@@ -335,7 +321,6 @@ async def test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew() ->
         await each.close()
 
 
-@asynchronous
 async def test_a_commit_outlives_the_deletion_of_another_consumer() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -348,7 +333,6 @@ async def test_a_commit_outlives_the_deletion_of_another_consumer() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_reset_that_slept_does_not_move_the_consumer_of_the_log_made_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -376,7 +360,6 @@ class _LosesTheReplyOfALock(FaultyStore):
         await super().multi(ops)
 
 
-@asynchronous
 async def test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind() -> None:
     cluster = FakeCluster()
     troubled = cluster.client(_LosesTheReplyOfALock(MemoryStore("memory://fake", "fake")))
@@ -390,7 +373,6 @@ async def test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind() -> No
     await log.close()
 
 
-@asynchronous
 async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None:
     """Its session lives on, and would keep everybody out of the consumer for ever."""
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
@@ -405,7 +387,6 @@ async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None
     await log.close()
 
 
-@asynchronous
 async def test_who_waits_for_a_consumer_while_the_client_is_closed_is_told_so() -> None:
     cluster = FakeCluster()
     first = cluster.client(MemoryStore("memory://busy", "busy"))

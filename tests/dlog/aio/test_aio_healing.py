@@ -14,7 +14,6 @@ from ledger.errors import BookieUnavailable, EntryLost, LogError, MetadataUnavai
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Watch
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
 from tests.ledger.local_bookies import local_bookies
@@ -34,7 +33,6 @@ async def in_segments(client: FakeLedgers, segments: int, each: int = 3) -> Log:
     return log
 
 
-@asynchronous
 async def test_the_next_segment_is_opened_while_one_is_read_and_no_more_than_that() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -63,7 +61,6 @@ async def test_the_next_segment_is_opened_while_one_is_read_and_no_more_than_tha
     await log.close()
 
 
-@asynchronous
 async def test_a_segment_that_cannot_be_opened_ahead_is_opened_when_it_is_needed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -84,7 +81,6 @@ async def test_a_segment_that_cannot_be_opened_ahead_is_opened_when_it_is_needed
     await log.close()
 
 
-@asynchronous
 async def test_reading_through_many_segments_reads_the_manifest_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,7 +101,6 @@ async def test_reading_through_many_segments_reads_the_manifest_a_few_times(
     await log.close()
 
 
-@asynchronous
 async def test_entries_are_read_on_while_the_metadata_store_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,7 +146,6 @@ class _BlindStore(MemoryStore):
 
 
 @pytest.mark.parametrize("error", [None, MetadataUnavailable("x", "watch", 1)])
-@asynchronous
 async def test_a_reader_whose_watch_is_lost_or_breaks_still_gets_on(
     error: LogError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +173,6 @@ async def test_a_reader_whose_watch_is_lost_or_breaks_still_gets_on(
 
 
 @pytest.mark.parametrize("seed", range(10))
-@asynchronous
 async def test_reads_cancelled_anywhere_lose_and_double_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +236,6 @@ async def test_reads_cancelled_anywhere_lose_and_double_nothing(
 
 
 @pytest.mark.slow
-@asynchronous
 async def test_a_tail_outlives_bookies_that_restart_while_leaders_come_and_go() -> None:
     async with local_bookies(4) as cluster:
         client, *leaders = [await cluster.client() for _ in range(4)]

@@ -10,7 +10,6 @@ from dlog.aio.admin import delete_log
 from dlog.errors import InvalidPosition, LogClosed, NoSuchLog, TooManyLogs, Trimmed
 from dlog.position import Start, Txid
 from ledger.ids import LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -34,7 +33,6 @@ async def by_log(many: ManyReader) -> dict[str, list[int]]:
     return got
 
 
-@asynchronous
 async def test_many_logs_are_one_stream_each_in_its_order() -> None:
     client = FakeCluster().client()
     logs = await opened(client, "a", "b", "c", records=20)
@@ -49,7 +47,6 @@ async def test_many_logs_are_one_stream_each_in_its_order() -> None:
     await close(*logs)
 
 
-@asynchronous
 async def test_logs_take_turns_entry_by_entry() -> None:
     client = FakeCluster().client()
     logs = await opened(client, "busy", records=500)
@@ -63,7 +60,6 @@ async def test_logs_take_turns_entry_by_entry() -> None:
     await close(*logs)
 
 
-@asynchronous
 async def test_a_waiting_read_is_woken_by_any_log_and_a_cancelled_one_takes_nothing() -> None:
     client = FakeCluster().client()
     logs = await opened(client, "a", "b")
@@ -86,7 +82,6 @@ async def test_a_waiting_read_is_woken_by_any_log_and_a_cancelled_one_takes_noth
     await close(*logs)
 
 
-@asynchronous
 async def test_logs_come_and_go_while_others_are_read() -> None:
     client = FakeCluster().client()
     a, b = await opened(client, "a", "b", records=3)
@@ -110,7 +105,6 @@ async def test_logs_come_and_go_while_others_are_read() -> None:
     await close(a, b)
 
 
-@asynchronous
 async def test_a_log_that_fails_says_so_until_it_is_taken_out() -> None:
     client = FakeCluster().client()
     a, b = await opened(client, "a", "b", records=1)
@@ -128,7 +122,6 @@ async def test_a_log_that_fails_says_so_until_it_is_taken_out() -> None:
     await b.abandon()
 
 
-@asynchronous
 async def test_a_log_that_cannot_be_opened_is_told_and_nothing_is_left_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,7 +140,6 @@ async def test_a_log_that_cannot_be_opened_is_told_and_nothing_is_left_open(
     assert not any("Reader" in name for name in names)
 
 
-@asynchronous
 async def test_many_logs_share_one_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlog.aio.read.many.SHARE_BYTES_MIN", 1)
     monkeypatch.setattr("dlog.aio.read.many.READ_AHEAD_BYTES", 40_000)
@@ -172,7 +164,6 @@ async def test_many_logs_share_one_read_ahead(monkeypatch: pytest.MonkeyPatch) -
     await close(*logs)
 
 
-@asynchronous
 async def test_the_last_records_are_read_without_those_before() -> None:
     cluster = FakeCluster()
     client = cluster.client()

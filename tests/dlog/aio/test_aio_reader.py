@@ -25,7 +25,6 @@ from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable, EntryLost, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
 
@@ -49,7 +48,6 @@ async def some(reader: Reader, count: int) -> list[int]:
     return [int((await anext(reader)).value) for _ in range(count)]
 
 
-@asynchronous
 async def test_all_records_are_read_once_and_in_order_across_segments() -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -85,7 +83,6 @@ async def test_all_records_are_read_once_and_in_order_across_segments() -> None:
     ],
 )
 @pytest.mark.parametrize("closed", [False, True])
-@asynchronous
 async def test_reading_begins_where_it_was_told_to(start: Start, first: int, closed: bool) -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -108,7 +105,6 @@ async def timed(client: FakeLedgers, leaders: list[list[list[int]]]) -> None:
 
 
 @pytest.mark.parametrize("open_end", [False, True])
-@asynchronous
 async def test_a_timestamp_is_found_whatever_the_clocks_of_other_leaders_said(
     open_end: bool,
 ) -> None:
@@ -140,7 +136,6 @@ async def test_a_timestamp_is_found_whatever_the_clocks_of_other_leaders_said(
         await log.close()
 
 
-@asynchronous
 async def test_times_that_run_backwards_in_a_segment_still_give_a_place_that_reached_the_time() -> (
     None
 ):
@@ -156,7 +151,6 @@ async def test_times_that_run_backwards_in_a_segment_still_give_a_place_that_rea
 
 
 @pytest.mark.parametrize(("stop", "end"), [(0, 0), (5, 5), (DLSN(2, 2, 0), 6), ("end", 10)])
-@asynchronous
 async def test_reading_ends_before_the_stop(stop: Stop, end: int) -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -173,7 +167,6 @@ async def test_reading_ends_before_the_stop(stop: Stop, end: int) -> None:
         (DLSN(1, 0, 0), Trimmed),
     ],
 )
-@asynchronous
 async def test_a_start_that_cannot_be_is_told_at_once(start: Start, error: type[Exception]) -> None:
     client = FakeCluster().client()
     log = await written(client)
@@ -185,13 +178,11 @@ async def test_a_start_that_cannot_be_is_told_at_once(start: Start, error: type[
     await log.close()
 
 
-@asynchronous
 async def test_a_log_that_does_not_exist_cannot_be_read() -> None:
     with pytest.raises(NoSuchLog):
         await Log.tail("log", client=FakeCluster().client())
 
 
-@asynchronous
 async def test_a_tail_follows_rolls_and_takeovers() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -240,7 +231,6 @@ async def died_in_a_roll(cluster: FakeCluster) -> FakeLedgers:
     return cluster.client()
 
 
-@asynchronous
 async def test_a_tail_goes_on_where_a_writer_died_between_switch_and_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -260,7 +250,6 @@ async def test_a_tail_goes_on_where_a_writer_died_between_switch_and_close(
     await reader.close()
 
 
-@asynchronous
 async def test_a_tail_waits_for_the_first_segment() -> None:
     cluster = FakeCluster()
     node = ManifestNode(cluster.client().store, "log")
@@ -276,7 +265,6 @@ async def test_a_tail_waits_for_the_first_segment() -> None:
     await reader.close()
 
 
-@asynchronous
 async def test_unconfirmed_records_are_never_read() -> None:
     cluster = FakeCluster()
     log = await written(cluster.client(), 1)
@@ -293,7 +281,6 @@ async def test_unconfirmed_records_are_never_read() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_cancelled_read_takes_nothing() -> None:
     cluster = FakeCluster()
     log = await written(cluster.client(), 1)
@@ -311,7 +298,6 @@ async def test_a_cancelled_read_takes_nothing() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_batches_records_and_chunks_can_be_mixed() -> None:
     client = FakeCluster().client()
     log = await Log.open("log", client=client)
@@ -334,7 +320,6 @@ async def test_batches_records_and_chunks_can_be_mixed() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_reading_ahead_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "READ_AHEAD_BYTES", 10_000)
     monkeypatch.setattr("dlog.aio.read.chunks.READ_BYTES_MAX", 1000)
@@ -359,7 +344,6 @@ async def test_reading_ahead_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("read_bytes_max", [None, 64 * 1024])
-@asynchronous
 async def test_what_is_decompressed_at_once_is_bounded(read_bytes_max: int | None) -> None:
     """Entries that are small on the wire can be large: the rest of a read is decoded later."""
     client = FakeCluster().client()
@@ -378,7 +362,6 @@ async def test_what_is_decompressed_at_once_is_bounded(read_bytes_max: int | Non
     assert offsets == list(range(40))
 
 
-@asynchronous
 async def test_a_reader_heals_at_the_record_after_the_last_one_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -404,7 +387,6 @@ async def test_a_reader_heals_at_the_record_after_the_last_one_delivered(
     await log.close()
 
 
-@asynchronous
 async def test_a_reader_outlives_a_metadata_store_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -424,7 +406,6 @@ async def test_a_reader_outlives_a_metadata_store_that_is_away(
     await log.close()
 
 
-@asynchronous
 async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlog.protocol.cursor.BACKOFF_S", 0.0001)
     cluster = FakeCluster()
@@ -438,7 +419,6 @@ async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
     await log.close()
 
 
-@asynchronous
 async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,7 +434,6 @@ async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log(
     await log.close()
 
 
-@asynchronous
 async def test_damage_is_told_and_nothing_is_skipped() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -469,7 +448,6 @@ async def test_damage_is_told_and_nothing_is_skipped() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_lagging_reader_is_told_that_its_place_was_trimmed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -484,7 +462,6 @@ async def test_a_lagging_reader_is_told_that_its_place_was_trimmed() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_deleted_log_ends_its_readers_and_its_writer() -> None:
     cluster = FakeCluster()
     log = await written(cluster.client(), 2)
@@ -498,7 +475,6 @@ async def test_a_deleted_log_ends_its_readers_and_its_writer() -> None:
     await log.abandon()
 
 
-@asynchronous
 async def test_a_closed_reader_says_so() -> None:
     client = FakeCluster().client()
     log = await written(client, 2)
@@ -517,7 +493,6 @@ async def chunks(client: FakeLedgers, start: int, end: int, **options: float) ->
     return [chunk async for chunk in read_range(client, "log", start, end, **options)]  # type: ignore[arg-type]
 
 
-@asynchronous
 async def test_a_range_is_exactly_what_was_asked_for() -> None:
     client = FakeCluster().client()
     log = await written(client, 10, per_segment=3)
@@ -532,7 +507,6 @@ async def test_a_range_is_exactly_what_was_asked_for() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_range_of_another_incarnation_is_not_read() -> None:
     client = FakeCluster().client()
     log = await written(client, 2)
@@ -542,7 +516,6 @@ async def test_a_range_of_another_incarnation_is_not_read() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_the_tail_is_the_committed_end_and_disturbs_nobody() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -561,7 +534,6 @@ async def test_the_tail_is_the_committed_end_and_disturbs_nobody() -> None:
     assert (await log_tail(client, "log")).next_offset == 11
 
 
-@asynchronous
 async def test_a_tracker_follows_appends_rolls_truncations_and_never_moves_back() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -583,7 +555,6 @@ async def test_a_tracker_follows_appends_rolls_truncations_and_never_moves_back(
     await log.close()
 
 
-@asynchronous
 async def test_a_tracker_survives_a_ledger_that_is_trimmed_under_it() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -605,7 +576,6 @@ async def test_a_tracker_survives_a_ledger_that_is_trimmed_under_it() -> None:
 
 
 @pytest.mark.parametrize("start", [DLSN(1, 2, 0), Txid(20)], ids=repr)
-@asynchronous
 async def test_a_start_whose_segment_is_trimmed_meanwhile_is_looked_up_again(start: Start) -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -628,7 +598,6 @@ async def test_a_start_whose_segment_is_trimmed_meanwhile_is_looked_up_again(sta
     await log.close()
 
 
-@asynchronous
 async def test_the_size_of_records_is_known_before_a_segment_is_sealed() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:

@@ -24,7 +24,6 @@ from leader import NotElected, current_leader
 from leader.election import leaders_path
 from ledger.client import LedgerClient
 from ledger.metastore import open_store
-from tests.dlog.asynchronous import asynchronous
 from tests.waiting import PATIENCE_S, until
 
 LOG = "orders"
@@ -70,7 +69,6 @@ def numbered(first: int, end: int) -> list[bytes]:
     return [b"%d" % i for i in range(first, end)]
 
 
-@asynchronous
 async def test_state_of_a_log_that_was_deleted_never_serves_the_one_made_anew() -> None:
     """The standby is at work on its last batch while all of that happens."""
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
@@ -88,7 +86,6 @@ async def test_state_of_a_log_that_was_deleted_never_serves_the_one_made_anew() 
         assert b"new" not in node.values
 
 
-@asynchronous
 async def test_a_standby_is_warm_before_it_is_promoted() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -101,7 +98,6 @@ async def test_a_standby_is_warm_before_it_is_promoted() -> None:
         assert (await log.append(b"undisturbed")).offset == 100
 
 
-@asynchronous
 async def test_a_promoted_standby_has_applied_everything_before_it_gets_the_log() -> None:
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as standby:
         standby.gate.clear()
@@ -122,7 +118,6 @@ async def test_a_promoted_standby_has_applied_everything_before_it_gets_the_log(
         await store.close()
 
 
-@asynchronous
 async def test_a_leader_that_lives_is_fenced_by_the_promotion_of_another() -> None:
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as standby:
         old = await Log.open(LOG, uri=cluster.uri)  # it never stood for election
@@ -135,7 +130,6 @@ async def test_a_leader_that_lives_is_fenced_by_the_promotion_of_another() -> No
         await old.abandon()
 
 
-@asynchronous
 async def test_leadership_goes_round_and_no_state_misses_or_doubles_a_record() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -161,7 +155,6 @@ async def test_leadership_goes_round_and_no_state_misses_or_doubles_a_record() -
         assert not a.standby.lost.is_set()
 
 
-@asynchronous
 async def test_only_the_next_in_line_stands_up_when_a_leader_resigns() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -190,7 +183,6 @@ async def test_only_the_next_in_line_stands_up_when_a_leader_resigns() -> None:
         await store.close()
 
 
-@asynchronous
 async def test_a_leader_without_metadata_stops_by_itself() -> None:
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
         log = await node.standby.promote()
@@ -203,7 +195,6 @@ async def test_a_leader_without_metadata_stops_by_itself() -> None:
         assert "term is over" in node.standby.lost_reason
 
 
-@asynchronous
 async def test_a_term_that_ends_by_the_clock_alone_ends_leadership() -> None:
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
         await node.standby.promote()
@@ -219,20 +210,15 @@ async def test_a_term_that_ends_by_the_clock_alone_ends_leadership() -> None:
 
 
 @pytest.mark.parametrize("session_timeout_s", [2.0, 60.0])
-def test_who_configures_longer_sessions_bears_longer_pauses(
+async def test_who_configures_longer_sessions_bears_longer_pauses(
     monkeypatch: pytest.MonkeyPatch, session_timeout_s: float
 ) -> None:
     monkeypatch.setenv("DLOG_SESSION_TIMEOUT_S", str(session_timeout_s))
 
-    @asynchronous
-    async def scenario() -> None:
-        async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
-            assert node.standby._lease_s == session_timeout_s / 2
-
-    scenario()
+    async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
+        assert node.standby._lease_s == session_timeout_s / 2
 
 
-@asynchronous
 async def test_a_leader_whose_log_was_taken_by_force_lets_others_lead() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -252,7 +238,6 @@ async def test_a_leader_whose_log_was_taken_by_force_lets_others_lead() -> None:
         await thief.abandon()
 
 
-@asynchronous
 async def test_a_promotion_that_is_not_elected_in_time_can_be_tried_again() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -269,7 +254,6 @@ async def test_a_promotion_that_is_not_elected_in_time_can_be_tried_again() -> N
         assert b.standby.is_leader
 
 
-@asynchronous
 async def test_a_promotion_that_is_cancelled_leaves_no_candidate_and_can_be_tried_again() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -291,7 +275,6 @@ async def test_a_promotion_that_is_cancelled_leaves_no_candidate_and_can_be_trie
         await store.close()
 
 
-@asynchronous
 async def test_leadership_lost_while_catching_up_is_won_again_and_nothing_applied_twice() -> None:
     async with dlog.testing.cluster() as cluster:
         async with await Log.open(LOG, uri=cluster.uri) as log:
@@ -314,7 +297,6 @@ async def test_leadership_lost_while_catching_up_is_won_again_and_nothing_applie
         await client.close()
 
 
-@asynchronous
 async def test_what_apply_raises_ends_the_standby_and_is_raised_by_its_promotion() -> None:
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
         node.error = KeyError("poison")
@@ -327,7 +309,6 @@ async def test_what_apply_raises_ends_the_standby_and_is_raised_by_its_promotion
         await store.close()
 
 
-@asynchronous
 async def test_a_promotion_that_fails_after_its_election_lets_others_lead() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -349,7 +330,6 @@ async def test_a_promotion_that_fails_after_its_election_lets_others_lead() -> N
             await a.standby.promote()
 
 
-@asynchronous
 async def test_a_sealed_log_has_no_leader_and_its_standbys_read_it_to_the_end() -> None:
     async with dlog.testing.cluster() as cluster, Node.running(cluster) as node:
         log = await Log.open(LOG, uri=cluster.uri)
@@ -363,7 +343,6 @@ async def test_a_sealed_log_has_no_leader_and_its_standbys_read_it_to_the_end() 
         await store.close()
 
 
-@asynchronous
 async def test_a_standby_starts_where_a_snapshot_of_its_state_ends() -> None:
     async with dlog.testing.cluster() as cluster:
         async with await Log.open(LOG, uri=cluster.uri) as log:
@@ -374,7 +353,6 @@ async def test_a_standby_starts_where_a_snapshot_of_its_state_ends() -> None:
         assert node.values == numbered(7, 10)
 
 
-@asynchronous
 async def test_a_plain_function_applies_too() -> None:
     seen: list[Record] = []
     async with dlog.testing.cluster() as cluster:
@@ -385,7 +363,6 @@ async def test_a_plain_function_applies_too() -> None:
             assert [record.value for record in seen] == [b"one"]
 
 
-@asynchronous
 async def test_calls_out_of_order_are_refused() -> None:
     async with dlog.testing.cluster() as cluster:
         with pytest.raises(NoSuchLog):
@@ -402,7 +379,6 @@ async def test_calls_out_of_order_are_refused() -> None:
             await standby.promote()
 
 
-@asynchronous
 async def test_closing_ends_a_promotion_that_waits() -> None:
     async with (
         dlog.testing.cluster() as cluster,

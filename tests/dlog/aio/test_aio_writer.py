@@ -32,7 +32,6 @@ from ledger.errors import LedgerFenced, MetadataUnavailable, NotEnoughBookies, T
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.metastore.memory import MemoryStore
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import Fault, FaultyStore
 
@@ -61,7 +60,6 @@ def faulty(cluster: FakeCluster) -> tuple[FakeLedgers, FaultyStore]:
     return cluster.client(store), store
 
 
-@asynchronous
 async def test_appends_resolve_with_dense_offsets_and_their_place() -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         assert log.last_offset == -1
@@ -76,7 +74,6 @@ async def test_appends_resolve_with_dense_offsets_and_their_place() -> None:
         assert log.epoch == 1
 
 
-@asynchronous
 async def test_records_of_one_turn_of_the_loop_share_an_entry() -> None:
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
@@ -87,7 +84,6 @@ async def test_records_of_one_turn_of_the_loop_share_an_entry() -> None:
         assert decode_batch(payload).count == 100
 
 
-@asynchronous
 async def test_keys_txids_and_timestamps_are_kept_with_the_chosen_codec() -> None:
     cluster = FakeCluster()
     settings = LogSettings(codec=Codec.ZSTD)
@@ -102,7 +98,6 @@ async def test_keys_txids_and_timestamps_are_kept_with_the_chosen_codec() -> Non
     assert batch.timestamps_ms()[0] == 123
 
 
-@asynchronous
 async def test_a_reopened_log_goes_on_where_it_ended() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -115,7 +110,6 @@ async def test_a_reopened_log_goes_on_where_it_ended() -> None:
             await log.append(b"d", txid=40)
 
 
-@asynchronous
 async def test_the_last_txid_survives_a_segment_without_records_or_txids() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -131,7 +125,6 @@ async def test_the_last_txid_survives_a_segment_without_records_or_txids() -> No
         assert (log.last_offset, log.last_txid) == (1, 41)
 
 
-@asynchronous
 async def test_a_crashed_writers_last_txid_is_found_although_later_records_have_none() -> None:
     client = FakeCluster().client()
     log = await Log.open("log", client=client)
@@ -142,7 +135,6 @@ async def test_a_crashed_writers_last_txid_is_found_although_later_records_have_
         assert (log.last_offset, log.last_txid) == (1, 41)
 
 
-@asynchronous
 async def test_a_record_over_the_limit_is_refused_and_the_log_goes_on() -> None:
     settings = LogSettings(record_bytes_max=10)
     async with await Log.open("log", client=FakeCluster().client(), settings=settings) as log:
@@ -153,7 +145,6 @@ async def test_a_record_over_the_limit_is_refused_and_the_log_goes_on() -> None:
         assert (await log.append(b"x" * 10)).offset == 0
 
 
-@asynchronous
 async def test_the_default_limit_is_one_mebibyte() -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         assert (await log.append(bytes(1024 * 1024))).offset == 0
@@ -161,7 +152,6 @@ async def test_the_default_limit_is_one_mebibyte() -> None:
             await log.append(bytes(1024 * 1024 + 1))
 
 
-@asynchronous
 async def test_txids_must_not_decrease_within_what_is_pending_either() -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         first = log.append_async(b"a", txid=5)
@@ -174,7 +164,6 @@ async def test_txids_must_not_decrease_within_what_is_pending_either() -> None:
             await log.append(b"d", txid=2**63)
 
 
-@asynchronous
 async def test_a_compare_and_append_wins_once() -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         won = log.append_async(b"a", expected_offset=0)
@@ -187,7 +176,6 @@ async def test_a_compare_and_append_wins_once() -> None:
 @pytest.mark.parametrize(
     "bad", [{"payload": "text"}, {"payload": 5}, {"payload": b"", "key": "k"}, {"payload": None}]
 )
-@asynchronous
 async def test_what_is_not_bytes_is_a_type_error_at_once(bad: dict[str, object]) -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         with pytest.raises(TypeError):
@@ -198,7 +186,6 @@ async def test_what_is_not_bytes_is_a_type_error_at_once(bad: dict[str, object])
             log.append_async(b"", timestamp_ms=2**63)
 
 
-@asynchronous
 async def test_appends_after_close_are_refused() -> None:
     log = await Log.open("log", client=FakeCluster().client())
     await log.append(b"a")
@@ -208,7 +195,6 @@ async def test_appends_after_close_are_refused() -> None:
         await log.append(b"b")
 
 
-@asynchronous
 async def test_close_confirms_what_is_pending_and_seals_the_segment() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -221,7 +207,6 @@ async def test_close_confirms_what_is_pending_and_seals_the_segment() -> None:
     assert segment.end_offset == 1
 
 
-@asynchronous
 async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     charge = 50 + RECORD_CHARGE
     monkeypatch.setattr(append_path, "PENDING_BYTES_MAX", 2 * charge)
@@ -242,7 +227,6 @@ async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -
         assert [f.result().offset for f in sent] == [0, 1]
 
 
-@asynchronous
 async def test_a_cancelled_append_is_still_appended_and_disturbs_nothing() -> None:
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
@@ -257,7 +241,6 @@ async def test_a_cancelled_append_is_still_appended_and_disturbs_nothing() -> No
 # Losing the log.
 
 
-@asynchronous
 async def test_the_next_opener_takes_the_log_over() -> None:
     cluster = FakeCluster()
     old = await Log.open("log", client=cluster.client())
@@ -274,7 +257,6 @@ async def test_the_next_opener_takes_the_log_over() -> None:
     await old.abandon()
 
 
-@asynchronous
 async def test_appends_in_flight_when_fenced_have_an_unknown_outcome_later_ones_are_lost() -> None:
     cluster = FakeCluster()
     old = await Log.open("log", client=cluster.client())
@@ -297,7 +279,6 @@ async def test_appends_in_flight_when_fenced_have_an_unknown_outcome_later_ones_
     await new.abandon()
 
 
-@asynchronous
 async def test_records_that_were_not_sent_when_the_log_was_lost_are_certainly_not_in_it() -> None:
     cluster = FakeCluster()
     old = await Log.open("log", client=cluster.client())
@@ -314,7 +295,6 @@ async def test_records_that_were_not_sent_when_the_log_was_lost_are_certainly_no
     await new.abandon()
 
 
-@asynchronous
 async def test_trouble_that_is_no_takeover_says_so() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client(), heal_s=0)
@@ -331,7 +311,6 @@ async def test_trouble_that_is_no_takeover_says_so() -> None:
         await log.close()
 
 
-@asynchronous
 async def test_of_two_openers_at_once_one_ends_up_as_the_writer() -> None:
     cluster = FakeCluster()
     both = await asyncio.gather(
@@ -352,7 +331,6 @@ async def test_of_two_openers_at_once_one_ends_up_as_the_writer() -> None:
     assert {s.ledger_id for s in manifest.segments} == set(cluster.ledgers)
 
 
-@asynchronous
 async def test_an_opener_that_loses_the_race_deletes_its_ledger_and_tries_again() -> None:
     cluster = FakeCluster()
     await (await Log.open("log", client=cluster.client())).close()
@@ -372,7 +350,6 @@ async def test_an_opener_that_loses_the_race_deletes_its_ledger_and_tries_again(
 
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
-@asynchronous
 async def test_a_takeover_whose_swap_got_no_answer_finds_out(fault: Fault) -> None:
     cluster = FakeCluster()
     client, store = faulty(cluster)
@@ -386,7 +363,6 @@ async def test_a_takeover_whose_swap_got_no_answer_finds_out(fault: Fault) -> No
 
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
-@asynchronous
 async def test_a_creation_that_got_no_answer_finds_out(fault: Fault) -> None:
     client, store = faulty(FakeCluster())
     store.faults.append(fault)
@@ -394,13 +370,11 @@ async def test_a_creation_that_got_no_answer_finds_out(fault: Fault) -> None:
         assert (await log.append(b"a")).offset == 0
 
 
-@asynchronous
 async def test_a_log_that_does_not_exist_is_not_made_without_create() -> None:
     with pytest.raises(NoSuchLog):
         await Log.open("log", client=FakeCluster().client(), create=False)
 
 
-@asynchronous
 async def test_a_sealed_log_is_refused() -> None:
     client = FakeCluster().client()
     await ManifestNode(client.store, "log").create(Manifest(incarnation="i", sealed=True))
@@ -408,7 +382,6 @@ async def test_a_sealed_log_is_refused() -> None:
         await Log.open("log", client=client)
 
 
-@asynchronous
 async def test_a_store_that_is_down_makes_open_fail_in_bounded_time() -> None:
     client, store = faulty(FakeCluster())
     store.down = True
@@ -416,7 +389,6 @@ async def test_a_store_that_is_down_makes_open_fail_in_bounded_time() -> None:
         await Log.open("log", client=client)
 
 
-@asynchronous
 async def test_too_few_bookies_make_open_fail_in_bounded_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -440,7 +412,6 @@ class FakeTerm:
 
 
 @pytest.mark.parametrize("checks", range(4))
-@asynchronous
 async def test_leadership_lost_between_any_two_steps_opens_nothing_and_leaks_nothing(
     checks: int,
 ) -> None:
@@ -453,7 +424,6 @@ async def test_leadership_lost_between_any_two_steps_opens_nothing_and_leaks_not
     await before.abandon()
 
 
-@asynchronous
 async def test_a_leader_opens_the_log() -> None:
     async with await Log.open("log", client=FakeCluster().client(), term=FakeTerm(99)) as log:
         assert (await log.append(b"a")).offset == 0
@@ -462,7 +432,6 @@ async def test_a_leader_opens_the_log() -> None:
 # Rolling.
 
 
-@asynchronous
 async def test_a_log_rolls_by_records_and_offsets_go_on() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -478,7 +447,6 @@ async def test_a_log_rolls_by_records_and_offsets_go_on() -> None:
     assert all(segment.sealed for segment in manifest.segments)
 
 
-@asynchronous
 async def test_roll_returns_when_the_segment_before_is_sealed() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -491,7 +459,6 @@ async def test_roll_returns_when_the_segment_before_is_sealed() -> None:
         assert (await log.append(b"b")).dlsn == DLSN(2, 0, 0)
 
 
-@asynchronous
 async def test_nothing_goes_to_the_new_ledger_before_all_of_the_old_is_confirmed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -518,7 +485,6 @@ async def test_nothing_goes_to_the_new_ledger_before_all_of_the_old_is_confirmed
         await rolling
 
 
-@asynchronous
 async def test_a_roll_switches_only_when_the_last_of_several_adds_is_confirmed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -551,7 +517,6 @@ async def test_a_roll_switches_only_when_the_last_of_several_adds_is_confirmed()
         await rolling
 
 
-@asynchronous
 async def test_trouble_with_the_store_postpones_a_roll_and_appends_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -570,7 +535,6 @@ async def test_trouble_with_the_store_postpones_a_roll_and_appends_go_on(
     await log.close()
 
 
-@asynchronous
 async def test_a_roll_that_is_asked_for_while_the_store_is_down_is_told_in_time_and_done_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -591,7 +555,6 @@ async def test_a_roll_that_is_asked_for_while_the_store_is_down_is_told_in_time_
 
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
-@asynchronous
 async def test_a_roll_whose_swap_got_no_answer_lists_its_ledger_once(fault: Fault) -> None:
     cluster = FakeCluster()
     client, store = faulty(cluster)
@@ -604,7 +567,6 @@ async def test_a_roll_whose_swap_got_no_answer_lists_its_ledger_once(fault: Faul
         assert set(cluster.ledgers) == {1, 2}
 
 
-@asynchronous
 async def test_a_takeover_during_a_roll_fences_both_ledgers() -> None:
     cluster = FakeCluster()
     old = await Log.open("log", client=cluster.client())
@@ -632,7 +594,6 @@ async def test_a_takeover_during_a_roll_fences_both_ledgers() -> None:
     await new.close()
 
 
-@asynchronous
 async def test_a_crash_during_a_roll_loses_nothing() -> None:
     cluster = FakeCluster()
     old = await Log.open("log", client=cluster.client())
@@ -649,7 +610,6 @@ async def test_a_crash_during_a_roll_loses_nothing() -> None:
         assert (await log.append(b"b")).offset == 1
 
 
-@asynchronous
 async def test_closing_during_a_roll_leaves_a_log_that_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -667,7 +627,6 @@ async def test_closing_during_a_roll_leaves_a_log_that_joins(
 # Trimming.
 
 
-@asynchronous
 async def test_truncation_frees_whole_segments_and_moves_the_point_inside_the_open_one() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -690,7 +649,6 @@ async def test_truncation_frees_whole_segments_and_moves_the_point_inside_the_op
 
 
 @pytest.mark.parametrize("before", [-1, 2])
-@asynchronous
 async def test_truncation_beyond_the_end_is_refused(before: int) -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         await log.append(b"a")
@@ -698,7 +656,6 @@ async def test_truncation_beyond_the_end_is_refused(before: int) -> None:
             await log.truncate(before=before)
 
 
-@asynchronous
 async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -714,7 +671,6 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one() -> No
         assert set(cluster.ledgers) == {2}
 
 
-@asynchronous
 async def test_retention_is_applied_when_a_segment_is_sealed() -> None:
     cluster = FakeCluster()
     settings = LogSettings(retention_bytes=1)
@@ -731,7 +687,6 @@ async def test_retention_is_applied_when_a_segment_is_sealed() -> None:
 # Opening under conditions.
 
 
-@asynchronous
 async def test_an_open_that_expects_an_epoch_disturbs_nobody_if_it_has_changed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -752,7 +707,6 @@ async def test_an_open_that_expects_an_epoch_disturbs_nobody_if_it_has_changed()
     await first.abandon()
 
 
-@asynchronous
 async def test_settings_may_be_given_by_name_and_stay_with_the_log() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client, settings={"codec": "lz4", "roll_records": 5}):

@@ -13,7 +13,6 @@ from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable, NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.dlog.faulty_store import OvertakenStore
 from tests.waiting import PATIENCE_S, until
@@ -21,7 +20,6 @@ from tests.waiting import PATIENCE_S, until
 TROUBLE = NotEnoughBookies(2, ["b1"])
 
 
-@asynchronous
 async def test_every_append_resolves_if_closing_is_cancelled() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client())
@@ -47,7 +45,6 @@ async def test_every_append_resolves_if_closing_is_cancelled() -> None:
             await flushing
 
 
-@asynchronous
 async def test_who_closes_a_log_that_is_being_closed_waits_for_that() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client())
@@ -65,7 +62,6 @@ async def test_who_closes_a_log_that_is_being_closed_waits_for_that() -> None:
     assert (await future).offset == 0
 
 
-@asynchronous
 async def test_a_writer_that_heals_while_it_seals_its_log_seals_it() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -85,7 +81,6 @@ async def test_a_writer_that_heals_while_it_seals_its_log_seals_it() -> None:
     assert manifest.sealed_end == 2
 
 
-@asynchronous
 async def test_a_roll_ends_with_the_log_that_is_let_go_while_it_heals() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client())
@@ -110,7 +105,6 @@ async def test_a_roll_ends_with_the_log_that_is_let_go_while_it_heals() -> None:
         await rolling
 
 
-@asynchronous
 async def test_who_closes_a_log_in_the_middle_of_a_roll_seals_no_segment_of_who_took_it_over() -> (
     None
 ):
@@ -142,7 +136,6 @@ async def test_who_closes_a_log_in_the_middle_of_a_roll_seals_no_segment_of_who_
     await others[0].close()
 
 
-@asynchronous
 async def test_a_segment_sealed_at_closing_does_not_claim_the_txids_of_the_next() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -162,7 +155,6 @@ async def test_a_segment_sealed_at_closing_does_not_claim_the_txids_of_the_next(
     assert (await verify_log("log", client=client)).healthy
 
 
-@asynchronous
 async def test_what_nobody_foresaw_in_healing_ends_the_writer() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client())

@@ -14,7 +14,6 @@ from dlog.protocol.edits import add_segment
 from dlog.recordbatch import encode_batch
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeEntry, FakeLedgers, FakeReader, FakeWriter
 from tests.waiting import eventually
 
@@ -55,7 +54,6 @@ def at_question(
 
 
 @pytest.mark.parametrize(("question", "end"), [(1, 1), (2, None)])
-@asynchronous
 async def test_an_end_is_asked_for_after_the_look_for_an_entry_behind_it(
     question: int, end: int | None
 ) -> None:
@@ -88,7 +86,6 @@ class Untold(FakeReader):
         return await super().read_last_stored()
 
 
-@asynchronous
 async def test_a_reader_that_nobody_tells_learns_the_end_before_a_segment_that_stays_empty() -> (
     None
 ):
@@ -103,7 +100,6 @@ async def test_a_reader_that_nobody_tells_learns_the_end_before_a_segment_that_s
 
 
 @pytest.mark.parametrize("question", [1, 2, 3, 4])
-@asynchronous
 async def test_a_reader_that_looks_for_an_end_while_the_writer_switches_skips_nothing(
     question: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +122,6 @@ async def test_a_reader_that_looks_for_an_end_while_the_writer_switches_skips_no
 
 
 @pytest.mark.parametrize("question", [1, 2, 3])
-@asynchronous
 async def test_a_tail_found_while_the_writer_switches_tells_no_txid_of_a_record_behind_it(
     question: int,
 ) -> None:
@@ -154,7 +149,6 @@ async def offset_of(log: Log, value: bytes, txid: int) -> int:
     return (await log.append(value, txid=txid)).offset
 
 
-@asynchronous
 async def test_a_segment_sealed_by_a_roll_does_not_claim_the_txids_of_the_next() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -184,7 +178,6 @@ async def test_a_segment_sealed_by_a_roll_does_not_claim_the_txids_of_the_next()
     await log.close()
 
 
-@asynchronous
 async def test_a_segment_that_closes_as_a_read_of_it_times_out_is_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,7 +6,6 @@ from dlog.aio import Log
 from dlog.aio.admin import log_tail, truncate_log
 from dlog.position import DLSN, Start, Timestamp, Txid
 from ledger.ids import LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 
 NEW_MS = 2_000_000
@@ -27,7 +26,6 @@ def append_at_each_open(cluster: FakeCluster, log: Log, **columns: int) -> None:
 
 
 @pytest.mark.parametrize("start", [Txid(2), Timestamp(NEW_MS)])
-@asynchronous
 async def test_a_record_that_is_appended_while_its_place_is_looked_for_is_not_skipped(
     start: Start,
 ) -> None:
@@ -41,7 +39,6 @@ async def test_a_record_that_is_appended_while_its_place_is_looked_for_is_not_sk
             assert reader.position == 1
 
 
-@asynchronous
 async def test_a_truncation_by_age_keeps_a_record_that_is_appended_meanwhile() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -55,7 +52,6 @@ async def test_a_truncation_by_age_keeps_a_record_that_is_appended_meanwhile() -
 @pytest.mark.parametrize(
     ("start", "offset"), [(DLSN(1, 3, 0), 3), (Txid(3), 3), (Txid(4), 4), (Timestamp(3), 3)]
 )
-@asynchronous
 async def test_what_was_acknowledged_is_found_although_bookies_do_not_tell_it_yet(
     start: Start, offset: int
 ) -> None:

@@ -14,7 +14,6 @@ from dlog.protocol.takeover import GiveUp, ManifestRead, OpenRequested, Takeover
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.ops import VALUE_BYTES_MAX
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.waiting import eventually
 
@@ -49,7 +48,6 @@ async def values(client: FakeLedgers) -> list[bytes]:
 
 
 @pytest.mark.usefixtures("small")
-@asynchronous
 async def test_a_full_log_is_appended_to_and_read_and_rolls_once_it_is_truncated() -> None:
     client = FakeCluster().client()
     log = await full_log(client)
@@ -68,7 +66,6 @@ async def test_a_full_log_is_appended_to_and_read_and_rolls_once_it_is_truncated
 
 
 @pytest.mark.usefixtures("small")
-@asynchronous
 async def test_a_full_log_is_not_opened_and_its_writer_goes_on() -> None:
     client = FakeCluster().client()
     log = await full_log(client)
@@ -86,7 +83,6 @@ async def test_a_full_log_is_not_opened_and_its_writer_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("small")
-@asynchronous
 async def test_the_settings_of_a_full_log_are_changed_and_it_is_sealed() -> None:
     client = FakeCluster().client()
     log = await full_log(client)

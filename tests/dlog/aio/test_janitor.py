@@ -28,7 +28,6 @@ from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -72,7 +71,6 @@ async def incarnation_of(client: FakeLedgers, log: str) -> str:
     return (await ManifestNode(client.store, log).read())[0].incarnation
 
 
-@asynchronous
 async def test_orphans_go_and_everything_else_stays() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -109,7 +107,6 @@ async def test_orphans_go_and_everything_else_stays() -> None:
     assert (await log_info("a", client=client)).records == 3
 
 
-@asynchronous
 async def test_the_audit_repairs_what_it_found_by_the_janitors_ways() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -128,7 +125,6 @@ async def test_the_audit_repairs_what_it_found_by_the_janitors_ways() -> None:
     assert await list_logs(client=client) == ["a"]
 
 
-@asynchronous
 async def test_the_audit_finds_segments_whose_ledgers_are_missing() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -149,7 +145,6 @@ async def test_the_audit_finds_segments_whose_ledgers_are_missing() -> None:
 
 
 @pytest.mark.parametrize("behind", [False, True])
-@asynchronous
 async def test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan(behind: bool) -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -182,7 +177,6 @@ async def test_a_ledger_made_during_the_look_is_neither_missing_nor_an_orphan(be
         await each.close()
 
 
-@asynchronous
 async def test_no_ledger_of_a_renamed_log_is_taken_for_an_orphan() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -209,7 +203,6 @@ class _RenamingStore(MemoryStore):
             await rename_log("z", "a", client=client)
 
 
-@asynchronous
 async def test_a_log_that_is_renamed_behind_the_scan_keeps_its_ledgers() -> None:
     cluster = FakeCluster()
     store = _RenamingStore()
@@ -226,7 +219,6 @@ async def test_a_log_that_is_renamed_behind_the_scan_keeps_its_ledgers() -> None
     assert len(cluster.ledgers) == 1
 
 
-@asynchronous
 async def test_while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_deleted_log() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -244,7 +236,6 @@ async def test_while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_de
     assert (await log_info("a", client=client)).records == 1
 
 
-@asynchronous
 async def test_retention_reaches_logs_without_a_writer() -> None:
     client = FakeCluster().client()
     async with await Log.open("a", client=client) as log:
@@ -263,7 +254,6 @@ async def test_retention_reaches_logs_without_a_writer() -> None:
     assert (await node.read())[0].deleting == ()
 
 
-@asynchronous
 async def test_the_janitor_asks_the_slowest_consumer_if_the_settings_say_so() -> None:
     client = FakeCluster().client()
     settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)
@@ -280,7 +270,6 @@ async def test_the_janitor_asks_the_slowest_consumer_if_the_settings_say_so() ->
         assert (await Janitor(client).run_once()).records_trimmed == 1
 
 
-@asynchronous
 async def test_what_a_truncation_or_a_deletion_left_half_done_is_finished() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -305,7 +294,6 @@ async def test_what_a_truncation_or_a_deletion_left_half_done_is_finished() -> N
     assert (await audit_namespace(client=client)).healthy
 
 
-@asynchronous
 async def test_trouble_with_one_log_or_ledger_does_not_keep_the_janitor_from_the_others() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -323,7 +311,6 @@ async def test_trouble_with_one_log_or_ledger_does_not_keep_the_janitor_from_the
     assert [o.ledger_id for o in (await Janitor(client).run_once()).orphans] == [first]
 
 
-@asynchronous
 async def test_one_pass_deletes_no_more_orphans_than_it_may() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -333,7 +320,6 @@ async def test_one_pass_deletes_no_more_orphans_than_it_may() -> None:
     assert [len((await janitor.run_once()).orphans) for _ in range(4)] == [2, 2, 1, 0]
 
 
-@asynchronous
 async def test_a_ledger_that_was_never_listed_in_a_sealed_log_does_not_leak_for_ever() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -347,7 +333,6 @@ async def test_a_ledger_that_was_never_listed_in_a_sealed_log_does_not_leak_for_
     assert orphan.standing is Standing.ENDED
 
 
-@asynchronous
 async def test_several_janitors_beside_a_writer_that_rolls_delete_nothing_of_the_log() -> None:
     cluster = FakeCluster()
     log = await Log.open("a", client=cluster.client(), settings=LogSettings(roll_records=3))
@@ -366,7 +351,6 @@ async def test_several_janitors_beside_a_writer_that_rolls_delete_nothing_of_the
     assert (await log_info("a", client=cluster.client())).records == 60
 
 
-@asynchronous
 async def test_of_several_janitors_one_is_elected_and_another_follows_it() -> None:
     cluster = FakeCluster()
     config = JanitorConfig(interval_s=0.01)
@@ -381,7 +365,6 @@ async def test_of_several_janitors_one_is_elected_and_another_follows_it() -> No
             await second.next_pass()
 
 
-@asynchronous
 async def test_the_janitor_outlives_an_outage() -> None:
     cluster = FakeCluster()
     cluster.fail_next("list", *(MetadataUnavailable("x", "children", 1) for _ in range(3)))

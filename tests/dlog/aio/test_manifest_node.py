@@ -12,7 +12,6 @@ from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import Op
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.faulty_store import FaultyStore
 
 OLD = Manifest(incarnation="old")
@@ -29,7 +28,6 @@ async def made_anew() -> ManifestNode:
     return node
 
 
-@asynchronous
 async def test_a_write_meant_for_the_log_before_never_hits_the_one_made_anew() -> None:
     node = await made_anew()
     with pytest.raises(NoSuchLog):
@@ -37,14 +35,12 @@ async def test_a_write_meant_for_the_log_before_never_hits_the_one_made_anew() -
     assert await node.read() == (NEW, 0)
 
 
-@asynchronous
 async def test_a_deletion_meant_for_the_log_before_leaves_the_one_made_anew() -> None:
     node = await made_anew()
     await node.delete("old", 0)
     assert await node.read() == (NEW, 0)
 
 
-@asynchronous
 async def test_a_log_that_was_deleted_does_not_come_back_by_a_creation_that_is_repeated() -> None:
     """The reply of the first attempt is lost; before the second another process deletes it."""
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
@@ -64,7 +60,6 @@ async def test_a_log_that_was_deleted_does_not_come_back_by_a_creation_that_is_r
     assert (await node.read())[0] == made
 
 
-@asynchronous
 async def test_a_creation_whose_reply_was_lost_knows_its_own_log() -> None:
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     await store.create("/logs")
@@ -72,7 +67,6 @@ async def test_a_creation_whose_reply_was_lost_knows_its_own_log() -> None:
     assert await ManifestNode(store, "log").create(OLD) == OLD
 
 
-@asynchronous
 async def test_a_write_tells_its_version_and_a_lost_race() -> None:
     node = await made_anew()
     assert await node.write(NEW.trimmed(0), 0) == 1
@@ -82,7 +76,6 @@ async def test_a_write_tells_its_version_and_a_lost_race() -> None:
         await node.delete("new", 0)
 
 
-@asynchronous
 async def test_a_log_without_a_mark_is_written_and_deleted_like_any_other() -> None:
     """As programs left them that did not mark incarnations."""
     store = MemoryStore("memory://fake", "fake")

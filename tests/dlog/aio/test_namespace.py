@@ -30,12 +30,10 @@ from dlog.settings import LogSettings
 from ledger.errors import InvalidQuorum, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.dlog.faulty_store import Fault, FaultyStore, OvertakenStore
 
 
-@asynchronous
 async def test_logs_are_created_listed_and_deleted() -> None:
     client = FakeCluster().client()
     assert await list_logs(client=client) == []
@@ -49,7 +47,6 @@ async def test_logs_are_created_listed_and_deleted() -> None:
         await delete_log("b/1", client=client)
 
 
-@asynchronous
 async def test_a_log_is_created_once() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -58,7 +55,6 @@ async def test_a_log_is_created_once() -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost request", "lost reply"])
-@asynchronous
 async def test_a_creation_that_got_no_answer_recognises_its_own_log(fault: Fault) -> None:
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     client = FakeCluster().client(store)
@@ -67,7 +63,6 @@ async def test_a_creation_that_got_no_answer_recognises_its_own_log(fault: Fault
     await create_log("a", client=client)
 
 
-@asynchronous
 async def test_bad_names_are_refused_everywhere() -> None:
     client = FakeCluster().client()
     for name in ("", "../a", "a\n", "x" * 256):
@@ -82,7 +77,6 @@ async def test_bad_names_are_refused_everywhere() -> None:
             await Log.tail(name, client=client)
 
 
-@asynchronous
 async def test_info_tells_settings_segments_and_the_end() -> None:
     client = FakeCluster().client()
     settings = LogSettings(quorum=Quorum(5, 3, 2))
@@ -96,7 +90,6 @@ async def test_info_tells_settings_segments_and_the_end() -> None:
     assert [segment.end_offset for segment in info.manifest.segments] == [1, None]
 
 
-@asynchronous
 async def test_truncating_beside_a_writer_disturbs_it_in_nothing() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -113,7 +106,6 @@ async def test_truncating_beside_a_writer_disturbs_it_in_nothing() -> None:
     assert (await log_info("a", client=client)).records == 2
 
 
-@asynchronous
 async def test_a_deleted_log_is_lost_to_its_writer_before_another_append_is_acknowledged() -> None:
     cluster = FakeCluster()
     log = await Log.open("a", client=cluster.client())
@@ -126,7 +118,6 @@ async def test_a_deleted_log_is_lost_to_its_writer_before_another_append_is_ackn
     await log.abandon()
 
 
-@asynchronous
 async def test_a_deletion_that_was_cut_short_is_finished_and_the_log_is_gone_meanwhile() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -146,7 +137,6 @@ async def test_a_deletion_that_was_cut_short_is_finished_and_the_log_is_gone_mea
 
 
 @pytest.mark.parametrize("began", ["another one", "this one"])
-@asynchronous
 async def test_a_deletion_that_slept_leaves_the_log_made_anew_alone(began: str) -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -172,7 +162,6 @@ async def test_a_deletion_that_slept_leaves_the_log_made_anew_alone(began: str) 
         assert [record.value async for record in reader] == [b"acknowledged"]
 
 
-@asynchronous
 async def test_opening_a_log_that_is_half_deleted_begins_a_new_one() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -185,7 +174,6 @@ async def test_opening_a_log_that_is_half_deleted_begins_a_new_one() -> None:
     assert (await log_info("a", client=client)).manifest.incarnation != before
 
 
-@asynchronous
 async def test_a_list_can_be_of_one_level() -> None:
     client = FakeCluster().client()
     for name in ("top", "eu/a", "eu/west/b", "eu/west/c", "eu-x"):
@@ -196,7 +184,6 @@ async def test_a_list_can_be_of_one_level() -> None:
     assert await list_logs(prefix="eu", client=client) == ["eu-x", "eu/a", "eu/west/b", "eu/west/c"]
 
 
-@asynchronous
 async def test_a_log_exists_from_its_creation_until_its_deletion_begins() -> None:
     client = FakeCluster().client()
     assert not await log_exists("a", client=client)
@@ -206,7 +193,6 @@ async def test_a_log_exists_from_its_creation_until_its_deletion_begins() -> Non
     assert not await log_exists("a", client=client)
 
 
-@asynchronous
 async def test_settings_are_changed_one_by_one_and_checked() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client, settings=LogSettings(roll_bytes=7))
@@ -225,7 +211,6 @@ async def test_settings_are_changed_one_by_one_and_checked() -> None:
         await update_settings("b", {"roll_bytes": 1}, client=client)
 
 
-@asynchronous
 async def test_settings_that_two_change_at_once_are_both_changed() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -239,7 +224,6 @@ async def test_settings_that_two_change_at_once_are_both_changed() -> None:
     assert (settings.roll_bytes, settings.roll_records) == (17, 17)
 
 
-@asynchronous
 async def test_settings_count_for_the_retention_of_a_writer_that_has_the_log_open() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -254,7 +238,6 @@ async def test_settings_count_for_the_retention_of_a_writer_that_has_the_log_ope
     await log.close()
 
 
-@asynchronous
 async def test_namespaces_on_one_machine_do_not_see_each_other() -> None:
     cluster = FakeCluster()
     one = cluster.client(MemoryStore("memory://one", "one"))

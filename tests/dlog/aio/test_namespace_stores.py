@@ -20,7 +20,6 @@ from dlog.errors import LogExists, NoSuchConsumer
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import SESSION_S
 from tests.zookeeper import fresh_uri
@@ -34,68 +33,60 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return fresh_uri(server)
 
 
-def test_a_log_is_renamed_under_its_writer_its_reader_and_its_consumers(uri: str) -> None:
-    @asynchronous
-    async def scenario() -> None:
-        stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
-        cluster = FakeCluster()
-        first, second = (cluster.client(store) for store in stores)
-        watch = await watch_logs(client=second)
-        log = await Log.open("a", client=first)
-        assert await anext(watch) == ("added", "a")
-        await log.append(b"x")
-        reader = await Log.tail("a", client=second)
-        consumer = await Log.consumer("view", "a", client=second, exclusive=True)
-        assert (await anext(reader)).value == (await anext(consumer)).value == b"x"
+async def test_a_log_is_renamed_under_its_writer_its_reader_and_its_consumers(uri: str) -> None:
+    stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
+    cluster = FakeCluster()
+    first, second = (cluster.client(store) for store in stores)
+    watch = await watch_logs(client=second)
+    log = await Log.open("a", client=first)
+    assert await anext(watch) == ("added", "a")
+    await log.append(b"x")
+    reader = await Log.tail("a", client=second)
+    consumer = await Log.consumer("view", "a", client=second, exclusive=True)
+    assert (await anext(reader)).value == (await anext(consumer)).value == b"x"
+    await consumer.commit()
+    await create_log("taken", client=second)
+    assert await anext(watch) == ("added", "taken")
+    with pytest.raises(LogExists):
+        await rename_log("a", "taken", client=second)
+    await rename_log("a", "b", client=second)
+    assert {await anext(watch), await anext(watch)} == {("removed", "a"), ("added", "b")}
+    await log.roll()
+    await log.append(b"y")
+    await log.roll()
+    assert (await anext(reader)).value == (await anext(consumer)).value == b"y"
+    with pytest.raises(NoSuchConsumer):
         await consumer.commit()
-        await create_log("taken", client=second)
-        assert await anext(watch) == ("added", "taken")
-        with pytest.raises(LogExists):
-            await rename_log("a", "taken", client=second)
-        await rename_log("a", "b", client=second)
-        assert {await anext(watch), await anext(watch)} == {("removed", "a"), ("added", "b")}
-        await log.roll()
-        await log.append(b"y")
-        await log.roll()
-        assert (await anext(reader)).value == (await anext(consumer)).value == b"y"
-        with pytest.raises(NoSuchConsumer):
-            await consumer.commit()
-        heir = await Log.consumer("view", "b", client=first)
-        assert heir.position == 1
-        orphan = cluster.new_ledger(Quorum(), stamp("old", "0123", 1)).ledger_id
-        done = await Janitor(second).run_once()
-        assert [each.ledger_id for each in done.orphans] == [orphan]
-        assert (await audit_namespace(client=first)).healthy
-        for each in (reader, consumer, heir, log, watch):
-            await each.close()
-        await delete_log("b", client=first)
-        assert await list_logs(client=second) == ["taken"]
-        assert await stores[0].children("/renamed") == []
-        for store in stores:
-            await store.close()
-
-    scenario()
+    heir = await Log.consumer("view", "b", client=first)
+    assert heir.position == 1
+    orphan = cluster.new_ledger(Quorum(), stamp("old", "0123", 1)).ledger_id
+    done = await Janitor(second).run_once()
+    assert [each.ledger_id for each in done.orphans] == [orphan]
+    assert (await audit_namespace(client=first)).healthy
+    for each in (reader, consumer, heir, log, watch):
+        await each.close()
+    await delete_log("b", client=first)
+    assert await list_logs(client=second) == ["taken"]
+    assert await stores[0].children("/renamed") == []
+    for store in stores:
+        await store.close()
 
 
-def test_of_two_renames_onto_one_name_one_wins(uri: str) -> None:
-    @asynchronous
-    async def scenario() -> None:
-        stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
-        cluster = FakeCluster()
-        clients = [cluster.client(store) for store in stores]
-        for name in ("a", "b"):
-            await create_log(name, client=clients[0])
-        outcomes = await asyncio.gather(
-            rename_log("a", "c", client=clients[0]),
-            rename_log("b", "c", client=clients[1]),
-            return_exceptions=True,
-        )
-        assert sum(outcome is None for outcome in outcomes) == 1
-        assert sum(isinstance(outcome, LogExists) for outcome in outcomes) == 1
-        names = await list_logs(client=clients[1])
-        assert len(names) == 2
-        assert "c" in names
-        for store in stores:
-            await store.close()
-
-    scenario()
+async def test_of_two_renames_onto_one_name_one_wins(uri: str) -> None:
+    stores = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
+    cluster = FakeCluster()
+    clients = [cluster.client(store) for store in stores]
+    for name in ("a", "b"):
+        await create_log(name, client=clients[0])
+    outcomes = await asyncio.gather(
+        rename_log("a", "c", client=clients[0]),
+        rename_log("b", "c", client=clients[1]),
+        return_exceptions=True,
+    )
+    assert sum(outcome is None for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, LogExists) for outcome in outcomes) == 1
+    names = await list_logs(client=clients[1])
+    assert len(names) == 2
+    assert "c" in names
+    for store in stores:
+        await store.close()

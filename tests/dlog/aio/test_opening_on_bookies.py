@@ -5,7 +5,6 @@ from collections.abc import Collection
 from dlog.aio import Log
 from dlog.testing import AsyncCluster, cluster
 from ledger import LedgerClient
-from tests.dlog.asynchronous import asynchronous
 from tests.waiting import until
 
 FIRST, SECOND = (0, 1, 2), (3, 4, 5)
@@ -21,7 +20,6 @@ async def only(made: AsyncCluster, writable: Collection[int], client: LedgerClie
     )
 
 
-@asynchronous
 async def test_a_log_opens_without_the_bookies_of_a_segment_that_is_sealed() -> None:
     async with cluster(6) as made:
         client = await LedgerClient.connect(made.uri)

@@ -10,13 +10,11 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import NotThereYet
 from ledger.errors import EntryUnavailable
 from ledger.ids import LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 
 PATIENCE_S = 30.0
 
 
-@asynchronous
 async def test_a_bounded_read_that_was_left_alone_for_long_outlives_trouble_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -42,7 +40,6 @@ async def test_a_bounded_read_that_was_left_alone_for_long_outlives_trouble_as_b
     await reader.close()
 
 
-@asynchronous
 async def test_a_bounded_read_gives_up_when_its_patience_ends() -> None:
     cluster = FakeCluster()
     client = cluster.client()

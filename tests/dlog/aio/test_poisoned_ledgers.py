@@ -16,7 +16,6 @@ from ledger.errors import KeyDiffers
 from ledger.ids import BookieId, LedgerId
 from ledger.manager.ids import BLOCK_SIZE
 from ledger.requests import LacQuery
-from tests.dlog.asynchronous import asynchronous
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
 DEADLINE_S = 60
@@ -40,7 +39,6 @@ async def values(client: LedgerClient) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bookies", [1, 3])
-@asynchronous
 async def test_a_log_goes_on_in_ledgers_that_nobody_poisoned(tmp_path: Path, bookies: int) -> None:
     async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
@@ -58,7 +56,6 @@ async def test_a_log_goes_on_in_ledgers_that_nobody_poisoned(tmp_path: Path, boo
 
 
 @pytest.mark.slow
-@asynchronous
 async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +74,6 @@ async def test_a_log_that_finds_no_honest_ledger_says_so_and_keeps_nothing(
 
 
 @pytest.mark.slow
-@asynchronous
 async def test_a_ledger_whose_poison_its_writer_did_not_see_is_told_as_such(tmp_path: Path) -> None:
     async with local_bookies(3, tmp_path) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()

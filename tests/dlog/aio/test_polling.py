@@ -8,13 +8,11 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import TailTracker
 from ledger.metadata import LedgerState
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-@asynchronous
 async def test_a_poll_of_a_log_without_a_writer_waits_until_somebody_writes(sealed: bool) -> None:
     cluster = FakeCluster()
     client = cluster.client()

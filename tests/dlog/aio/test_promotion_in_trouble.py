@@ -13,33 +13,30 @@ DEADLINE_S = 60
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "abandoned"])
-def test_a_promotion_without_bookies_can_be_tried_again_and_calls_no_entry_lost(
+async def test_a_promotion_without_bookies_can_be_tried_again_and_calls_no_entry_lost(
     *, closed: bool
 ) -> None:
-    async def scenario() -> None:
-        state: list[bytes] = []
+    state: list[bytes] = []
 
-        def apply(records: list[Record]) -> None:
-            state.extend(record.value for record in records)
+    def apply(records: list[Record]) -> None:
+        state.extend(record.value for record in records)
 
-        async with asyncio.timeout(DEADLINE_S), AsyncCluster() as made:
-            log = await Log.open("log", uri=made.uri)
-            await log.append(b"kept")
-            if closed:
-                await log.close()
-            async with await Standby.open("log", apply, uri=made.uri) as standby:
-                for index in range(3):
-                    await made.kill_bookie(index)
-                with pytest.raises(LogError) as raised:
-                    await standby.promote()
-                assert raised.value.retryable
-                assert not isinstance(raised.value, EntryLost)
-                for index in range(3):
-                    await made.restart_bookie(index)
-                promoted = await standby.promote()
-                assert promoted.last_offset == 0
-                assert state == [b"kept"]
-            if not closed:
-                await log.abandon()
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(DEADLINE_S), AsyncCluster() as made:
+        log = await Log.open("log", uri=made.uri)
+        await log.append(b"kept")
+        if closed:
+            await log.close()
+        async with await Standby.open("log", apply, uri=made.uri) as standby:
+            for index in range(3):
+                await made.kill_bookie(index)
+            with pytest.raises(LogError) as raised:
+                await standby.promote()
+            assert raised.value.retryable
+            assert not isinstance(raised.value, EntryLost)
+            for index in range(3):
+                await made.restart_bookie(index)
+            promoted = await standby.promote()
+            assert promoted.last_offset == 0
+            assert state == [b"kept"]
+        if not closed:
+            await log.abandon()

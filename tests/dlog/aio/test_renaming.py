@@ -28,12 +28,10 @@ from dlog.position import Txid
 from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Op
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore, OvertakenStore
 
 
-@asynchronous
 async def test_a_renamed_log_is_the_same_log_under_another_name() -> None:
     client = FakeCluster().client()
     async with await Log.open("a", client=client) as log:
@@ -50,7 +48,6 @@ async def test_a_renamed_log_is_the_same_log_under_another_name() -> None:
         assert log.last_offset == -1
 
 
-@asynchronous
 async def test_a_living_writer_goes_on_rolls_and_truncates_under_the_new_name() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -67,7 +64,6 @@ async def test_a_living_writer_goes_on_rolls_and_truncates_under_the_new_name() 
     assert await list_logs(client=client) == ["c"]
 
 
-@asynchronous
 async def test_a_tailing_reader_reads_on_across_a_rename() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -84,7 +80,6 @@ async def test_a_tailing_reader_reads_on_across_a_rename() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_writer_follows_its_log_and_not_the_one_that_took_its_old_name() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -101,7 +96,6 @@ async def test_a_writer_follows_its_log_and_not_the_one_that_took_its_old_name()
     assert await _values(client, "a") == [b"other"]
 
 
-@asynchronous
 async def test_consumers_move_with_their_log() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -128,7 +122,6 @@ async def test_consumers_move_with_their_log() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_consumer_that_is_made_anew_while_its_log_is_renamed_is_the_one_that_moves() -> (
     None
 ):
@@ -149,7 +142,6 @@ async def test_a_consumer_that_is_made_anew_while_its_log_is_renamed_is_the_one_
     assert (await consumer_info("view", "b", client=client)).position == 2
 
 
-@asynchronous
 async def test_a_name_that_is_taken_or_missing_is_refused_and_nothing_changes() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -166,7 +158,6 @@ async def test_a_name_that_is_taken_or_missing_is_refused_and_nothing_changes() 
     assert await list_logs(client=client) == ["a", "b"]
 
 
-@asynchronous
 async def test_a_rename_onto_a_log_that_is_half_deleted_finishes_the_deletion() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -195,7 +186,6 @@ class _LostReplies(FaultyStore):
             raise MetadataUnavailable(self.uri, "multi", 0.1)
 
 
-@asynchronous
 async def test_a_rename_that_got_no_answer_recognises_its_own_work() -> None:
     store = _LostReplies(MemoryStore("memory://fake", "fake"))
     client = FakeCluster().client(store)
@@ -207,7 +197,6 @@ async def test_a_rename_that_got_no_answer_recognises_its_own_work() -> None:
 
 
 @pytest.mark.parametrize("looked", [False, True])
-@asynchronous
 async def test_a_version_from_before_a_rename_never_fits_the_node_after_it(looked: bool) -> None:
     """The new node's versions begin anew, at the one that a sleeper knows of the old node."""
     client = FakeCluster().client()
@@ -227,7 +216,6 @@ async def test_a_version_from_before_a_rename_never_fits_the_node_after_it(looke
     assert await truncate_log("b", before=0, client=client) == 1
 
 
-@asynchronous
 async def test_a_deleted_log_leaves_no_note_of_its_renames() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -242,7 +230,6 @@ async def test_a_deleted_log_leaves_no_note_of_its_renames() -> None:
     assert await newest_name(client.store, incarnation) is None
 
 
-@asynchronous
 async def test_a_writer_of_a_renamed_and_deleted_log_has_lost_it() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -256,7 +243,6 @@ async def test_a_writer_of_a_renamed_and_deleted_log_has_lost_it() -> None:
     await log.abandon()
 
 
-@asynchronous
 async def test_who_loses_to_another_rename_of_the_same_log_is_told_so() -> None:
     cluster = FakeCluster()
     client = cluster.client(MemoryStore("memory://renames", "renames"))
@@ -279,7 +265,6 @@ async def test_who_loses_to_another_rename_of_the_same_log_is_told_so() -> None:
     assert await list_logs(client=client) == ["b"]
 
 
-@asynchronous
 async def test_of_two_renames_at_once_one_wins() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -313,7 +298,6 @@ class _RandomTrouble(FaultyStore):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@asynchronous
 async def test_whatever_comes_between_a_log_that_is_renamed_all_the_time_loses_nothing(
     seed: int,
 ) -> None:
@@ -361,7 +345,6 @@ async def test_whatever_comes_between_a_log_that_is_renamed_all_the_time_loses_n
     assert cluster.deleted == []
 
 
-@asynchronous
 async def test_a_version_from_before_does_not_fit_a_log_that_was_given_its_old_name_back() -> None:
     """Its node was made anew and counts from 0 again, up to the version that a sleeper knows."""
     client = FakeCluster().client()
@@ -383,7 +366,6 @@ async def test_a_version_from_before_does_not_fit_a_log_that_was_given_its_old_n
         await sleeper.delete(manifest.life, version)
 
 
-@asynchronous
 async def test_a_consumer_of_a_renamed_log_never_commits_to_that_of_the_next_one() -> None:
     client = FakeCluster().client()
     async with await Log.open("a", client=client) as log:
@@ -399,7 +381,6 @@ async def test_a_consumer_of_a_renamed_log_never_commits_to_that_of_the_next_one
     assert (await consumer_info("shop", "b", client=client)).position == 0
 
 
-@asynchronous
 async def test_a_commit_from_before_does_not_fit_a_log_that_was_given_its_old_name_back() -> None:
     client = FakeCluster().client()
     async with await Log.open("a", client=client) as log:
@@ -433,7 +414,6 @@ def at_the_next_lac(client: FakeLedgers, meanwhile: Callable[[], Awaitable[None]
     client.cluster.before("lac", hook)
 
 
-@asynchronous
 async def test_a_reader_reads_the_log_that_its_start_was_found_in() -> None:
     client = FakeCluster().client()
     await three_records(client, b"old")

@@ -19,11 +19,9 @@ from dlog.protocol import sealing
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable
 from ledger.ids import LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 
 
-@asynchronous
 async def test_a_sealed_log_is_read_to_its_end_and_never_written_again() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -41,7 +39,6 @@ async def test_a_sealed_log_is_read_to_its_end_and_never_written_again() -> None
     assert (await log_info("a", client=client)).manifest.sealed
 
 
-@asynchronous
 async def test_sealing_beside_a_living_writer_keeps_what_it_acknowledged() -> None:
     cluster = FakeCluster()
     log = await Log.open("a", client=cluster.client())
@@ -56,7 +53,6 @@ async def test_sealing_beside_a_living_writer_keeps_what_it_acknowledged() -> No
     await log.abandon()
 
 
-@asynchronous
 async def test_a_writer_that_was_taken_over_does_not_seal_the_log_of_another() -> None:
     cluster = FakeCluster()
     old = await Log.open("a", client=cluster.client())
@@ -69,7 +65,6 @@ async def test_a_writer_that_was_taken_over_does_not_seal_the_log_of_another() -
     assert await _read(await Log.tail("a", client=cluster.client())) == [b"x", b"y"]
 
 
-@asynchronous
 async def test_who_takes_the_log_over_while_it_is_sealed_is_fenced_too() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -92,7 +87,6 @@ async def test_who_takes_the_log_over_while_it_is_sealed_is_fenced_too() -> None
     await rivals[0].abandon()
 
 
-@asynchronous
 async def test_sealing_gives_up_if_others_are_faster_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,7 +105,6 @@ async def test_sealing_gives_up_if_others_are_faster_each_time(
         await seal_log("a", client=client)
 
 
-@asynchronous
 async def test_a_seal_that_failed_half_way_leaves_a_log_that_can_be_opened_or_sealed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -124,7 +117,6 @@ async def test_a_seal_that_failed_half_way_leaves_a_log_that_can_be_opened_or_se
     await log.abandon()
 
 
-@asynchronous
 async def test_a_log_without_a_record_can_be_sealed_and_one_that_is_gone_cannot() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -137,7 +129,6 @@ async def test_a_log_without_a_record_can_be_sealed_and_one_that_is_gone_cannot(
         await seal_log("a", client=client)
 
 
-@asynchronous
 async def test_a_sealed_log_is_still_truncated() -> None:
     client = FakeCluster().client()
     async with await Log.open("a", client=client, settings=LogSettings(roll_records=1)) as log:

@@ -10,13 +10,11 @@ from ledger.errors import WriterFailed
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.aio.test_aio_standby import LOG, State
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.dlog.faulty_store import FaultyStore
 from tests.waiting import until
 
 
-@asynchronous
 async def test_a_resignation_while_the_store_is_away_is_followed_by_following_once_it_is_back() -> (
     None
 ):
@@ -37,7 +35,6 @@ async def test_a_resignation_while_the_store_is_away_is_followed_by_following_on
         assert state.values == [b"another's"]
 
 
-@asynchronous
 async def test_who_could_not_append_all_before_it_resigned_does_not_lead_again() -> None:
     cluster = FakeCluster()
     standby = await Standby.open(LOG, State().apply, client=cluster.client())
@@ -60,7 +57,6 @@ async def test_who_could_not_append_all_before_it_resigned_does_not_lead_again()
     await standby.close()
 
 
-@asynchronous
 async def test_who_cancels_a_resignation_does_not_lead_again() -> None:
     cluster = FakeCluster()
     standby = await Standby.open(LOG, State().apply, client=cluster.client())
@@ -81,7 +77,6 @@ async def test_who_cancels_a_resignation_does_not_lead_again() -> None:
     await standby.close()
 
 
-@asynchronous
 async def test_closing_waits_for_a_resignation_that_goes_on() -> None:
     cluster = FakeCluster()
     standby = await Standby.open(LOG, State().apply, client=cluster.client())
@@ -99,7 +94,6 @@ async def test_closing_waits_for_a_resignation_that_goes_on() -> None:
     assert (await future).offset == 0
 
 
-@asynchronous
 async def test_a_promotion_that_succeeds_while_it_is_cancelled_does_not_lead_in_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

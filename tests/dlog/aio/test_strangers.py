@@ -17,7 +17,6 @@ from ledger.errors import WrongPassword
 from ledger.ids import BookieId, LedgerId
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
-from tests.dlog.asynchronous import asynchronous
 from tests.ledger.serving import add
 
 NOTHING = access_key(b"")
@@ -84,7 +83,6 @@ async def values(made: AsyncCluster) -> list[bytes]:
 
 
 @pytest.mark.parametrize("digest", list(Digest))
-@asynchronous
 async def test_a_stranger_reads_forges_and_stops_nothing(digest: Digest) -> None:
     async with cluster(3) as made, stranger(made) as reaching:
         settings = LogSettings(digest=digest)
@@ -106,7 +104,6 @@ async def test_a_stranger_reads_forges_and_stops_nothing(digest: Digest) -> None
         assert await values(made) == expected
 
 
-@asynchronous
 async def test_each_ledger_has_a_secret_of_its_own_that_nothing_shows() -> None:
     async with cluster(3) as made:
         client = await LedgerClient.connect(made.uri)
@@ -128,7 +125,6 @@ async def test_each_ledger_has_a_secret_of_its_own_that_nothing_shows() -> None:
         await client.close()
 
 
-@asynchronous
 async def test_a_ledger_with_a_password_has_no_secret() -> None:
     async with cluster(3) as made:
         client = await LedgerClient.connect(made.uri)
@@ -145,7 +141,6 @@ async def test_a_ledger_with_a_password_has_no_secret() -> None:
 
 
 @pytest.mark.parametrize("digest", list(Digest))
-@asynchronous
 async def test_a_log_from_before_there_were_secrets_goes_on_with_them(digest: Digest) -> None:
     async with cluster(3) as made, stranger(made) as reaching:
         with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +162,6 @@ async def test_a_log_from_before_there_were_secrets_goes_on_with_them(digest: Di
         assert await values(made) == expected
 
 
-@asynchronous
 async def test_a_takeover_recovers_the_open_ledger_of_a_log_without_secrets() -> None:
     async with cluster(3) as made:
         with pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,6 @@ from dlog.position import DLSN, NO_TXID, Timestamp, Txid
 from dlog.protocol.retention import offset_keeping_bytes, plan_trim
 from dlog.settings import LogSettings
 from ledger.ids import EntryId, LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -98,7 +97,6 @@ async def three_segments(client: FakeLedgers, settings: LogSettings | None = Non
     [(15, 15), (DLSN(2, 3, 0), 13), (Timestamp(1_017_000), 17), (Txid(28), 14), (25, 25)],
     ids=["offset", "DLSN", "timestamp", "txid", "offset in the open segment"],
 )
-@asynchronous
 async def test_a_log_is_truncated_by_each_way_to_name_a_place(before: Before, offset: int) -> None:
     client = FakeCluster().client()
     log = await three_segments(client)
@@ -112,7 +110,6 @@ async def test_a_log_is_truncated_by_each_way_to_name_a_place(before: Before, of
     await log.close()
 
 
-@asynchronous
 async def test_a_log_is_truncated_by_bytes_and_by_age_beside_its_writer() -> None:
     client = FakeCluster().client()
     log = await three_segments(client)
@@ -125,7 +122,6 @@ async def test_a_log_is_truncated_by_bytes_and_by_age_beside_its_writer() -> Non
     await log.close()
 
 
-@asynchronous
 async def test_a_truncation_by_age_keeps_what_is_appended_while_it_looks() -> None:
     client = FakeCluster().client()
     log = await Log.open("a", client=client)
@@ -143,7 +139,6 @@ async def test_a_truncation_by_age_keeps_what_is_appended_while_it_looks() -> No
     await log.close()
 
 
-@asynchronous
 async def test_the_writer_truncates_its_own_log_by_the_same_measures() -> None:
     client = FakeCluster().client()
     log = await three_segments(client)
@@ -160,7 +155,6 @@ async def test_the_writer_truncates_its_own_log_by_the_same_measures() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_a_truncation_to_what_is_trimmed_already_changes_nothing() -> None:
     client = FakeCluster().client()
     log = await three_segments(client)
@@ -172,7 +166,6 @@ async def test_a_truncation_to_what_is_trimmed_already_changes_nothing() -> None
     await log.close()
 
 
-@asynchronous
 async def test_a_truncation_beyond_the_end_or_of_no_log_is_refused() -> None:
     client = FakeCluster().client()
     with pytest.raises(NoSuchLog):
@@ -186,7 +179,6 @@ async def test_a_truncation_beyond_the_end_or_of_no_log_is_refused() -> None:
     await log.close()
 
 
-@asynchronous
 async def test_an_empty_log_can_be_truncated_by_everything() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -195,7 +187,6 @@ async def test_an_empty_log_can_be_truncated_by_everything() -> None:
     assert await truncate_log("a", keep_age_s=0, client=client) == 0
 
 
-@asynchronous
 async def test_a_roll_applies_retention_up_to_the_slowest_consumer_if_the_log_says_so() -> None:
     client = FakeCluster().client()
     settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)
@@ -217,7 +208,6 @@ async def test_a_roll_applies_retention_up_to_the_slowest_consumer_if_the_log_sa
     await log.close()
 
 
-@asynchronous
 async def test_retention_takes_nothing_from_consumers_that_a_rename_took_along() -> None:
     client = FakeCluster().client()
     settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)

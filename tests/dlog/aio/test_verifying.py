@@ -18,7 +18,6 @@ from ledger.client import LedgerClient
 from ledger.entry import encode_frame, parse_header, payload_of
 from ledger.errors import NoSuchLedger
 from ledger.quorum import Quorum
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
@@ -48,7 +47,6 @@ def faults_of(report: VerifyReport) -> list[tuple[str, ReplicaFault, int, int, i
     ]
 
 
-@asynchronous
 async def test_a_whole_log_is_healthy_and_progress_is_told() -> None:
     async with written() as (_, client, segments):
         told: list[VerifyProgress] = []
@@ -61,7 +59,6 @@ async def test_a_whole_log_is_healthy_and_progress_is_told() -> None:
         assert [each.entries for each in told] == sorted(each.entries for each in told)
 
 
-@asynchronous
 async def test_a_striped_log_is_looked_for_where_it_should_be_only() -> None:
     async with written(5, Quorum(5, 3, 2)) as (_, client, _segments):
         report = await verify_log("a", client=client)
@@ -69,7 +66,6 @@ async def test_a_striped_log_is_looked_for_where_it_should_be_only() -> None:
         assert report.replicas == 180
 
 
-@asynchronous
 async def test_a_damaged_a_missing_and_a_different_replica_are_found_on_their_bookies() -> None:
     async with written() as (cluster, client, segments):
         damaged, missing, different = (bookie.storage.ledgers for bookie in cluster.bookies)
@@ -103,7 +99,6 @@ async def test_a_damaged_a_missing_and_a_different_replica_are_found_on_their_bo
         assert not report.healthy
 
 
-@asynchronous
 async def test_an_entry_that_no_replica_gives_is_lost_and_what_follows_is_still_looked_at() -> None:
     async with written() as (cluster, client, segments):
         for bookie in cluster.bookies:
@@ -115,7 +110,6 @@ async def test_an_entry_that_no_replica_gives_is_lost_and_what_follows_is_still_
         assert report.entries == 59
 
 
-@asynchronous
 async def test_a_bookie_that_does_not_answer_is_one_fault_in_each_fragment() -> None:
     async with written() as (cluster, client, _):
         await cluster.bookies[1].kill()
@@ -126,7 +120,6 @@ async def test_a_bookie_that_does_not_answer_is_one_fault_in_each_fragment() -> 
         assert report.replicas == 120
 
 
-@asynchronous
 async def test_a_log_that_is_being_written_is_verified_up_to_what_is_confirmed() -> None:
     async with local_bookies() as cluster:
         client = await cluster.client()
@@ -139,7 +132,6 @@ async def test_a_log_that_is_being_written_is_verified_up_to_what_is_confirmed()
             assert (await log.append(b"y")).offset == 10
 
 
-@asynchronous
 async def test_a_fragment_that_begins_after_a_bookie_failed_is_looked_for_on_the_new_one() -> None:
     async with local_bookies(4) as cluster:
         client = await cluster.client()
@@ -159,7 +151,6 @@ async def test_a_fragment_that_begins_after_a_bookie_failed_is_looked_for_on_the
         assert all(each.bookie == failed.name for each in report.faults)
 
 
-@asynchronous
 async def test_a_manifest_that_does_not_fit_its_ledgers_is_a_problem_of_the_log() -> None:
     async with written() as (_, client, segments):
         node = ManifestNode(client.store, "a")
@@ -173,7 +164,6 @@ async def test_a_manifest_that_does_not_fit_its_ledgers_is_a_problem_of_the_log(
         assert "30 records" in report.problems[0].reason
 
 
-@asynchronous
 async def test_entries_that_do_not_join_are_problems_of_the_log() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -188,7 +178,6 @@ async def test_entries_that_do_not_join_are_problems_of_the_log() -> None:
     assert report.faults == ()
 
 
-@asynchronous
 async def test_a_segment_that_is_trimmed_meanwhile_is_no_problem_and_a_missing_one_is() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -212,7 +201,6 @@ async def test_a_segment_that_is_trimmed_meanwhile_is_no_problem_and_a_missing_o
     assert problem.segment == lost.number
 
 
-@asynchronous
 async def test_a_replica_is_read_at_one_bookie_and_nowhere_else() -> None:
     async with written() as (cluster, client, segments):
         ledger_id = segments[0].ledger_id
@@ -229,7 +217,6 @@ async def test_a_replica_is_read_at_one_bookie_and_nowhere_else() -> None:
             await client.describe(ledger_id)
 
 
-@asynchronous
 async def test_rot_on_the_disk_of_one_bookie_is_found_there(tmp_path: Path) -> None:
     async with local_bookies(directory=tmp_path) as cluster:
         client = await cluster.client()

@@ -8,11 +8,9 @@ from dlog.aio.admin import create_log, delete_log, rename_log, watch_logs
 from dlog.aio.store.watching import LogChange
 from ledger.errors import HandleClosed
 from ledger.metastore.memory import MemoryStore
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 
 
-@asynchronous
 async def test_logs_that_are_there_come_first_then_each_change() -> None:
     client = FakeCluster().client()
     await create_log("a", client=client)
@@ -28,7 +26,6 @@ async def test_logs_that_are_there_come_first_then_each_change() -> None:
         assert watch.logs == ("c", "d")
 
 
-@asynchronous
 async def test_a_watch_may_begin_with_what_comes_and_look_at_some_names_only() -> None:
     client = FakeCluster().client()
     await create_log("eu/a", client=client)
@@ -38,7 +35,6 @@ async def test_a_watch_may_begin_with_what_comes_and_look_at_some_names_only() -
         assert await anext(watch) == LogChange("added", "eu/b")
 
 
-@asynchronous
 async def test_a_watch_of_a_namespace_that_never_had_a_log_sees_the_first() -> None:
     client = FakeCluster().client()
     async with await watch_logs(client=client) as watch:
@@ -47,7 +43,6 @@ async def test_a_watch_of_a_namespace_that_never_had_a_log_sees_the_first() -> N
         assert await waiting == LogChange("added", "a")
 
 
-@asynchronous
 async def test_a_cancelled_read_loses_no_change() -> None:
     client = FakeCluster().client()
     async with await watch_logs(client=client) as watch:
@@ -64,7 +59,6 @@ async def test_a_cancelled_read_loses_no_change() -> None:
         assert await anext(watch) == LogChange("added", "a")
 
 
-@asynchronous
 async def test_a_watch_heals_after_an_outage_and_the_loss_of_its_session() -> None:
     store = MemoryStore("memory://watched", "watched")
     cluster = FakeCluster()
@@ -84,7 +78,6 @@ async def test_a_watch_heals_after_an_outage_and_the_loss_of_its_session() -> No
         assert {await waiting, await anext(watch)} == {("removed", "a"), ("added", "c")}
 
 
-@asynchronous
 async def test_a_watch_that_was_closed_says_so() -> None:
     client = FakeCluster().client()
     watch = await watch_logs(client=client)
@@ -98,7 +91,6 @@ async def test_a_watch_that_was_closed_says_so() -> None:
         await anext(watch)
 
 
-@asynchronous
 async def test_who_watches_with_a_client_that_is_closed_is_told_and_not_cancelled() -> None:
     client = FakeCluster().client()
     async with await watch_logs(client=client) as watch:

@@ -11,7 +11,6 @@ from dlog.position import RecordId
 from dlog.recordbatch import encode_batch
 from ledger.errors import LedgerFenced, NotEnoughBookies
 from ledger.ids import EntryId, LedgerId
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import until
 
@@ -27,7 +26,6 @@ async def sent(log: Log, *values: bytes, txid: int | None = None) -> list[asynci
     return futures
 
 
-@asynchronous
 async def test_the_txid_of_what_healing_kept_is_the_last_one() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -46,7 +44,6 @@ async def test_the_txid_of_what_healing_kept_is_the_last_one() -> None:
         assert again.last_txid == 5
 
 
-@asynchronous
 async def test_healing_out_of_an_empty_segment_forgets_no_txid_of_before() -> None:
     """Exactly-once rests on `last_txid`: one that fell would let a retry append again."""
     cluster = FakeCluster()
@@ -68,7 +65,6 @@ async def test_healing_out_of_an_empty_segment_forgets_no_txid_of_before() -> No
         assert after.last_txid == 7
 
 
-@asynchronous
 async def test_an_unknown_outcome_names_the_offset_that_the_record_has_if_it_was_kept() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -91,7 +87,6 @@ async def test_an_unknown_outcome_names_the_offset_that_the_record_has_if_it_was
 
 
 @pytest.mark.parametrize("late", ["stored", "fenced"])
-@asynchronous
 async def test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent_after_healing(
     late: str,
 ) -> None:
@@ -119,7 +114,6 @@ async def test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent
     await log.close()
 
 
-@asynchronous
 async def test_an_entry_that_is_in_the_log_in_part_is_not_acknowledged() -> None:
     """It cannot be, unless what bookies hold was changed: then the log is damaged."""
     cluster = FakeCluster()

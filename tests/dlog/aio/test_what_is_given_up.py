@@ -14,7 +14,6 @@ from dlog.settings import LogSettings
 from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
 from tests.dlog.aio.test_ends_of_segments import next_segment_listed
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -26,7 +25,6 @@ async def processed(client: FakeLedgers, name: str, end: int) -> None:
         assert await consumer.commit() == end
 
 
-@asynchronous
 async def test_a_writer_does_not_truncate_what_it_has_sent_and_is_not_confirmed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -44,7 +42,6 @@ async def test_a_writer_does_not_truncate_what_it_has_sent_and_is_not_confirmed(
     await log.close()
 
 
-@asynchronous
 async def test_nobody_truncates_what_bookies_hold_before_it_is_confirmed() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -69,7 +66,6 @@ async def test_nobody_truncates_what_bookies_hold_before_it_is_confirmed() -> No
     await log.close()
 
 
-@asynchronous
 async def test_only_who_fences_the_ledgers_of_a_log_that_is_being_deleted_deletes_them() -> None:
     client = FakeCluster().client()
     log = await Log.open("log", client=client)
@@ -89,7 +85,6 @@ async def test_only_who_fences_the_ledgers_of_a_log_that_is_being_deleted_delete
     await log.abandon()
 
 
-@asynchronous
 async def test_a_roll_that_meets_the_deletion_of_its_log_leaves_the_ledgers_to_it() -> None:
     """They are not fenced yet: whoever has the last one would go on in it."""
     cluster = FakeCluster()
@@ -110,7 +105,6 @@ async def test_a_roll_that_meets_the_deletion_of_its_log_leaves_the_ledgers_to_i
 
 
 @pytest.mark.parametrize("first", ["slow", "fast"])
-@asynchronous
 async def test_retention_waits_for_the_slowest_of_several_consumers(first: str) -> None:
     client = FakeCluster().client()
     settings = LogSettings(retention_bytes=1, retention_waits_for_consumers=True)
@@ -130,7 +124,6 @@ async def test_retention_waits_for_the_slowest_of_several_consumers(first: str) 
     await log.close()
 
 
-@asynchronous
 async def test_a_deletion_in_the_middle_of_a_roll_fences_both_ledgers_of_the_writer() -> None:
     """Its writer may be before the switch or behind it; neither acknowledges any more."""
     cluster = FakeCluster()

@@ -11,7 +11,6 @@ from dlog.protocol.packer import PARTIAL_MAX
 from ledger.errors import NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
 from tests.waiting import PATIENCE_S
@@ -34,7 +33,6 @@ async def sent(log: Log, *values: bytes) -> list[asyncio.Future[RecordId]]:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@asynchronous
 async def test_what_was_in_flight_is_kept_once_whether_recovery_found_it_or_not(kept: bool) -> None:
     cluster = FakeCluster()
     cluster.keep_unconfirmed = kept
@@ -58,7 +56,6 @@ async def test_what_was_in_flight_is_kept_once_whether_recovery_found_it_or_not(
     assert await values_of(client) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-@asynchronous
 async def test_a_part_of_what_was_in_flight_may_be_kept() -> None:
     cluster = FakeCluster()
     cluster.keep_unconfirmed = False
@@ -76,7 +73,6 @@ async def test_a_part_of_what_was_in_flight_may_be_kept() -> None:
     assert await values_of(client) == [b"a", b"b", b"c"]
 
 
-@asynchronous
 async def test_who_was_taken_over_meanwhile_does_not_heal_and_disturbs_nobody() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -99,7 +95,6 @@ async def test_who_was_taken_over_meanwhile_does_not_heal_and_disturbs_nobody() 
     assert await values_of(client) == [b"a", b"b", b"d"]
 
 
-@asynchronous
 async def test_trouble_that_lasts_ends_the_writer() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client(), heal_s=0.05)
@@ -122,7 +117,6 @@ async def test_trouble_that_lasts_ends_the_writer() -> None:
         await log.close()
 
 
-@asynchronous
 async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
     cluster = FakeCluster()
     cluster.keep_unconfirmed = False
@@ -139,7 +133,6 @@ async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
     assert len(cluster.ledgers) == 2
 
 
-@asynchronous
 async def test_a_roll_that_was_under_way_is_done_by_healing() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -167,7 +160,6 @@ async def test_a_roll_that_was_under_way_is_done_by_healing() -> None:
     assert await values_of(client) == [b"a", b"b", b"c"]
 
 
-@asynchronous
 async def test_closing_while_it_heals_waits_for_it_as_long_as_it_may() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -189,7 +181,6 @@ def in_flight(cluster: FakeCluster, number: int) -> bool:
 # Closing in time.
 
 
-@asynchronous
 async def test_closing_gives_up_what_is_not_confirmed_in_time_and_says_so() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client())
@@ -203,7 +194,6 @@ async def test_closing_gives_up_what_is_not_confirmed_in_time_and_says_so() -> N
             await future
 
 
-@asynchronous
 async def test_closing_without_a_metadata_store_ends_in_time_and_is_no_failure() -> None:
     cluster = FakeCluster()
     store = FaultyStore(MemoryStore("memory://fake", "closing"))

@@ -285,29 +285,26 @@ async def everything_is_there(used: Used) -> None:
         await client.close()
 
 
-def test_a_writer_from_before_a_rebuild_is_refused(used: Used) -> None:
-    async def scenario() -> None:
-        client = await LedgerClient.connect(used.uri, ClientConfig())
-        try:
-            with used.process() as process:
-                process.ready()
-                await client.bookies.wait_for(1, PATIENCE_S)
-                writer = await client.create(ONE)
-                await writer.add(b"before")
-                assert process.stop() == 0
-            for index in used.files("ledgers-*/index"):
-                shutil.rmtree(index)
-                index.mkdir()
-            arguments = ("index", "rebuild", "--yes", "--uri", used.uri)
-            await asyncio.to_thread(used.dlog, *arguments)
-            with used.process() as process:
-                process.ready()
-                with pytest.raises(LedgerFenced):
-                    await writer.add(b"after")
-        finally:
-            await client.close()
-
-    asyncio.run(scenario())
+async def test_a_writer_from_before_a_rebuild_is_refused(used: Used) -> None:
+    client = await LedgerClient.connect(used.uri, ClientConfig())
+    try:
+        with used.process() as process:
+            process.ready()
+            await client.bookies.wait_for(1, PATIENCE_S)
+            writer = await client.create(ONE)
+            await writer.add(b"before")
+            assert process.stop() == 0
+        for index in used.files("ledgers-*/index"):
+            shutil.rmtree(index)
+            index.mkdir()
+        arguments = ("index", "rebuild", "--yes", "--uri", used.uri)
+        await asyncio.to_thread(used.dlog, *arguments)
+        with used.process() as process:
+            process.ready()
+            with pytest.raises(LedgerFenced):
+                await writer.add(b"after")
+    finally:
+        await client.close()
 
 
 def test_another_cluster_is_refused(used: Used, tmp_path: Path) -> None:

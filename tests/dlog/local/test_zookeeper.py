@@ -14,21 +14,18 @@ from tests.waiting import PATIENCE_S, alive, wait_until
 pytestmark = pytest.mark.zookeeper
 
 
-def test_it_serves_when_started_stops_and_comes_back_on_its_port(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        server = ManagedZooKeeper(tmp_path / "zk")
-        async with server:
-            first = server.pid
-            assert b"Mode: standalone" in four_letters(server.port, b"srvr")
-            fixed = ManagedZooKeeper(tmp_path / "zk", port=server.port)
-        assert not server.running
-        assert not alive(first)
-        await fixed.start()
-        fixed.kill()
-        assert not fixed.running
-        await fixed.stop()
-
-    asyncio.run(scenario())
+async def test_it_serves_when_started_stops_and_comes_back_on_its_port(tmp_path: Path) -> None:
+    server = ManagedZooKeeper(tmp_path / "zk")
+    async with server:
+        first = server.pid
+        assert b"Mode: standalone" in four_letters(server.port, b"srvr")
+        fixed = ManagedZooKeeper(tmp_path / "zk", port=server.port)
+    assert not server.running
+    assert not alive(first)
+    await fixed.start()
+    fixed.kill()
+    assert not fixed.running
+    await fixed.stop()
 
 
 def test_a_server_that_cannot_start_is_told_with_its_own_words(tmp_path: Path) -> None:
@@ -40,18 +37,15 @@ def test_a_server_that_cannot_start_is_told_with_its_own_words(tmp_path: Path) -
     assert "SLF4J" in caught.value.log_tail
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            server = ManagedZooKeeper(tmp_path / "zk", port=taken.getsockname()[1])
-            with pytest.raises(ChildFailed) as caught:
-                await server.start()
-            assert "in use" in str(caught.value)
-            assert not server.running
-
-    asyncio.run(scenario())
+async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = ManagedZooKeeper(tmp_path / "zk", port=taken.getsockname()[1])
+        with pytest.raises(ChildFailed) as caught:
+            await server.start()
+        assert "in use" in str(caught.value)
+        assert not server.running
 
 
 def test_it_dies_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -94,15 +94,12 @@ def test_the_standard_library_can_wait_for_many() -> None:
         thread.join()
 
 
-def test_asyncio_can_await_one() -> None:
-    async def scenario() -> None:
-        future = AppendFuture()
-        thread = resolved_from_another_thread(future)
-        async with asyncio.timeout(PATIENCE_S):
-            assert await asyncio.wrap_future(future) == ID
-        thread.join()
-
-    asyncio.run(scenario())
+async def test_asyncio_can_await_one() -> None:
+    future = AppendFuture()
+    thread = resolved_from_another_thread(future)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.wrap_future(future) == ID
+    thread.join()
 
 
 @pytest.mark.slow

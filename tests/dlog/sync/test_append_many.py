@@ -22,7 +22,6 @@ from dlog.settings import LogSettings
 from ledger.errors import LogError, NotEnoughBookies, TooManyPending
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -31,7 +30,6 @@ async def records_of(client: FakeLedgers) -> list[Record]:
         return [record async for record in reader]
 
 
-@asynchronous
 async def test_the_ids_of_many_records_are_a_dense_range() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -44,7 +42,6 @@ async def test_the_ids_of_many_records_are_a_dense_range() -> None:
     assert [record.value for record in await records_of(client)] == [b"first", b"a", b"b", b"c"]
 
 
-@asynchronous
 async def test_many_records_have_keys_txids_and_timestamps() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -57,7 +54,6 @@ async def test_many_records_have_keys_txids_and_timestamps() -> None:
     assert found == [(b"a", b"k", 4), (b"b", None, 9), (b"c", None, None)]
 
 
-@asynchronous
 async def test_more_than_an_entry_is_several_entries_and_one_range() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -83,7 +79,6 @@ async def test_more_than_an_entry_is_several_entries_and_one_range() -> None:
         ({"payloads": [b"x" * 10] * 5}, BatchTooLarge),
     ],
 )
-@asynchronous
 async def test_all_are_refused_or_none(
     arguments: dict[str, object], error: type[LogError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +102,6 @@ async def test_all_are_refused_or_none(
         ({"payloads": [b"a"], "timestamps_ms": [2**63]}, ValueError),
     ],
 )
-@asynchronous
 async def test_what_cannot_be_records_is_told_at_once(
     arguments: dict[str, object], error: type[Exception]
 ) -> None:
@@ -116,7 +110,6 @@ async def test_what_cannot_be_records_is_told_at_once(
             log.append_many_async(**arguments)  # type: ignore[arg-type]
 
 
-@asynchronous
 async def test_many_that_are_in_flight_when_the_writer_ends_have_an_unknown_outcome() -> None:
     cluster = FakeCluster()
     log = await Log.open("log", client=cluster.client(), heal_s=0)
@@ -134,7 +127,6 @@ async def test_many_that_are_in_flight_when_the_writer_ends_have_an_unknown_outc
         await unsent
 
 
-@asynchronous
 async def test_many_of_which_the_first_were_kept_have_an_unknown_outcome_that_names_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,7 +145,6 @@ async def test_many_of_which_the_first_were_kept_have_an_unknown_outcome_that_na
         await many
 
 
-@asynchronous
 async def test_many_are_refused_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_path, "PENDING_BYTES_MAX", 1000)
     cluster = FakeCluster()

@@ -19,52 +19,46 @@ from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settle
 from tests.waiting import PATIENCE_S, eventually
 
 
-def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_noticed(
+async def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_noticed(
     sqlite: Backend, tmp_path: Path
 ) -> None:
     here, away = tmp_path / "namespace", tmp_path / "away"
 
-    async def scenario() -> None:
-        session_timeout_s = 0.9
-        async with sqlite.one(session_timeout_s=session_timeout_s) as store:
-            assert isinstance(store, SqliteStore)
-            await hold(store, "/e")
-            here.rename(away)
-            session, lease = store.session, store._lease
-            for call in (store.get("/a"), store.create("/a"), store.sync()):
-                with pytest.raises(MetadataUnavailable):
-                    await asyncio.wait_for(call, PATIENCE_S)
-            await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
-            assert lease is not None
-            assert lease._trusted_s < session_timeout_s  # before anybody else could think so
+    session_timeout_s = 0.9
+    async with sqlite.one(session_timeout_s=session_timeout_s) as store:
+        assert isinstance(store, SqliteStore)
+        await hold(store, "/e")
+        here.rename(away)
+        session, lease = store.session, store._lease
+        for call in (store.get("/a"), store.create("/a"), store.sync()):
             with pytest.raises(MetadataUnavailable):
-                await store.create("/e2", ephemeral=True)
-            assert not here.exists()
-            away.rename(here)
-            await renewed(store)
-            assert store.session is not session
-            assert await store.exists("/e") is None
-            await hold(store, "/e")
-            assert session.lost.is_set()
+                await asyncio.wait_for(call, PATIENCE_S)
+        await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+        assert lease is not None
+        assert lease._trusted_s < session_timeout_s  # before anybody else could think so
+        with pytest.raises(MetadataUnavailable):
+            await store.create("/e2", ephemeral=True)
+        assert not here.exists()
+        away.rename(here)
+        await renewed(store)
+        assert store.session is not session
+        assert await store.exists("/e") is None
+        await hold(store, "/e")
+        assert session.lost.is_set()
 
-    asyncio.run(scenario())
 
-
-def test_another_database_in_the_old_ones_place_is_not_taken_for_it(
+async def test_another_database_in_the_old_ones_place_is_not_taken_for_it(
     sqlite: Backend, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with sqlite.one(session_timeout_s=0.6) as store:
-            await store.create("/a", b"first")
-            (tmp_path / "namespace").rename(tmp_path / "old")
-            async with sqlite.one() as other:
-                await other.create("/a", b"second")
-                with pytest.raises(MetadataUnavailable) as caught:
-                    await store.get("/a")
-                assert "replaced" in str(caught.value)
-                await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)
-
-    asyncio.run(scenario())
+    async with sqlite.one(session_timeout_s=0.6) as store:
+        await store.create("/a", b"first")
+        (tmp_path / "namespace").rename(tmp_path / "old")
+        async with sqlite.one() as other:
+            await other.create("/a", b"second")
+            with pytest.raises(MetadataUnavailable) as caught:
+                await store.get("/a")
+            assert "replaced" in str(caught.value)
+            await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)
 
 
 def test_a_locked_database_stops_writes_in_time_and_no_reads(
@@ -121,56 +115,47 @@ def test_a_database_of_a_later_format_is_refused(sqlite: Backend, tmp_path: Path
     assert "format 3" in str(caught.value)
 
 
-def test_many_processes_may_make_the_namespace_at_once(sqlite: Backend) -> None:
-    async def scenario() -> None:
-        stores = await asyncio.gather(*(sqlite.open() for _ in range(8)))
-        await asyncio.gather(*(store.create("/n-", sequential=True) for store in stores))
-        assert len(await stores[0].children("/")) == 8
-        await asyncio.gather(*(store.close() for store in stores))
-
-    asyncio.run(scenario())
+async def test_many_processes_may_make_the_namespace_at_once(sqlite: Backend) -> None:
+    stores = await asyncio.gather(*(sqlite.open() for _ in range(8)))
+    await asyncio.gather(*(store.create("/n-", sequential=True) for store in stores))
+    assert len(await stores[0].children("/")) == 8
+    await asyncio.gather(*(store.close() for store in stores))
 
 
-def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
+async def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
     sqlite: Backend, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with sqlite.one() as store:
-            database = Database(tmp_path / "namespace")
-            database.create(timeout_s=PATIENCE_S)
-            earlier = OwnSession(database)  # locked and beating, but of another boot
-            tree = database.connect(timeout_s=PATIENCE_S)
-            tree.add_session(earlier.session_id, "another-boot", 1000.0)
-            tree.create("/e", b"", owner=earlier.session_id, sequential=False)
-            tree.close()
-            await gone(store, "/e")
-            earlier.close()
-            half_made = tmp_path / "namespace" / "sessions" / "half-made"
-            half_made.write_bytes(b"")
-            async with sqlite.one():
-                assert not half_made.exists()
-
-    asyncio.run(scenario())
+    async with sqlite.one() as store:
+        database = Database(tmp_path / "namespace")
+        database.create(timeout_s=PATIENCE_S)
+        earlier = OwnSession(database)  # locked and beating, but of another boot
+        tree = database.connect(timeout_s=PATIENCE_S)
+        tree.add_session(earlier.session_id, "another-boot", 1000.0)
+        tree.create("/e", b"", owner=earlier.session_id, sequential=False)
+        tree.close()
+        await gone(store, "/e")
+        earlier.close()
+        half_made = tmp_path / "namespace" / "sessions" / "half-made"
+        half_made.write_bytes(b"")
+        async with sqlite.one():
+            assert not half_made.exists()
 
 
-def test_a_session_that_another_process_ended_is_told_and_replaced(
+async def test_a_session_that_another_process_ended_is_told_and_replaced(
     sqlite: Backend, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with sqlite.one() as store:
-            session = store.session
-            await store.create("/e", ephemeral=True)
-            database = Database(tmp_path / "namespace")
-            database.create(timeout_s=PATIENCE_S)
-            tree = database.connect(timeout_s=PATIENCE_S)
-            tree.end_session(session.session_id)
-            tree.close()
-            await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
-            await renewed(store)
-            assert await store.exists("/e") is None
-            await store.create("/e", ephemeral=True)
-
-    asyncio.run(scenario())
+    async with sqlite.one() as store:
+        session = store.session
+        await store.create("/e", ephemeral=True)
+        database = Database(tmp_path / "namespace")
+        database.create(timeout_s=PATIENCE_S)
+        tree = database.connect(timeout_s=PATIENCE_S)
+        tree.end_session(session.session_id)
+        tree.close()
+        await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+        await renewed(store)
+        assert await store.exists("/e") is None
+        await store.create("/e", ephemeral=True)
 
 
 def test_closing_leaves_no_session_behind(sqlite: Backend, tmp_path: Path) -> None:
@@ -224,24 +209,21 @@ def test_a_loop_that_ends_without_closing_its_store_ends_the_session(sqlite: Bac
     asyncio.run(look())
 
 
-def test_a_watcher_that_finds_a_gap_in_the_changes_takes_it_that_all_changed(
+async def test_a_watcher_that_finds_a_gap_in_the_changes_takes_it_that_all_changed(
     sqlite: Backend, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with sqlite.one() as store:
-            await store.create("/a")
-            watch = store.watch("/never/changed")
-            await settled(watch)
-            other = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
-            with other:
-                other.execute(
-                    "INSERT INTO change SELECT max(number) + ?, '/elsewhere' FROM change",
-                    (CHANGES_KEPT,),
-                )
-            other.close()
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
-
-    asyncio.run(scenario())
+    async with sqlite.one() as store:
+        await store.create("/a")
+        watch = store.watch("/never/changed")
+        await settled(watch)
+        other = sqlite3.connect(tmp_path / "namespace" / "metadata.sqlite")
+        with other:
+            other.execute(
+                "INSERT INTO change SELECT max(number) + ?, '/elsewhere' FROM change",
+                (CHANGES_KEPT,),
+            )
+        other.close()
+        await asyncio.wait_for(watch.changed(), PATIENCE_S)
 
 
 def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:
@@ -261,15 +243,12 @@ def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:
     assert changes[-1][0] == CHANGES_KEPT + 20
 
 
-def test_an_idle_store_does_not_wait_busily(sqlite: Backend) -> None:
-    async def scenario() -> None:
-        async with sqlite.one():
-            began_s, cpu_s = time.monotonic(), time.process_time()
-            await asyncio.sleep(1.0)
-            used = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
-            assert used < 0.5  # about 0.003 on a quiet machine; a busy loop takes 1
-
-    asyncio.run(scenario())
+async def test_an_idle_store_does_not_wait_busily(sqlite: Backend) -> None:
+    async with sqlite.one():
+        began_s, cpu_s = time.monotonic(), time.process_time()
+        await asyncio.sleep(1.0)
+        used = (time.process_time() - cpu_s) / (time.monotonic() - began_s)
+        assert used < 0.5  # about 0.003 on a quiet machine; a busy loop takes 1
 
 
 async def open_and_close(backend: Backend) -> None:

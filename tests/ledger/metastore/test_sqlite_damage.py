@@ -253,45 +253,39 @@ def test_a_row_that_another_program_changed_is_refused(tmp_path: Path) -> None:
     assert "do not add up" in found
 
 
-def test_processes_that_run_notice_damage_when_they_meet_it(
+async def test_processes_that_run_notice_damage_when_they_meet_it(
     sqlite: Backend, tmp_path: Path
 ) -> None:
     here = tmp_path / "namespace"
 
-    async def scenario() -> None:
-        async with sqlite.one(session_timeout_s=0.9) as store:
-            await store.create("/a", b"v")
-            database = here / DATABASE
-            async with sqlite.one():  # so that nothing is in the write-ahead log alone
-                pass
-            tree = opened(here)
-            tree._connection.execute("UPDATE node SET value = x'00' WHERE path = '/a'")
-            tree.close()
-            with pytest.raises(DamagedMetadata) as caught:
-                await store.get("/a")
-            assert caught.value.path == str(database)
-            with pytest.raises(DamagedMetadata):
-                await store.set("/a", b"w")
-
-    asyncio.run(scenario())
+    async with sqlite.one(session_timeout_s=0.9) as store:
+        await store.create("/a", b"v")
+        database = here / DATABASE
+        async with sqlite.one():  # so that nothing is in the write-ahead log alone
+            pass
+        tree = opened(here)
+        tree._connection.execute("UPDATE node SET value = x'00' WHERE path = '/a'")
+        tree.close()
+        with pytest.raises(DamagedMetadata) as caught:
+            await store.get("/a")
+        assert caught.value.path == str(database)
+        with pytest.raises(DamagedMetadata):
+            await store.set("/a", b"w")
 
 
-def test_an_older_witness_under_processes_that_run_stops_their_writes(
+async def test_an_older_witness_under_processes_that_run_stops_their_writes(
     sqlite: Backend, tmp_path: Path
 ) -> None:
     witness = tmp_path / "namespace" / WITNESS
 
-    async def scenario() -> None:
-        async with sqlite.one(session_timeout_s=0.9) as store:
-            before = witness.read_bytes()
-            for path in ("/a", "/b", "/c"):
-                await store.create(path)
-            witness.write_bytes(before)
-            with pytest.raises(DamagedMetadata):
-                await store.create("/d")
-            witness.unlink()
-            with pytest.raises(MetadataUnavailable):
-                await store.create("/d")
-            await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)
-
-    asyncio.run(scenario())
+    async with sqlite.one(session_timeout_s=0.9) as store:
+        before = witness.read_bytes()
+        for path in ("/a", "/b", "/c"):
+            await store.create(path)
+        witness.write_bytes(before)
+        with pytest.raises(DamagedMetadata):
+            await store.create("/d")
+        witness.unlink()
+        with pytest.raises(MetadataUnavailable):
+            await store.create("/d")
+        await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)

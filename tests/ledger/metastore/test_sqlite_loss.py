@@ -1,6 +1,5 @@
 """Going on with an embedded store that lost its newest commits, at an operator's word."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -86,13 +85,10 @@ def test_a_whole_store_and_one_with_damaged_rows_are_left_alone(tmp_path: Path) 
     assert taken(tmp_path) == changed
 
 
-def test_a_store_that_is_in_use_is_left_alone(sqlite: Backend, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with sqlite.one():
-            with pytest.raises(OSError, match="in use"):
-                accept_loss(tmp_path / "namespace", really=True, timeout_s=PATIENCE_S)
-
-    asyncio.run(scenario())
+async def test_a_store_that_is_in_use_is_left_alone(sqlite: Backend, tmp_path: Path) -> None:
+    async with sqlite.one():
+        with pytest.raises(OSError, match="in use"):
+            accept_loss(tmp_path / "namespace", really=True, timeout_s=PATIENCE_S)
 
 
 def test_the_command_asks_and_does_it(tmp_path: Path) -> None:

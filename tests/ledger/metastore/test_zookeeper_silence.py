@@ -33,65 +33,55 @@ async def behind_a_proxy(server: ManagedZooKeeper) -> AsyncIterator[tuple[Metada
 
 
 @pytest.mark.parametrize("answers", [Answers.NONE, Answers.GREETING])
-def test_a_connection_that_is_taken_and_not_served_costs_no_session(
+async def test_a_connection_that_is_taken_and_not_served_costs_no_session(
     answers: Answers, zookeeper: ManagedZooKeeper
 ) -> None:
-    async def scenario() -> None:
-        async with behind_a_proxy(zookeeper) as (store, way):
-            watch, session = store.watch("/a"), store.session
-            await settled(watch)
-            way.next = [answers]
-            way.cut()
-            await until(lambda: way.connections == 2)
-            assert (await store.get("/a")).value == b"v"
-            assert way.connections > 2
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)  # it is armed again
-            await settled(watch)
-            await store.set("/a", b"w")
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
-            assert store.session is session
-            assert not session.lost.is_set()
-
-    asyncio.run(scenario())
+    async with behind_a_proxy(zookeeper) as (store, way):
+        watch, session = store.watch("/a"), store.session
+        await settled(watch)
+        way.next = [answers]
+        way.cut()
+        await until(lambda: way.connections == 2)
+        assert (await store.get("/a")).value == b"v"
+        assert way.connections > 2
+        await asyncio.wait_for(watch.changed(), PATIENCE_S)  # it is armed again
+        await settled(watch)
+        await store.set("/a", b"w")
+        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        assert store.session is session
+        assert not session.lost.is_set()
 
 
-def test_a_first_connection_that_is_not_served_does_not_keep_a_store_from_opening(
+async def test_a_first_connection_that_is_not_served_does_not_keep_a_store_from_opening(
     zookeeper: ManagedZooKeeper,
 ) -> None:
-    async def scenario() -> None:
-        async with proxy(zookeeper.port) as way:
-            way.next = [Answers.NONE, Answers.GREETING]
-            uri = fresh_uri(zookeeper).replace(f":{zookeeper.port}", f":{way.port}")
-            async with Backend("zookeeper", uri).one(session_timeout_s=SESSION_TIMEOUT_S) as store:
-                await store.create("/a")
-            assert way.connections > 2
-
-    asyncio.run(scenario())
+    async with proxy(zookeeper.port) as way:
+        way.next = [Answers.NONE, Answers.GREETING]
+        uri = fresh_uri(zookeeper).replace(f":{zookeeper.port}", f":{way.port}")
+        async with Backend("zookeeper", uri).one(session_timeout_s=SESSION_TIMEOUT_S) as store:
+            await store.create("/a")
+        assert way.connections > 2
 
 
 @pytest.mark.parametrize(("at_once", "pause_s"), [(2 * CALLS_MAX, 10.0), (1, 0.25)])
-def test_a_connection_that_falls_silent_is_given_up_whatever_waits_on_it(
+async def test_a_connection_that_falls_silent_is_given_up_whatever_waits_on_it(
     at_once: int, pause_s: float, zookeeper: ManagedZooKeeper
 ) -> None:
     """With all slots taken, or with new calls now and then, which keep kazoo from pinging."""
+    async with behind_a_proxy(zookeeper) as (store, way):
+        session = store.session
+        calls: list[asyncio.Task[Versioned]] = []
 
-    async def scenario() -> None:
-        async with behind_a_proxy(zookeeper) as (store, way):
-            session = store.session
-            calls: list[asyncio.Task[Versioned]] = []
+        async def call_often() -> None:
+            while True:
+                calls.extend(asyncio.create_task(store.get("/a")) for _ in range(at_once))
+                await asyncio.sleep(pause_s)
 
-            async def call_often() -> None:
-                while True:
-                    calls.extend(asyncio.create_task(store.get("/a")) for _ in range(at_once))
-                    await asyncio.sleep(pause_s)
-
-            way.silence()
-            busy = asyncio.create_task(call_often())
-            await until(lambda: way.connections == 2)
-            busy.cancel()
-            answers = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
-            assert {answer.value for answer in answers} == {b"v"}
-            assert store.session is session
-            assert not session.lost.is_set()
-
-    asyncio.run(scenario())
+        way.silence()
+        busy = asyncio.create_task(call_often())
+        await until(lambda: way.connections == 2)
+        busy.cancel()
+        answers = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
+        assert {answer.value for answer in answers} == {b"v"}
+        assert store.session is session
+        assert not session.lost.is_set()
