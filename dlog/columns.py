@@ -1,12 +1,15 @@
 """Records as parallel columns: how they travel from a caller to the bytes of an entry."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
+from dlog.headers import encode_headers
+
 Payload = bytes | bytearray | memoryview
+HeadersGiven = Mapping[str, Payload]
 
 _TIMESTAMP_MS_MAX: Final = 2**62
 
@@ -21,6 +24,8 @@ class Columns:
     txids: list[int | None] | None = None
     timestamps_ms: list[int | None] | None = None
     """Where it is None, or a record's is, the record has the time at which it is appended."""
+    headers: list[bytes | None] | None = None
+    """Encoded, see `dlog.headers`."""
 
     @property
     def count(self) -> int:
@@ -29,23 +34,32 @@ class Columns:
     @property
     def is_plain(self) -> bool:
         """True iff there are values alone."""
-        return self.keys is None and self.txids is None and self.timestamps_ms is None
+        optional = (self.keys, self.txids, self.timestamps_ms, self.headers)
+        return all(column is None for column in optional)
 
     def sizes(self) -> list[int]:
         """Return the bytes of each record."""
         sizes = list(map(len, self.values))
-        if self.keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, self.keys, strict=True)]
+        for column in (self.keys, self.headers):
+            if column is not None:
+                sizes = [size + len(each or b"") for size, each in zip(sizes, column, strict=True)]
         return sizes
 
     def total_bytes(self) -> int:
         """Return the bytes of all records together."""
-        return sum(map(len, self.values)) + sum(len(key) for key in self.keys or () if key)
+        total = sum(map(len, self.values))
+        for column in (self.keys, self.headers):
+            total += sum(len(each) for each in column or () if each)
+        return total
 
 
 def checked(
-    payload: Payload, key: Payload | None, txid: int | None, timestamp_ms: int | None
-) -> tuple[bytes, bytes | None, int | None, int | None]:
+    payload: Payload,
+    key: Payload | None,
+    txid: int | None,
+    timestamp_ms: int | None,
+    headers: HeadersGiven | None,
+) -> tuple[bytes, bytes | None, int | None, int | None, bytes | None]:
     """Return the columns of one record, of the types that formats need, copied if mutable.
 
     Raises `TypeError`, `ValueError`."""
@@ -59,7 +73,8 @@ def checked(
         timestamp_ms = operator.index(timestamp_ms)
         if not -_TIMESTAMP_MS_MAX <= timestamp_ms <= _TIMESTAMP_MS_MAX:
             raise ValueError(f"timestamp_ms={timestamp_ms} is no time in milliseconds")
-    return payload, key, txid, timestamp_ms
+    encoded = None if headers is None else encode_headers(headers)
+    return payload, key, txid, timestamp_ms, encoded
 
 
 def checked_many(
@@ -67,13 +82,14 @@ def checked_many(
     keys: Iterable[Payload | None] | None,
     txids: Iterable[int | None] | None,
     timestamps_ms: Iterable[int | None] | None,
+    headers: Iterable[HeadersGiven | None] | None,
 ) -> Columns:
     """As `checked`, for many records."""
     values = [p if type(p) is bytes else as_bytes(p, "payload") for p in payloads]
     if not values:
         raise ValueError("append one record or more")
-    given = [None if c is None else list(c) for c in (keys, txids, timestamps_ms)]
-    for name, column in zip(("keys", "txids", "timestamps_ms"), given, strict=True):
+    given = [None if c is None else list(c) for c in (keys, txids, timestamps_ms, headers)]
+    for name, column in zip(("keys", "txids", "timestamps_ms", "headers"), given, strict=True):
         if column is not None and len(column) != len(values):
             raise ValueError(f"{len(column)} {name} for {len(values)} records")
     if not any(given):

@@ -36,6 +36,7 @@
     |  `- ManifestTooLarge        no segment more until the log is truncated; appends go on
     `- StorageError
        |- DamagedBatch            bytes are no record batch
+       |- BatchTooNew             written by a newer dlog: upgrade
        `- DamagedLog              segments or batches do not join
 
 `LostOwnership`, `AppendOutcomeUnknown` and `AppendFailed` are what an append can end with once
@@ -356,6 +357,15 @@ class DamagedBatch(StorageError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"not a record batch: {reason}")
         self.reason = reason
+
+
+class BatchTooNew(StorageError):
+    def __init__(self, version: int, known: int) -> None:
+        super().__init__(
+            f"a record batch of format version {version} was written by a newer dlog; this one "
+            f"reads versions up to {known}: upgrade it (readers before writers)"
+        )
+        self.version, self.known = version, known
 
 
 class DamagedLog(StorageError):

@@ -4,11 +4,13 @@ A record has one *offset* (dense, for programs) and one *DLSN* (where it physica
 by DLSN is order by offset). Named tuples: a reader makes millions of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Final, Literal, NamedTuple, Self, overload
+
+from dlog.headers import NO_HEADERS, Headers
 
 NO_TXID: Final = -(2**63)
 """Stands for "no txid" in formats; never a txid itself."""
@@ -94,12 +96,13 @@ class Record(NamedTuple):
     txid: int | None
     key: bytes | None
     value: bytes
+    headers: Mapping[str, bytes] = NO_HEADERS
 
 
 # The generated constructors of named tuples are Python calls; these are four times as fast.
 _new_dlsn: Callable[[tuple[int, int, int]], DLSN] = partial(tuple.__new__, DLSN)
-new_record: Callable[[tuple[int, DLSN, int, int | None, bytes | None, bytes]], Record] = partial(
-    tuple.__new__, Record
+new_record: Callable[[tuple[int, DLSN, int, int | None, bytes | None, bytes, Headers]], Record] = (
+    partial(tuple.__new__, Record)
 )
 
 

@@ -3,7 +3,7 @@
     header   64 bytes, little endian:
              4s magic "DLRB", u8 version, u8 codec, u8 flags, u8 zero,
              u32 count, u32 body bytes, u32 stored bytes (body after compression),
-             u32 value bytes, u32 key bytes, u32 zero,
+             u32 value bytes, u32 key bytes, u32 headers bytes,
              i64 base index, i64 base timestamp, i64 first txid, i64 last txid
     body     columns in this order, each begins at a multiple of 8 in the body:
              value offsets    i32[count + 1], first is 0, never decreasing (as Arrow's)
@@ -12,8 +12,14 @@
              txids            i64[count] (TXIDS), NO_TXID where a record has none
              key offsets      i32[count + 1] (KEYS)
              key validity     bit i set iff record i has a key (KEYS and KEY_NULLS), as Arrow's
+             headers offsets  i32[count + 1] (HEADERS)
              values           value bytes
              keys             key bytes
+             headers          headers bytes, each record's as in `dlog.headers`; none is empty
+
+A batch is of version 2 iff one of its records has headers, else of version 1, which is the same
+without the two columns of headers: so they cost no byte where there are none, and an older program
+reads all that it can.
 
 *base index* is the first record's index in its segment: a batch knows nothing of the log's
 offsets, so a segment can be written before its first offset is known. *first txid* is the
@@ -36,11 +42,13 @@ from itertools import accumulate, islice, pairwise, repeat
 from typing import Final, assert_never
 
 from dlog.columns import Columns
-from dlog.errors import CodecMissing, DamagedBatch
+from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch
+from dlog.headers import NO_HEADERS, Headers, decode_headers
 from dlog.position import NO_TXID, Record, entry_dlsns, new_record
 from ledger.entry import ENTRY_BYTES_MAX
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Newest one; a batch without headers is of version 1."""
 MAGIC: Final = b"DLRB"
 HEADER: Final = struct.Struct("<4sBBBBIIIIIIqqqq")
 HEADER_BYTES: Final = HEADER.size
@@ -70,9 +78,10 @@ class Flag(IntFlag):
     TXIDS = 4
     KEYS = 8
     KEY_NULLS = 16
+    HEADERS = 32
 
 
-_ALL_FLAGS = int(Flag.TIMES | Flag.WIDE_TIMES | Flag.TXIDS | Flag.KEYS | Flag.KEY_NULLS)
+_ALL_FLAGS: Final = sum(Flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ class BatchHeader:
     stored_bytes: int
     value_bytes: int
     key_bytes: int
+    headers_bytes: int
     base_index: int
     base_timestamp_ms: int
     first_txid: int
@@ -114,6 +124,9 @@ class RecordBatch:
     key_validity: memoryview | None
     """Bitmap, least significant bit first; None: every record has a key."""
     keys: memoryview | None
+    headers_offsets: memoryview | None
+    """int32[count + 1], as bytes."""
+    headers: memoryview | None
 
     @property
     def count(self) -> int:
@@ -150,6 +163,18 @@ class RecordBatch:
             return None
         return [None if txid == NO_TXID else txid for txid in self.txids.tolist()]
 
+    def headers_list(self) -> list[Headers] | None:
+        """Return each record's headers, or None if no record has any."""
+        if self.headers_offsets is None or self.headers is None:
+            return None
+        encoded = _cut(self.headers_offsets, self.headers)
+        return [Headers(each) if each else NO_HEADERS for each in encoded]
+
+    def check_headers(self) -> None:
+        """Look at the headers of all records. Raises `DamagedBatch`."""
+        for each in self.headers_list() or ():
+            decode_headers(each.encoded)
+
     def records(
         self, first_offset: int, segment: int, entry: int, *, skip: int = 0, take: int | None = None
     ) -> Iterator[Record]:
@@ -157,6 +182,7 @@ class RecordBatch:
         end = self.count if take is None else skip + take
         keys: Iterable[bytes | None] = self.key_list() or repeat(None)
         txids: Iterable[int | None] = self.txid_list() or repeat(None)
+        headers: Iterable[Headers] = self.headers_list() or repeat(NO_HEADERS)
         columns = zip(
             range(first_offset, first_offset + self.count),
             entry_dlsns(segment, entry, self.count),
@@ -164,6 +190,7 @@ class RecordBatch:
             txids,
             keys,
             self.value_list(),
+            headers,
             strict=False,
         )
         return map(new_record, islice(columns, skip, end))
@@ -195,8 +222,8 @@ def encode_batch(
         if present:
             first_txid, last_txid = present[0], present[-1]
         flags |= Flag.TXIDS
-    key_bytes = 0
-    tail: list[bytes] = list(values)
+    blobs = [(value_bytes, values)]
+    key_bytes = headers_bytes = 0
     if keys is not None:
         present_keys = [b"" if key is None else key for key in keys]
         key_bytes = _add_offsets(columns, present_keys)
@@ -204,48 +231,59 @@ def encode_batch(
         if None in keys:
             columns.append(_bitmap(keys))
             flags |= Flag.KEY_NULLS
-        tail.append(bytes(-value_bytes % 8))
-        tail += present_keys
+        blobs.append((key_bytes, present_keys))
+    if records.headers is not None and any(records.headers):
+        present_headers = [each or b"" for each in records.headers]
+        headers_bytes = _add_offsets(columns, present_headers)
+        flags |= Flag.HEADERS
+        blobs.append((headers_bytes, present_headers))
     parts: list[bytes] = []
     for column in columns:
         parts += (column, bytes(-len(column) % 8))
-    body_parts = parts + tail
-    body_bytes = sum(map(len, parts)) + value_bytes + (-value_bytes % 8 if keys else 0) + key_bytes
-    stored_parts, stored_bytes = body_parts, body_bytes
+    body_bytes = sum(map(len, parts))
+    for size, blob in blobs:
+        parts.append(bytes(-body_bytes % 8))
+        parts += blob
+        body_bytes += -body_bytes % 8 + size
+    stored_bytes = body_bytes
     if codec is not Codec.NONE:  # what is not compressed is not joined either
-        stored = _compress(b"".join(body_parts), codec)
-        stored_parts, stored_bytes = [stored], len(stored)
+        parts = [_compress(b"".join(parts), codec)]
+        stored_bytes = len(parts[0])
     header = HEADER.pack(
-        MAGIC, VERSION, codec, flags, 0,
-        len(values), body_bytes, stored_bytes, value_bytes, key_bytes, 0,
+        MAGIC, _version(flags), codec, flags, 0,
+        len(values), body_bytes, stored_bytes, value_bytes, key_bytes, headers_bytes,
         base_index, base_timestamp_ms, first_txid, last_txid,
     )  # fmt: skip
-    return b"".join((header, *stored_parts))
+    return b"".join((header, *parts))
 
 
 def parse_header(payload: bytes | memoryview) -> BatchHeader:
-    """Return the header at the start of *payload*. Raises `DamagedBatch`."""
+    """Return the header at the start of *payload*. Raises `DamagedBatch`, `BatchTooNew`."""
     if len(payload) < HEADER_BYTES:
         raise DamagedBatch(f"{len(payload)} bytes are shorter than a header")
     fields = HEADER.unpack_from(payload)
-    magic, version, codec, flags, zero, count, body, stored, value, key, zero2 = fields[:11]
-    if magic != MAGIC or zero or zero2:
+    magic, version, codec, flags, zero, count, body, stored, value, key, headers = fields[:11]
+    if magic == MAGIC and version > VERSION:
+        raise BatchTooNew(version, VERSION)
+    if magic != MAGIC or zero:
         raise DamagedBatch(f"it begins with {bytes(payload[:8]).hex()}")
-    if version != VERSION:
-        raise DamagedBatch(f"format version {version}, this program knows {VERSION}")
     if codec not in Codec._value2member_map_ or flags & ~_ALL_FLAGS:
         raise DamagedBatch(f"unknown codec {codec} or flags {flags:#x}")
+    if version != _version(Flag(flags)):
+        raise DamagedBatch(f"format version {version} with flags {flags:#x}")
     if count == 0 or body > BODY_BYTES_MAX:
         raise DamagedBatch(f"{count} records of {body} bytes are not possible")
-    if body != _body_bytes(count, Flag(flags), value, key):
+    if body != _body_bytes(count, Flag(flags), value, key, headers):
         raise DamagedBatch(f"the columns of {count} records do not add up to {body} bytes")
     if fields[11] < 0:
         raise DamagedBatch(f"base index {fields[11]} is negative")
-    return BatchHeader(Codec(codec), Flag(flags), count, body, stored, value, key, *fields[11:])
+    return BatchHeader(
+        Codec(codec), Flag(flags), count, body, stored, value, key, headers, *fields[11:]
+    )
 
 
 def decode_batch(payload: bytes | memoryview) -> RecordBatch:
-    """Return the batch that *payload* is, as views of it. Raises `DamagedBatch`."""
+    """Return the batch that *payload* is, as views of it. Raises `DamagedBatch`, `BatchTooNew`."""
     header = parse_header(payload)
     stored = memoryview(payload)[HEADER_BYTES:]
     if len(stored) != header.stored_bytes:
@@ -258,7 +296,7 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
     count, flags = header.count, header.flags
     value_offsets = columns.take(4 * (count + 1))
     _check_offsets(value_offsets, header.value_bytes, "value")
-    time_deltas = txids = key_offsets = key_validity = keys = None
+    time_deltas = txids = key_offsets = key_validity = keys = headers_offsets = headers = None
     if flags & Flag.TIMES:
         wide = bool(flags & Flag.WIDE_TIMES)
         time_deltas = columns.take((8 if wide else 4) * count).cast("q" if wide else "i")
@@ -269,11 +307,25 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
         _check_offsets(key_offsets, header.key_bytes, "key")
         if flags & Flag.KEY_NULLS:
             key_validity = columns.take((count + 7) // 8)
+    if flags & Flag.HEADERS:
+        headers_offsets = columns.take(4 * (count + 1))
+        _check_offsets(headers_offsets, header.headers_bytes, "headers")
     values = columns.take(header.value_bytes)
     if flags & Flag.KEYS:
         keys = columns.take(header.key_bytes)
+    if flags & Flag.HEADERS:
+        headers = columns.take(header.headers_bytes)
     return RecordBatch(
-        header, value_offsets, values, time_deltas, txids, key_offsets, key_validity, keys
+        header,
+        value_offsets,
+        values,
+        time_deltas,
+        txids,
+        key_offsets,
+        key_validity,
+        keys,
+        headers_offsets,
+        headers,
     )
 
 
@@ -291,8 +343,15 @@ class _Columns:
         return self._body[start : self._end]
 
 
-def _body_bytes(count: int, flags: Flag, value_bytes: int, key_bytes: int) -> int:
-    """Return how long a body of these columns is."""
+def _version(flags: Flag) -> int:
+    """Return the oldest version that has these columns."""
+    return 2 if flags & Flag.HEADERS else 1
+
+
+def _body_bytes(
+    count: int, flags: Flag, value_bytes: int, key_bytes: int, headers_bytes: int
+) -> int | None:
+    """Return how long a body of these columns is; None if they contradict each other."""
     padded = [4 * (count + 1)]
     if flags & Flag.TIMES:
         padded.append((8 if flags & Flag.WIDE_TIMES else 4) * count)
@@ -302,8 +361,16 @@ def _body_bytes(count: int, flags: Flag, value_bytes: int, key_bytes: int) -> in
         padded.append(4 * (count + 1))
         if flags & Flag.KEY_NULLS:
             padded.append((count + 7) // 8)
-        padded.append(value_bytes)
-    last = key_bytes if flags & Flag.KEYS else value_bytes
+    if flags & Flag.HEADERS:
+        padded.append(4 * (count + 1))
+    elif headers_bytes:
+        return None
+    padded.append(value_bytes)
+    if flags & Flag.KEYS:
+        padded.append(key_bytes)
+    if flags & Flag.HEADERS:
+        padded.append(headers_bytes)
+    last = padded.pop()
     return sum(size + -size % 8 for size in padded) + last
 
 

@@ -26,7 +26,7 @@ from dlog.aio.write.append_future import AppendFuture, resolve_many
 from dlog.aio.write.healing import HEAL_S
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import CLOSE_S, LogWriter
-from dlog.columns import Payload, checked, checked_many
+from dlog.columns import HeadersGiven, Payload, checked, checked_many
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
 from dlog.settings import LogSettings, parse_settings
@@ -141,6 +141,7 @@ class Log:
         key: Payload | None = None,
         txid: int | None = None,
         timestamp_ms: int | None = None,
+        headers: HeadersGiven | None = None,
         expected_offset: int | None = None,
     ) -> RecordId:
         """Append one record and wait until it can never be lost.
@@ -148,7 +149,12 @@ class Log:
         Waits for room first if much is pending. Raises as `append_async` resolves."""
         await self._writer.room()
         return await self.append_async(
-            payload, key=key, txid=txid, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+            payload,
+            key=key,
+            txid=txid,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            expected_offset=expected_offset,
         )
 
     def append_async(
@@ -158,6 +164,7 @@ class Log:
         key: Payload | None = None,
         txid: int | None = None,
         timestamp_ms: int | None = None,
+        headers: HeadersGiven | None = None,
         expected_offset: int | None = None,
     ) -> asyncio.Future[RecordId]:
         """Append one record; return a future, which resolves in any case.
@@ -168,14 +175,20 @@ class Log:
         `RecordTooLarge`, `TxidOutOfOrder`, `UnexpectedOffset`, `LogClosed`,
         `LostOwnership`, `AppendFailed` (all: certainly not appended), or
         `AppendOutcomeUnknown`. Raises `TooManyPending` at once, and `TypeError`."""
+        encoded = None
         if (
             type(payload) is not bytes
             or key is not None
             or txid is not None
             or timestamp_ms is not None
+            or headers is not None
         ):
-            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
-        outcome, slot = self._writer.submit(payload, key, txid, timestamp_ms, expected_offset)
+            payload, key, txid, timestamp_ms, encoded = checked(
+                payload, key, txid, timestamp_ms, headers
+            )
+        outcome, slot = self._writer.submit(
+            payload, key, txid, timestamp_ms, encoded, expected_offset
+        )
         return AppendFuture(outcome, slot, self._loop)
 
     async def append_many(
@@ -185,6 +198,7 @@ class Log:
         keys: Iterable[Payload | None] | None = None,
         txids: Iterable[int | None] | None = None,
         timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[HeadersGiven | None] | None = None,
         expected_offset: int | None = None,
     ) -> RecordIds:
         """Append records behind each other and wait until none can be lost; return their ids.
@@ -201,6 +215,7 @@ class Log:
             keys=keys,
             txids=txids,
             timestamps_ms=timestamps_ms,
+            headers=headers,
             expected_offset=expected_offset,
         )
 
@@ -211,10 +226,11 @@ class Log:
         keys: Iterable[Payload | None] | None = None,
         txids: Iterable[int | None] | None = None,
         timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[HeadersGiven | None] | None = None,
         expected_offset: int | None = None,
     ) -> asyncio.Future[RecordIds]:
         """As `append_many`, but return one future for all. Raises `TooManyPending` at once."""
-        records = checked_many(payloads, keys, txids, timestamps_ms)
+        records = checked_many(payloads, keys, txids, timestamps_ms, headers)
         future: asyncio.Future[RecordIds] = self._loop.create_future()
         try:
             parts = self._writer.submit_many(records, expected_offset)

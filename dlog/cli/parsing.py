@@ -4,6 +4,7 @@ Each parser takes the option's name, to be named in the usage error that it rais
 """
 
 import math
+import os
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -90,6 +91,25 @@ def parse_size(text: str, option: str) -> int:
     if (found := _SIZE.fullmatch(text)) is None:
         raise typer.BadParameter(f"{text!r} is no size; use {SIZE_HELP}", param_hint=option)
     return round(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def parse_headers(pairs: list[str], option: str = "--header") -> dict[str, bytes]:
+    """Return what *pairs* as ``name=value`` say, as headers of a record."""
+    from dlog.headers import encode_headers
+
+    found: dict[str, bytes] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
+        found[name] = os.fsencode(text)
+    try:
+        encode_headers(found)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+    return found
 
 
 def parse_settings(pairs: list[str], option: str) -> dict[str, object]:

@@ -95,11 +95,14 @@ class Packer:
         key: bytes | None,
         txid: int | None,
         timestamp_ms: int | None,
+        headers: bytes | None,
         now_ms: Callable[[], int],
     ) -> Group:
         """Put one record behind those before, as the last of the group that is returned."""
         group = self._open
         size = len(value) if key is None else len(value) + len(key)
+        if headers is not None:
+            size += len(headers)
         if group is None or group.size_bytes + size > self._entry_bytes_full:
             group = self._begin(now_ms())
         if key is not None or group.keys is not None:
@@ -114,6 +117,10 @@ class Packer:
             if group.timestamps_ms is None:
                 group.timestamps_ms = [group.base_timestamp_ms] * len(group.values)
             group.timestamps_ms.append(now_ms() if timestamp_ms is None else timestamp_ms)
+        if headers is not None or group.headers is not None:
+            if group.headers is None:
+                group.headers = [None] * len(group.values)
+            group.headers.append(headers)
         group.values.append(value)
         group.size_bytes += size
         self.pending_bytes += size + RECORD_CHARGE
@@ -137,9 +144,12 @@ class Packer:
         if fits and records.is_plain:
             return [self._extend(records.values, size, now_ms)]
         parts: list[Part] = []
-        columns = (c or repeat(None) for c in (records.keys, records.txids, records.timestamps_ms))
-        for value, key, txid, timestamp_ms in zip(records.values, *columns, strict=False):
-            group = self.add(value, key, txid, timestamp_ms, now_ms)
+        columns = (
+            column or repeat(None)
+            for column in (records.keys, records.txids, records.timestamps_ms, records.headers)
+        )
+        for value, key, txid, timestamp_ms, headers in zip(records.values, *columns, strict=False):
+            group = self.add(value, key, txid, timestamp_ms, headers, now_ms)
             if parts and parts[-1].group is group:
                 parts[-1].count += 1
             else:
@@ -164,6 +174,8 @@ class Packer:
             group.txids.extend(repeat(None, count))
         if group.timestamps_ms is not None:
             group.timestamps_ms.extend(repeat(now_ms(), count))
+        if group.headers is not None:
+            group.headers.extend(repeat(None, count))
         group.size_bytes += size
         self.pending_bytes += size + RECORD_CHARGE * count
         if group.size_bytes >= self._entry_bytes_full or group.count >= ENTRY_RECORDS_MAX:

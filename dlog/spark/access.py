@@ -46,7 +46,7 @@ class Access:
         """Return the tail of each of *logs*; wait up to *wait_s* for one beyond *after*."""
         return self._thread.run(self._tails(logs, after, wait_s))
 
-    def read(self, piece: LogRange) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: LogRange, *, include_headers: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield exactly the records of *piece*, in order, or raise."""
         chunks: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD_MAX)
         reading = asyncio.run_coroutine_threadsafe(
@@ -59,7 +59,7 @@ class Access:
                     reason = f"offset {chunk.begin} came where {expected} should be"
                     raise DamagedLog(piece.log, reason)
                 expected = chunk.end
-                yield _rows(piece.log, chunk)
+                yield _rows(piece.log, chunk, include_headers=include_headers)
             reading.result()
         finally:
             reading.cancel()
@@ -157,12 +157,13 @@ def forget_shared_access(uri: str) -> None:
         access.close()
 
 
-def _rows(log: str, chunk: Chunk) -> pa.RecordBatch:
+def _rows(log: str, chunk: Chunk, *, include_headers: bool) -> pa.RecordBatch:
     rows = to_arrow(
         log,
         chunk.batch,
         first_offset=chunk.first_offset,
         segment=chunk.segment,
         entry=chunk.entry,
+        include_headers=include_headers,
     )
     return rows.slice(chunk.skip, chunk.take)

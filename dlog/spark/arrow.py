@@ -3,7 +3,9 @@
 The value column of a record batch is laid out as Arrow's, so its buffers are taken as they
 are; keys and txids likewise. What follows from the place (log, offset, dlsn) is computed in
 columns. Spark compares the schema of the first batch with its own type by type, so
-`ARROW_SCHEMA` and `SPARK_SCHEMA` say the same thing twice.
+`ARROW_SCHEMA` and `SPARK_SCHEMA` say the same thing twice. Only the column of headers, which is
+there if it was asked for, is put together record by record; its type is that of Spark's Kafka
+source, and it is null where a record has none, as there.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +23,9 @@ SPARK_SCHEMA: Final = (
     "log string, offset bigint, dlsn string, timestamp timestamp, txid bigint, "
     "key binary, value binary"
 )
+SPARK_SCHEMA_WITH_HEADERS: Final = (
+    SPARK_SCHEMA + ", headers array<struct<key: string, value: binary>>"
+)
 ARROW_SCHEMA: Final = pa.schema(
     [
         ("log", pa.string()),
@@ -32,13 +37,21 @@ ARROW_SCHEMA: Final = pa.schema(
         ("value", pa.binary()),
     ]
 )
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
 ROWS_MAX: Final = 65_536
 BYTES_MAX: Final = 8 << 20
 """Entries are put together into batches of about this size: each costs Spark a round trip."""
 
 
 def to_arrow(
-    log: str, batch: RecordBatch, *, first_offset: int, segment: int, entry: int
+    log: str,
+    batch: RecordBatch,
+    *,
+    first_offset: int,
+    segment: int,
+    entry: int,
+    include_headers: bool = False,
 ) -> pa.RecordBatch:
     """Return all records of *batch*, whose first one has *first_offset*."""
     count = batch.count
@@ -52,7 +65,10 @@ def to_arrow(
         _keys(batch),
         _binary(count, batch.value_offsets, batch.values),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    if not include_headers:
+        return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    columns.append(_headers(batch))
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA_WITH_HEADERS)
 
 
 def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,6 +119,14 @@ def _keys(batch: RecordBatch) -> pa.Array:
     if batch.key_offsets is None or batch.keys is None:
         return pa.nulls(batch.count, pa.binary())
     return _binary(batch.count, batch.key_offsets, batch.keys, validity=batch.key_validity)
+
+
+def _headers(batch: RecordBatch) -> pa.Array:
+    headers = batch.headers_list()
+    if headers is None:
+        return pa.nulls(batch.count, _HEADERS)
+    pairs = [[{"key": n, "value": v} for n, v in each.items()] or None for each in headers]
+    return pa.array(pairs, _HEADERS)
 
 
 def _binary(

@@ -37,6 +37,8 @@ class SourceOptions:
     """A task costs Spark about 30 ms, so fewer records than this are not worth another one."""
     poll_ms: int = POLL_MS
     """How long the source waits for new records before it says that there are none."""
+    include_headers: bool = False
+    """Whether there is a column `headers`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -55,6 +57,7 @@ class SourceOptions:
             partitions_max=_number(given, "maxpartitions", PARTITIONS_MAX),
             task_records_min=_number(given, "mintaskrecords", TASK_RECORDS_MIN),
             poll_ms=_number(given, "pollms", POLL_MS, most=500),
+            include_headers=_flag(given, "includeheaders"),
         )
 
     def starting(self, log: str) -> str | int:
@@ -77,6 +80,7 @@ _KNOWN: Final = (
     "maxpartitions",
     "mintaskrecords",
     "pollms",
+    "includeheaders",
 )
 
 
@@ -127,6 +131,13 @@ def _number(given: Mapping[str, str], name: str, default: int, *, most: int | No
     if number < 1 or (most is not None and number > most):
         raise InvalidOption(name, text, f"it must be {allowed}")
     return number
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false")
+    if text.lower() not in ("true", "false"):
+        raise InvalidOption(name, text, "it must be true or false")
+    return text.lower() == "true"
 
 
 def _optional(given: Mapping[str, str], name: str) -> int | None:

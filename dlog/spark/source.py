@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 
 from dlog.config import resolve_uri
 from dlog.spark.access import Access, forget_shared_access, shared_access
-from dlog.spark.arrow import SPARK_SCHEMA, gather
+from dlog.spark.arrow import SPARK_SCHEMA, SPARK_SCHEMA_WITH_HEADERS, gather
 from dlog.spark.errors import InvalidOption
 from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import EARLIEST, LATEST, SourceOptions
@@ -55,7 +55,7 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         return "dlog"
 
     def schema(self) -> str:
-        return SPARK_SCHEMA
+        return SPARK_SCHEMA_WITH_HEADERS if self._options.include_headers else SPARK_SCHEMA
 
     def reader(self, schema: object) -> "BatchReader":  # noqa: ARG002 - Spark names it
         return BatchReader(self._uri, self._options)
@@ -146,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return [LogPartition(ranges) for ranges in tasks]
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._uri, partition)
+        return _read(self._uri, partition, self._options)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: Spark's checkpoint is the only state of a query."""
@@ -187,14 +187,14 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
         return [LogPartition(ranges) for ranges in tasks]
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._uri, partition)
+        return _read(self._uri, partition, self._options)
 
 
-def _read(uri: str, partition: LogPartition) -> Iterator[pa.RecordBatch]:
+def _read(uri: str, partition: LogPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     access = shared_access(uri)
     try:
         for piece in partition.ranges:
-            yield from gather(access.read(piece))
+            yield from gather(access.read(piece, include_headers=options.include_headers))
     except LogError:
         forget_shared_access(uri)
         raise

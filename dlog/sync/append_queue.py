@@ -20,7 +20,6 @@ from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
 from dlog.position import RecordId, RecordIds
-from dlog.protocol.packer import RECORD_CHARGE
 from dlog.sync.append_future import AppendFuture
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError, TooManyPending
@@ -28,9 +27,11 @@ from ledger.errors import LogError, TooManyPending
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of appends that wait for the loop; beyond that the calling thread waits."""
 
-OneRecord = tuple[AppendFuture, bytes, bytes | None, int | None, int | None, int | None]
-"""An append: its future, payload, key, txid, timestamp, the expected offset. A bare tuple, as there
-is one for each record."""
+OneRecord = tuple[
+    AppendFuture, int, bytes, bytes | None, int | None, int | None, bytes | None, int | None
+]
+"""An append: its future, what it counts in the queue, payload, key, txid, timestamp, headers, the
+expected offset. A bare tuple, as there is one for each record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,11 @@ class AppendQueue:
                 drained += queued.charge
                 self._append_many(queued)
             else:
-                ticket, payload, key, txid, timestamp_ms, expected_offset = queued
-                drained += len(payload) + RECORD_CHARGE
-                ticket.attach(*writer.submit(payload, key, txid, timestamp_ms, expected_offset))
+                ticket, charge, payload, key, txid, timestamp_ms, headers, expected_offset = queued
+                drained += charge
+                ticket.attach(
+                    *writer.submit(payload, key, txid, timestamp_ms, headers, expected_offset)
+                )
         with self._lock:
             self._queued_bytes -= drained
             if self._queued_bytes < QUEUED_BYTES_MAX:

@@ -24,7 +24,7 @@ from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
 from dlog.aio.write.healing import HEAL_S
 from dlog.aio.write.writer import CLOSE_S, LogWriter
-from dlog.columns import Payload, checked, checked_many
+from dlog.columns import HeadersGiven, Payload, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.outcome import Outcome
 from dlog.position import Record, RecordId, RecordIds, Start, Stop
@@ -173,12 +173,18 @@ class Log(BlockingHandle[aio.Log]):
         key: Payload | None = None,
         txid: int | None = None,
         timestamp_ms: int | None = None,
+        headers: HeadersGiven | None = None,
         expected_offset: int | None = None,
     ) -> RecordId:
         """Append one record and wait until it can never be lost."""
         self._check_caller()
         return self.append_async(
-            payload, key=key, txid=txid, timestamp_ms=timestamp_ms, expected_offset=expected_offset
+            payload,
+            key=key,
+            txid=txid,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            expected_offset=expected_offset,
         ).result()
 
     def append_async(
@@ -188,24 +194,33 @@ class Log(BlockingHandle[aio.Log]):
         key: Payload | None = None,
         txid: int | None = None,
         timestamp_ms: int | None = None,
+        headers: HeadersGiven | None = None,
         expected_offset: int | None = None,
     ) -> Future[RecordId]:
         """Append one record; return a future that resolves as `dlog.aio.Log.append_async`'s.
 
         Blocks while very much is pending, instead of raising `TooManyPending`; but in a future's
         callback, which runs on the loop that makes room, it raises that."""
+        encoded = None
         if (
             type(payload) is not bytes
             or key is not None
             or txid is not None
             or timestamp_ms is not None
+            or headers is not None
         ):
-            payload, key, txid, timestamp_ms = checked(payload, key, txid, timestamp_ms)
+            payload, key, txid, timestamp_ms, encoded = checked(
+                payload, key, txid, timestamp_ms, headers
+            )
         if self._thread.generation != forks.generation:  # as `_check_process`, without its calls
             raise UsedAfterFork(self.name)
         ticket = AppendFuture()
         size = len(payload) + RECORD_CHARGE
-        queued = (ticket, payload, key, txid, timestamp_ms, expected_offset)
+        if key is not None:
+            size += len(key)
+        if encoded is not None:
+            size += len(encoded)
+        queued = (ticket, size, payload, key, txid, timestamp_ms, encoded, expected_offset)
         if not self._queue.put(ticket, size, queued):
             ticket.attach(Outcome.refused(LogClosed(self.name)), 0)
         return ticket
@@ -217,6 +232,7 @@ class Log(BlockingHandle[aio.Log]):
         keys: Iterable[Payload | None] | None = None,
         txids: Iterable[int | None] | None = None,
         timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[HeadersGiven | None] | None = None,
         expected_offset: int | None = None,
     ) -> RecordIds:
         """See `dlog.aio.Log.append_many`."""
@@ -226,6 +242,7 @@ class Log(BlockingHandle[aio.Log]):
             keys=keys,
             txids=txids,
             timestamps_ms=timestamps_ms,
+            headers=headers,
             expected_offset=expected_offset,
         ).result()
 
@@ -236,10 +253,11 @@ class Log(BlockingHandle[aio.Log]):
         keys: Iterable[Payload | None] | None = None,
         txids: Iterable[int | None] | None = None,
         timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[HeadersGiven | None] | None = None,
         expected_offset: int | None = None,
     ) -> Future[RecordIds]:
         """As `append_many`, but return one future for all. Blocks as `append_async`."""
-        records = checked_many(payloads, keys, txids, timestamps_ms)
+        records = checked_many(payloads, keys, txids, timestamps_ms, headers)
         self._check_process()
         future: Future[RecordIds] = Future()
         future.set_running_or_notify_cancel()  # an append cannot be taken back

@@ -1,5 +1,7 @@
 import struct
 import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -7,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.columns import Columns
-from dlog.errors import DamagedBatch
+from dlog.errors import BatchTooNew, DamagedBatch
+from dlog.headers import encode_headers
 from dlog.position import DLSN, NO_TXID, TXID_MAX, Record
 from dlog.recordbatch import (
     BODY_BYTES_MAX,
     HEADER,
     HEADER_BYTES,
+    VERSION,
     Codec,
     decode_batch,
     encode_batch,
@@ -20,14 +24,19 @@ from dlog.recordbatch import (
 )
 from dlog.settings import RECORD_BYTES_LIMIT
 
+ONE_HEADER = encode_headers({"trace": b"17"}) or b""
+KEPT = Path(__file__).parent / "kept" / "record_batches_v1.bin"
+
 TIMES = st.integers(-(2**40), 2**60)
 TXIDS = st.integers(NO_TXID + 1, TXID_MAX)
+HEADERS = st.dictionaries(st.text("abcä", min_size=1), st.binary(max_size=9), max_size=4)
 ROWS = st.lists(
     st.tuples(
         st.binary(max_size=20),
         st.none() | st.binary(max_size=5),
         st.none() | TXIDS,
         TIMES,
+        st.none() | HEADERS,
     ),
     min_size=1,
     max_size=40,
@@ -36,14 +45,20 @@ ROWS = st.lists(
 
 @given(rows=ROWS, codec=st.sampled_from(Codec), base=st.integers(0, 2**62), with_keys=st.booleans())
 def test_what_was_encoded_comes_back(
-    rows: list[tuple[bytes, bytes | None, int | None, int]],
+    rows: list[tuple[bytes, bytes | None, int | None, int, dict[str, bytes] | None]],
     codec: Codec,
     base: int,
     with_keys: bool,
 ) -> None:
-    values, keys, txids, times = (list(column) for column in zip(*rows, strict=True))
+    values, keys, txids, times, headers = (list(column) for column in zip(*rows, strict=True))
     payload = encode_batch(
-        Columns(values, timestamps_ms=times, txids=txids, keys=keys if with_keys else None),
+        Columns(
+            values,
+            timestamps_ms=times,
+            txids=txids,
+            keys=keys if with_keys else None,
+            headers=[encode_headers(each or {}) for each in headers],
+        ),
         base_index=base,
         base_timestamp_ms=1000,
         previous_txid=7,
@@ -54,6 +69,10 @@ def test_what_was_encoded_comes_back(
     assert batch.timestamps_ms() == times
     assert batch.txid_list() == txids
     assert batch.key_list() == (keys if with_keys else None)
+    records = list(batch.records(0, 0, 0))
+    assert [record.headers for record in records] == [each or {} for each in headers]
+    batch.check_headers()
+    assert payload[4] == (2 if any(headers) else 1)
     present = [txid for txid in txids if txid is not None]
     assert batch.header.first_txid == (present[0] if present else NO_TXID)
     assert batch.header.last_txid == (present[-1] if present else 7)
@@ -110,6 +129,7 @@ def test_any_truncation_is_told(codec: Codec, optional: bool) -> None:
     payload = encode_batch(
         Columns(
             [b"aaa", b"bb"],
+            headers=[None, ONE_HEADER] if optional else None,
             timestamps_ms=[1, 2] if optional else None,
             txids=[1, None] if optional else None,
             keys=[b"k", None] if optional else None,
@@ -129,9 +149,15 @@ def test_any_truncation_is_told(codec: Codec, optional: bool) -> None:
 def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer(
     data: st.DataObject,
 ) -> None:
+    headers = data.draw(st.none() | st.just([ONE_HEADER, None, ONE_HEADER + ONE_HEADER]))
     payload = bytearray(
         encode_batch(
-            Columns([b"aaa", b"bb", b""], timestamps_ms=[1, 2, 3], keys=[b"k", None, b"l"]),
+            Columns(
+                [b"aaa", b"bb", b""],
+                timestamps_ms=[1, 2, 3],
+                keys=[b"k", None, b"l"],
+                headers=headers,
+            ),
             base_index=0,
             base_timestamp_ms=1,
             codec=data.draw(st.sampled_from(Codec)),
@@ -141,8 +167,10 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
     payload[at] ^= data.draw(st.integers(1, 255))
     try:
         batch = decode_batch(bytes(payload))
-    except DamagedBatch:
+    except (DamagedBatch, BatchTooNew):
         return
+    with suppress(DamagedBatch):
+        batch.check_headers()
     assert sum(map(len, batch.value_list())) == len(batch.values)
     assert len(list(batch.records(0, 0, 0))) == batch.count
 
@@ -151,7 +179,10 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
     ("at", "change", "reason"),
     [
         (0, b"X", "begins with"),
-        (4, b"\x09", "format version 9"),
+        (4, b"\0", "format version 0"),
+        (4, b"\x02", "format version 2 with flags 0x0"),
+        (6, b"\x20", "format version 1 with flags 0x20"),
+        (28, b"\x01", "do not add up"),
         (5, b"\x07", "unknown codec 7"),
         (6, b"\x80", "flags"),
         (7, b"\x01", "begins with"),
@@ -164,6 +195,45 @@ def test_a_header_that_cannot_be_is_refused(at: int, change: bytes, reason: str)
     payload[at : at + len(change)] = change
     with pytest.raises(DamagedBatch, match=reason):
         parse_header(bytes(payload))
+
+
+def test_a_batch_of_a_newer_program_is_no_damage_but_a_reason_to_upgrade() -> None:
+    payload = bytearray(encode_batch(Columns([b"a"]), base_index=0, base_timestamp_ms=0))
+    payload[4] = VERSION + 1
+    with pytest.raises(BatchTooNew, match="reads versions up to 2: upgrade it"):
+        decode_batch(bytes(payload))
+
+
+def test_damaged_headers_are_told_by_who_looks_at_them_and_by_a_check() -> None:
+    records = Columns([b"a", b"b"], headers=[ONE_HEADER, ONE_HEADER[:-1]])
+    batch = decode_batch(encode_batch(records, base_index=0, base_timestamp_ms=0))
+    whole, damaged = batch.records(0, 0, 0)
+    assert (whole.headers["trace"], damaged.value) == (b"17", b"b")
+    with pytest.raises(DamagedBatch):
+        damaged.headers.get("trace")
+    with pytest.raises(DamagedBatch):
+        batch.check_headers()
+
+
+def test_offsets_of_headers_that_go_back_are_refused() -> None:
+    records = Columns([b"", b""], headers=[ONE_HEADER, ONE_HEADER])
+    payload = bytearray(encode_batch(records, base_index=0, base_timestamp_ms=0))
+    struct.pack_into("<3i", payload, HEADER_BYTES + 16, 0, 30, 24)
+    with pytest.raises(DamagedBatch, match="headers offsets"):
+        decode_batch(bytes(payload))
+
+
+def test_headers_that_nobody_looks_at_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.headers.decode_headers", None)
+    records = Columns([b"a", b"b"], headers=[ONE_HEADER, None])
+    batch = decode_batch(encode_batch(records, base_index=0, base_timestamp_ms=0))
+    assert [record.value for record in batch.records(0, 0, 0)] == [b"a", b"b"]
+
+
+def test_headers_of_nobody_leave_the_bytes_of_version_1() -> None:
+    plain = encode_batch(Columns([b"a", b"b"]), base_index=0, base_timestamp_ms=0)
+    records = Columns([b"a", b"b"], headers=[None, None])
+    assert encode_batch(records, base_index=0, base_timestamp_ms=0) == plain
 
 
 def test_offsets_that_go_back_are_refused() -> None:
@@ -192,14 +262,18 @@ def test_a_few_bytes_that_say_they_are_many_cost_no_memory(codec: Codec, value_b
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("at", [8, 12, 20, 24], ids=["count", "body", "values", "keys"])
+@pytest.mark.parametrize(
+    "at", [8, 12, 20, 24, 28], ids=["count", "body", "values", "keys", "headers"]
+)
 @pytest.mark.parametrize("change", [-8, -1, 1, 8, 2**30])
 def test_sizes_that_do_not_add_up_are_refused_before_anything_is_decompressed(
     at: int, change: int
 ) -> None:
     payload = bytearray(
         encode_batch(
-            Columns([b"a" * 20] * 20, keys=[b"key", None] * 10), base_index=0, base_timestamp_ms=0
+            Columns([b"a" * 20] * 20, keys=[b"key", None] * 10, headers=[None, ONE_HEADER] * 10),
+            base_index=0,
+            base_timestamp_ms=0,
         )
     )
     (size,) = struct.unpack_from("<I", payload, at)
@@ -250,3 +324,56 @@ def test_the_format_is_what_it_was() -> None:
         "6162630000000000"
         "6b"
     )
+
+
+def test_the_format_of_headers_is_what_it_was() -> None:
+    records = Columns([b"ab", b"c"], keys=[b"k", b"l"], headers=[None, ONE_HEADER])
+    payload = encode_batch(records, base_index=3, base_timestamp_ms=1000)
+    assert payload.hex() == (
+        "444c524202002800020000004c0000004c0000000300000002000000"
+        "0c0000000300000000000000e80300000000000000000000000000800000000000000080"
+        "00000000020000000300000000000000"
+        "00000000010000000200000000000000"
+        "00000000000000000c00000000000000"
+        "6162630000000000"
+        "6b6c000000000000"
+        "050200000074726163653137"
+    )
+
+
+def test_what_version_1_wrote_is_read_and_written_again_byte_for_byte() -> None:
+    """The file was written before there was a version 2: each batch below, by each codec."""
+    far = 1000 + 2**40
+    wrote = [
+        Columns([b"ab", b"", b"c"]),
+        Columns([b"ab", b"c"], timestamps_ms=[1000, 1001]),
+        Columns([b"ab", b"c"], timestamps_ms=[far, 999]),
+        Columns([b"ab", b"c", b"d"], txids=[5, None, 7]),
+        Columns([b"ab", b"c"], keys=[b"k", b""]),
+        Columns(
+            [b"ab", b"c", b""],
+            keys=[None, b"k", b""],
+            txids=[5, 6, None],
+            timestamps_ms=[1000, 1001, 1002],
+        ),
+        Columns([b'{"carrier": "UA"}'] * 20, keys=[b"UA"] * 20),
+    ]
+    kept = KEPT.read_bytes()
+    for codec in (Codec.NONE, Codec.ZSTD, Codec.LZ4):
+        for records in wrote:
+            (size,) = struct.unpack_from("<I", kept)
+            payload, kept = kept[4 : 4 + size], kept[4 + size :]
+            batch = decode_batch(payload)
+            assert payload[4] == 1
+            assert (batch.header.codec, batch.header.base_index) == (codec, 3)
+            assert batch.value_list() == records.values
+            assert batch.key_list() == records.keys
+            assert batch.txid_list() == records.txids
+            assert batch.timestamps_ms() == (records.timestamps_ms or [1000] * records.count)
+            assert [record.headers for record in batch.records(0, 0, 0)] == [{}] * records.count
+            if codec is Codec.NONE:  # the others may compress better one day
+                again = encode_batch(
+                    records, base_index=3, base_timestamp_ms=1000, previous_txid=2, codec=codec
+                )
+                assert again == payload
+    assert not kept

@@ -294,11 +294,12 @@ class _Verifier:
             self._replicas += len(found) - len(others)
             self._bytes += right.payload_bytes
             try:
-                batch = decode_batch(payload_of(frames[right], right)).header
+                batch = decode_batch(payload_of(frames[right], right))
+                batch.check_headers()
             except DamagedBatch as error:
                 self._note(check.entry(right, None, str(error)))
             else:
-                self._note(check.entry(right, batch))
+                self._note(check.entry(right, batch.header))
 
     def _fault(
         self,

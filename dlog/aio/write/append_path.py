@@ -113,6 +113,7 @@ class AppendPath(ABC):
         key: bytes | None,
         txid: int | None,
         timestamp_ms: int | None,
+        headers: bytes | None,
         expected_offset: int | None,
     ) -> tuple[Outcome, int]:
         """Append one record; return the outcome it will have, sooner or later, and its slot.
@@ -122,6 +123,8 @@ class AppendPath(ABC):
         if packer.pending_bytes >= PENDING_BYTES_MAX:
             raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
         size = len(payload) if key is None else len(payload) + len(key)
+        if headers is not None:
+            size += len(headers)
         if (
             self.error is not None
             or self._closing
@@ -135,7 +138,7 @@ class AppendPath(ABC):
             if txid is not None:
                 self._pushed_txid = txid
         self._next_offset += 1
-        group = packer.add(payload, key, txid, timestamp_ms, self._now_ms)
+        group = packer.add(payload, key, txid, timestamp_ms, headers, self._now_ms)
         if not self._scheduled:
             self._schedule()
         return group.outcome, len(group.values) - 1

@@ -213,6 +213,7 @@ def chunk_facts(chunk: "Chunk", *, records: bool) -> dict[str, object]:
         "stored_bytes": header.stored_bytes,
         "value_bytes": header.value_bytes,
         "key_bytes": header.key_bytes,
+        "headers_bytes": header.headers_bytes,
     }
     if records:
         facts["record_list"] = [record_facts(record) for record in chunk.records()]

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
 from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.parsing import parse_headers
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import run_at
 from dlog.errors import RecordTooLarge
@@ -33,6 +34,7 @@ APPEND_EPILOG = examples(
     "echo hello | dlog log append greetings",
     "dlog log append flights --file flights.jsonl",
     "tail -F app.log | dlog log append app/lines",
+    "dlog log append flights --file flights.jsonl --header format=json --header source=tower",
 )
 
 
@@ -44,6 +46,14 @@ def append(
             "--file", help="Read lines from this file, not from stdin.", exists=True, dir_okay=False
         ),
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A header for each record, as text; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     create: Annotated[bool, typer.Option(help="Create the log if there is none.")] = True,
     uri: Uri = None,
     as_json: Json = False,
@@ -52,16 +62,23 @@ def append(
 
     The line's end is not part of the record. This takes the log over: another program that
     writes it loses it. What has been acknowledged when an error stops it stays appended."""
-    run_at(uri, _append(log, file, create=create, uri=uri, as_json=as_json))
+    headers = parse_headers(header or [])
+    run_at(uri, _append(log, file, headers, create=create, uri=uri, as_json=as_json))
 
 
 async def _append(
-    name: str, file: Path | None, *, create: bool, uri: str | None, as_json: bool
+    name: str,
+    file: Path | None,
+    headers: dict[str, bytes],
+    *,
+    create: bool,
+    uri: str | None,
+    as_json: bool,
 ) -> None:
     from dlog.aio import Log
 
     source = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
-    appended = _Appended()
+    appended = _Appended(headers)
     log = await Log.open(name, uri=uri, create=create)
     try:
         with _progress(file) as advance:
@@ -91,7 +108,8 @@ async def _append(
 class _Appended:
     """Appends on their way, oldest first, and what has become of those before."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: dict[str, bytes]) -> None:
+        self._headers = headers or None
         self._pending: deque[asyncio.Future[RecordId]] = deque()
         self.count = 0
         self.last: RecordId | None = None
@@ -102,10 +120,10 @@ class _Appended:
             if len(self._pending) >= _PENDING_MAX:
                 await self.settle(_PENDING_MAX // 2)
             try:
-                future = log.append_async(line)
+                future = log.append_async(line, headers=self._headers)
             except TooManyPending:
                 await self.settle(0)
-                future = log.append_async(line)
+                future = log.append_async(line, headers=self._headers)
             self._pending.append(future)
 
     async def settle(self, left: int) -> None:

@@ -126,6 +126,7 @@ def record_facts(record: "Record") -> dict[str, object]:
         "txid": record.txid,
         "key": json_bytes(record.key),
         "value": json_bytes(record.value),
+        "headers": {name: json_bytes(value) for name, value in record.headers.items()},
     }
 
 

@@ -131,6 +131,16 @@ def test_records_as_json_tell_where_they_are_and_keep_every_byte(shell: Shell) -
     assert again == second
 
 
+def test_headers_are_given_to_each_line_and_shown(shell: Shell) -> None:
+    given = ["--header", "format=json", "--header", "trace=a=b"]
+    shell.run("log", "append", "headed", *given, stdin=b"{}\n[]\n")
+    shell.run("log", "append", "headed", stdin=b"plain\n")
+    headers = {"format": "json", "trace": "a=b"}
+    found = [(each["value"], each["headers"]) for each in shell.json_lines("log", "tail", "headed")]
+    assert found == [("{}", headers), ("[]", headers), ("plain", {})]
+    assert shell.run("log", "tail", "headed") == b"{}\n[]\nplain\n"
+
+
 def test_a_log_is_created_listed_shown_truncated_and_deleted(shell: Shell) -> None:
     created = ["log", "create", "eu/orders", "--codec", "zstd", "--retention-age-s", "60"]
     assert shell.json(*created) == {"log": "eu/orders", "created": True}

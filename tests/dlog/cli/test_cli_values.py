@@ -3,7 +3,14 @@
 import pytest
 import typer
 
-from dlog.cli.parsing import parse_duration, parse_settings, parse_size, parse_start, parse_time
+from dlog.cli.parsing import (
+    parse_duration,
+    parse_headers,
+    parse_settings,
+    parse_size,
+    parse_start,
+    parse_time,
+)
 from dlog.position import Timestamp
 from ledger.clock import now_ms
 
@@ -113,3 +120,27 @@ def test_settings_are_pairs_and_their_names_tell_how_values_are_read() -> None:
 def test_settings_that_are_no_pairs_are_a_usage_error(pairs: list[str], reason: str) -> None:
     with pytest.raises(typer.BadParameter, match=reason):
         parse_settings(pairs, "--set")
+
+
+def test_headers_are_pairs_of_which_the_value_may_be_anything() -> None:
+    pairs = ["trace=a=b", "empty=", "größe=ü", "raw=\udcff"]
+    assert parse_headers(pairs) == {
+        "trace": b"a=b",
+        "empty": b"",
+        "größe": "ü".encode(),
+        "raw": b"\xff",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        (["trace"], "is not NAME=VALUE"),
+        (["a=1", "a=2"], "given twice"),
+        (["=1"], "0 bytes; use 1 to 255"),
+        ([f"{i}=" for i in range(65)], "65 headers"),
+    ],
+)
+def test_what_is_no_header_is_a_usage_error(pairs: list[str], reason: str) -> None:
+    with pytest.raises(typer.BadParameter, match=reason):
+        parse_headers(pairs)

@@ -13,12 +13,13 @@ def add(
     key: bytes | None = None,
     txid: int | None = None,
     timestamp_ms: int | None = None,
+    headers: bytes | None = None,
     now_ms: int = 100,
 ) -> None:
     """Add a record of *size* bytes that says *number*."""
     value = Numbered(bytes(size))
     value.number = number
-    group = packer.add(value, key, txid, timestamp_ms, lambda: now_ms)
+    group = packer.add(value, key, txid, timestamp_ms, headers, lambda: now_ms)
     assert group.values[-1] is value
     packer.check()
 
@@ -87,13 +88,14 @@ def test_bytes_in_flight_are_bounded() -> None:
 def test_columns_appear_with_the_first_record_that_needs_them() -> None:
     packer: Packer = Packer()
     add(packer, 1)
-    add(packer, 2, key=b"k", txid=5, timestamp_ms=7)
+    add(packer, 2, key=b"k", txid=5, timestamp_ms=7, headers=b"encoded")
     add(packer, 3, now_ms=150)
     group = packer.take()
     assert group is not None
     assert group.keys == [None, b"k", None]
     assert group.txids == [None, 5, None]
     assert group.timestamps_ms == [100, 7, 150]
+    assert group.headers == [None, b"encoded", None]
     assert group.base_timestamp_ms == 100
 
 

@@ -20,7 +20,7 @@ from dlog.sync import append_queue
 from dlog.sync.loop_thread import LoopThread
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 _numbers = count()
 
@@ -128,6 +128,24 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
     thread.join()
     log.close()
     assert [future.result().offset for future in done] == list(range(10))
+
+
+def test_keys_and_headers_count_while_they_are_queued(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", 1)
+    cluster.hold()
+    log = Log.open("log")
+    log.append_async(b"fills the room")
+    wait_until(lambda: log._queue._queued_bytes == 0, "the loop has taken it")
+    log.append_async(b"xx", key=b"key", headers={"name": b"value"})
+    log.append_many_async([b"xx", b"x"], headers=[None, {"name": b"value"}])
+    assert log._queue._queued_bytes == (2 + 3 + 14 + 2 + 1 + 14) + 3 * RECORD_CHARGE
+    LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+    log.close()
+    with Log.tail("log", follow=False) as reader:
+        headers = [dict(record.headers) for record in reader]
+    assert headers == [{}, {"name": b"value"}, {}, {"name": b"value"}]
 
 
 def test_an_append_cannot_be_taken_back(cluster: FakeCluster) -> None:

@@ -1,0 +1,86 @@
+"""Headers of records, from the append to the reader."""
+
+import asyncio
+
+import pytest
+
+from dlog.aio import Log
+from dlog.errors import RecordTooLarge
+from dlog.protocol.packer import ENTRY_BYTES_FULL, RECORD_CHARGE
+from dlog.recordbatch import parse_header
+from dlog.settings import LogSettings
+from tests.dlog.asynchronous import asynchronous
+from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+
+
+async def headers_of(client: FakeLedgers) -> list[dict[str, bytes]]:
+    async with await Log.tail("log", follow=False, client=client) as reader:
+        return [dict(record.headers) async for record in reader]
+
+
+@asynchronous
+async def test_headers_are_read_with_their_records() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"plain")
+        await log.append(b"one", headers={"trace": b"17", "größe": b"\xff"})
+        one, other = log.append_async(b"first"), log.append_async(b"x", headers={"a": b""})
+        await asyncio.gather(one, other)
+        ids = await log.append_many([b"a", b"b", b"c"], headers=[None, {"n": b"2"}, {}])
+        assert ids.end_offset == 7
+    wrote = [{}, {"trace": b"17", "größe": b"\xff"}, {}, {"a": b""}, {}, {"n": b"2"}, {}]
+    assert await headers_of(client) == wrote
+
+
+@asynchronous
+async def test_headers_of_many_records_are_cut_with_them_into_entries() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        size = ENTRY_BYTES_FULL // 3
+        headers = [{"n": b"%d" % i, "filler": bytes(size)} for i in range(7)]
+        ids = await log.append_many([b""] * 7, headers=headers)
+        assert {record_id.dlsn.entry for record_id in ids} == {0, 1, 2, 3}
+    assert await headers_of(client) == headers
+
+
+@asynchronous
+async def test_only_entries_with_headers_are_of_the_format_that_has_them() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"a")
+        await log.append(b"a", headers={"name": b"value"})
+        await log.append(b"a", headers={})
+    (ledger,) = cluster.ledgers.values()
+    payloads = ledger.entries
+    assert [bytes(each)[4] for each in payloads] == [1, 2, 1]
+    assert [parse_header(each).headers_bytes for each in payloads] == [0, 14, 0]
+
+
+@asynchronous
+async def test_headers_count_as_bytes_of_their_record() -> None:
+    client = FakeCluster().client()
+    settings = LogSettings(record_bytes_max=100)
+    async with await Log.open("log", client=client, settings=settings) as log:
+        await log.append(b"x" * 50, key=b"k" * 10, headers={"name": b"v" * 31})
+        with pytest.raises(RecordTooLarge, match="record of 101 bytes"):
+            await log.append(b"x" * 50, key=b"k" * 10, headers={"name": b"v" * 32})
+        with pytest.raises(RecordTooLarge, match="record of 101 bytes"):
+            await log.append_many([b"", b"x" * 60], headers=[None, {"name": b"v" * 32}])
+        pending = log.append_async(b"x" * 50, headers={"name": b"v" * 31})
+        assert log.writer.pending_bytes == 90 + RECORD_CHARGE
+        await pending
+        assert log.writer.pending_bytes == 0
+
+
+@asynchronous
+async def test_what_is_no_header_is_refused_before_anything_is_appended() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        with pytest.raises(TypeError, match="header 'a' must be bytes"):
+            log.append_async(b"x", headers={"a": "text"})  # type: ignore[dict-item]
+        with pytest.raises(ValueError, match="0 bytes"):
+            await log.append(b"x", headers={"": b""})
+        with pytest.raises(ValueError, match="2 headers for 1 records"):
+            await log.append_many([b"x"], headers=[{}, {}])
+        assert log.last_offset == -1

@@ -1,0 +1,85 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog.errors import DamagedBatch
+from dlog.headers import HEADERS_MAX, NO_HEADERS, Headers, decode_headers, encode_headers
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
+MAPPINGS = st.dictionaries(NAMES, st.binary(max_size=20), max_size=8)
+
+
+@given(headers=MAPPINGS)
+def test_headers_come_back_in_the_order_in_which_they_were_given(headers: dict[str, bytes]) -> None:
+    seen = Headers(encode_headers(headers) or b"")
+    assert seen == headers
+    assert list(seen) == list(headers)
+    assert pickle.loads(pickle.dumps(seen)) == headers
+    assert hash(seen) == hash(Headers(encode_headers(headers) or b""))
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    headers = {f"{i:0255}": bytes(1000) for i in range(HEADERS_MAX)}
+    assert Headers(encode_headers(headers) or b"") == headers
+
+
+def test_no_headers_take_no_bytes() -> None:
+    assert encode_headers({}) is None
+    assert dict(NO_HEADERS) == {}
+
+
+def test_values_that_can_change_are_copied() -> None:
+    value = bytearray(b"before")
+    encoded = encode_headers({"a": value, "b": memoryview(b"xxyy").cast("H")})
+    value[:] = b"after!"
+    assert dict(Headers(encoded or b"")) == {"a": b"before", "b": b"xxyy"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "error", "reason"),
+    [
+        ({str(i): b"" for i in range(HEADERS_MAX + 1)}, ValueError, "65 headers"),
+        ({"": b""}, ValueError, "0 bytes; use 1 to 255"),
+        ({"ä" * 128: b""}, ValueError, "256 bytes; use 1 to 255"),
+        ({"\ud800": b""}, ValueError, "surrogates not allowed"),
+        ({b"name": b""}, TypeError, "must be str, not bytes"),
+        ({"a": "text"}, TypeError, "header 'a' must be bytes, not str"),
+        ({"a": None}, TypeError, "header 'a' must be bytes, not NoneType"),
+    ],
+)
+def test_what_is_no_header_is_refused(
+    headers: dict[str, bytes], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        encode_headers(headers)
+
+
+ONE = b"\x01\x02\0\0\0abc"
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        *(ONE[:size] for size in range(1, len(ONE))),
+        ONE + b"\0",
+        ONE + ONE,  # the same name twice
+        b"\0\0\0\0\0",  # a name of no bytes
+        b"\x01\0\0\0\0\xff",  # no UTF-8
+        b"\x01\xff\xff\xff\xffa",  # more than there is
+        b"".join(b"\x01\0\0\0\0%c" % (32 + i) for i in range(HEADERS_MAX + 1)),
+    ],
+)
+def test_bytes_that_are_no_headers_are_damage(encoded: bytes) -> None:
+    with pytest.raises(DamagedBatch):
+        Headers(encoded).get("a")
+
+
+@given(encoded=st.binary(max_size=40) | st.binary(max_size=4).map(lambda tail: ONE + tail))
+def test_any_bytes_are_headers_or_damage(encoded: bytes) -> None:
+    try:
+        headers = decode_headers(encoded)
+    except DamagedBatch:
+        return
+    assert (encode_headers(headers) or b"") == encoded
