@@ -17,8 +17,9 @@ from typing import Final
 
 from tests.simulation.coverage import SEEDS_MIN, missing
 from tests.simulation.logs.coverage import missing_of_logs
-from tests.simulation.logs.workload import LogSimulation, run_log_seed
-from tests.simulation.workload import Outcome, Simulation, SimulationError, run_seed
+from tests.simulation.logs.workload import LogSimulation
+from tests.simulation.stepping import Outcome, SimulationError
+from tests.simulation.workload import Simulation
 
 TERMINAL_S: Final = 0.2
 LINES_S: Final = 10.0
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     steps = 0
     seeds = options.seeds
     progress = _Progress(len(seeds))
-    run = run_log_seed if options.logs else run_seed
+    run = LogSimulation.attempt if options.logs else Simulation.attempt
     for count, outcome in enumerate(_outcomes(seeds, options.jobs, run), 1):
         if isinstance(outcome, SimulationError):
             failures.append(outcome)

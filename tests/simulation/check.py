@@ -20,6 +20,7 @@ from tests.simulation.invariants import (
     unconfirmed_reads_are_verified,
 )
 from tests.simulation.oracle import LedgerHistory, Oracle
+from tests.simulation.stepping import InvariantError
 
 INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
     module.__name__.rpartition(".")[2]: module.broken
@@ -43,14 +44,6 @@ INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
 }
 
 
-class InvariantError(AssertionError):
-    """An invariant does not hold; the simulation stops here."""
-
-    def __init__(self, invariant: str, ledger_id: int, story: str) -> None:
-        super().__init__(f"{invariant}: ledger {ledger_id}: {story}")
-        self.invariant, self.ledger_id, self.story = invariant, ledger_id, story
-
-
 def check(oracle: Oracle) -> None:
     """Check all invariants of the ledgers that changed. Raises `InvariantError`."""
     if not oracle.changed:
@@ -62,5 +55,5 @@ def check(oracle: Oracle) -> None:
         for name, broken in INVARIANTS.items():
             story = broken(history)
             if story is not None:
-                raise InvariantError(name, ledger_id, story)
+                raise InvariantError(name, f"ledger {ledger_id}", story)
     oracle.changed.clear()

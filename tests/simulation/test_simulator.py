@@ -13,7 +13,8 @@ from tests.simulation.__main__ import main
 from tests.simulation.coverage import REQUIRED, missing
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.judging import judge
-from tests.simulation.workload import Outcome, Simulation, run_seed
+from tests.simulation.stepping import Outcome
+from tests.simulation.workload import Simulation
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(200)
@@ -120,7 +121,7 @@ def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
 
 
 def test_seeds_differ() -> None:
-    outcomes = [run_seed(seed) for seed in (1, 2)]
+    outcomes = [Simulation.attempt(seed) for seed in (1, 2)]
     assert all(isinstance(outcome, Outcome) for outcome in outcomes)
     assert outcomes[0] != outcomes[1]
 

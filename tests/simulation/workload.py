@@ -8,8 +8,6 @@ Safety is checked after every step, liveness once nothing is wrong any more.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,61 +15,28 @@ from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.requests import ReadQuery
 from tests.simulation.bookie import READ_ALL_BYTES, SimBookie
-from tests.simulation.check import InvariantError, check
+from tests.simulation.check import check
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.network import Aim
 from tests.simulation.profile import Profile, draw
 from tests.simulation.recovering import RecoveringClient
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.stepping import SLEEP_S, Stepped
 from tests.simulation.writing import WritingClient
 
-HEALED_S_MAX: Final = 180.0
-"""Simulated time within which everything must finish once nothing is wrong any more."""
-STEPS_MAX: Final = 200_000
-SLEEP_S: Final = 1 * 3600.0, 8 * 3600.0
-"""How long who sleeps is away: from and to."""
 RECOVERIES_AFTER_HEALING_MAX: Final = 12
 """One a second: a bookie may have to find out that its session was lost, and begin another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one seed did."""
-
-    seed: int
-    steps: int
-    seconds: float
-    """Simulated time."""
-    trace: str
-    """Hash of all events."""
-    marks: dict[str, int]
-
-
-class SimulationError(AssertionError):
-    """A seed that broke something, with all that is needed to see it again."""
-
+class Simulation(Stepped):
     command = "make sim"
+    steps_max = 200_000
+    healed_s_max = 180.0
 
-    def __init__(self, seed: int, step: int, broken: str, tail: list[str]) -> None:
-        super().__init__(seed, step, broken, tail)
-        self.seed, self.step, self.broken, self.tail = seed, step, broken, tail
-
-    def __str__(self) -> str:
-        events = "\n".join(f"    {line}" for line in self.tail[-50:])
-        return (
-            f"seed {self.seed} broke at step {self.step}: {self.broken}\n"
-            f"  the last events:\n{events}\n"
-            f"  reproduce: {self.command} SEED={self.seed}"
-        )
-
-
-class Simulation:
     def __init__(
         self, seed: int, *, profile: Profile | None = None, keep_trace: bool = False
     ) -> None:
-        self.scheduler = Scheduler(seed, keep_trace=keep_trace)
-        self._random = self.scheduler.random
+        super().__init__(seed, keep_trace=keep_trace)
         self.profile = profile or draw(self._random)
         self.cluster = Cluster(
             self.scheduler,
@@ -88,23 +53,6 @@ class Simulation:
         self._faults_until = self.profile.faults_s
         self._recovering: dict[LedgerId, None] = {}
         self._recoveries_after_healing: Counter[LedgerId] = Counter()
-
-    def run(self) -> Outcome:
-        """Run to the end. Raises `SimulationError`."""
-        try:
-            self._run()
-        except SimulationError:
-            raise
-        except Exception as error:  # whatever broke is what this program looks for
-            kind = "" if isinstance(error, InvariantError) else f"{type(error).__name__}: "
-            raise self._error(f"{kind}{error}") from error
-        return Outcome(
-            self.scheduler.seed,
-            self.scheduler.steps,
-            self.scheduler.now,
-            self.scheduler.trace.digest(),
-            dict(self.scheduler.trace.marks),
-        )
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.profile}")
@@ -124,7 +72,7 @@ class Simulation:
         self._healed = True
         for writer in writers:
             self._supervise(writer)
-        self._step_until_finished("not finished after healing")
+        self._step_until_idle("not finished after healing")
         self._wake_sleepers()
         self._check_list()
         self._check_disks()
@@ -279,11 +227,7 @@ class Simulation:
         history = self.cluster.oracle.ledgers[ledger_id]
         return history.deleted or history.recorded.state is LedgerState.CLOSED
 
-    def _finished(self) -> bool:
-        return not self._unfinished()
-
-    def _unfinished(self) -> list[str]:
-        """Return what is still under way. Who sleeps keeps nobody waiting."""
+    def _busy(self) -> list[str]:
         cluster = self.cluster
         writers = [client for client in cluster.writers if not client.host.asleep]
         busy = [c.name for c in cluster.recoverers if not c.done and not c.host.asleep]
@@ -317,7 +261,7 @@ class Simulation:
             at_s = pause_s + self._random.choice((0.0, 0.01, 1.0)) * self._random.random()
             self.scheduler.after(at_s, partial(self._wake_after_hours, client))
         self._step_while(lambda: any(client.host.asleep for client in sleepers))
-        self._step_until_finished("not finished after hours of sleep")
+        self._step_until_idle("not finished after hours of sleep")
 
     def _wake_after_hours(self, client: WritingClient | RecoveringClient) -> None:
         client.host.resume()
@@ -369,44 +313,8 @@ class Simulation:
                         f"of {', '.join(bookies)}"
                     )
 
-    # Steps.
-
-    def _step_until(self, time_s: float) -> None:
-        while True:
-            at_s = self.scheduler.next_time()
-            if at_s is None or at_s > time_s:
-                return
-            self._step()
-
-    def _step_until_finished(self, otherwise: str) -> None:
-        limit_s = self.scheduler.now + HEALED_S_MAX
-        while not self._finished():
-            if not self._step() or self.scheduler.now > limit_s:
-                raise self._error(f"{otherwise}: {self._unfinished()}")
-
-    def _step_while(self, goes_on: Callable[[], bool]) -> None:
-        while goes_on():
-            self._step()
-
-    def _step(self) -> bool:
-        stepped = self.scheduler.step()
+    def _check(self) -> None:
         check(self.cluster.oracle)
-        if self.scheduler.steps > STEPS_MAX:
-            raise self._error(f"more than {STEPS_MAX} steps: {self._unfinished()}")
-        return stepped
-
-    def _error(self, broken: str) -> SimulationError:
-        return SimulationError(
-            self.scheduler.seed, self.scheduler.steps, broken, list(self.scheduler.trace.tail)
-        )
-
-
-def run_seed(seed: int) -> Outcome | SimulationError:
-    """Run one seed; return its failure as a value, for it may come from another process."""
-    try:
-        return Simulation(seed).run()
-    except SimulationError as error:
-        return error
 
 
 def _pending(writer: WritingClient) -> int:

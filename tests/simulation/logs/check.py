@@ -30,6 +30,7 @@ from tests.simulation.logs.invariants import (
     unknown_outcomes_name_their_offsets,
 )
 from tests.simulation.logs.oracle import LogHistory, LogOracle
+from tests.simulation.stepping import InvariantError
 
 INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
     module.__name__.rpartition(".")[2]: module.broken
@@ -66,20 +67,12 @@ INVARIANTS_OF_ALL: dict[str, Callable[[LogOracle], str | None]] = {
 }
 
 
-class LogInvariantError(AssertionError):
-    """An invariant does not hold; the simulation stops here."""
-
-    def __init__(self, invariant: str, log: str, story: str) -> None:
-        super().__init__(f"{invariant}: {log}: {story}")
-        self.invariant, self.log, self.story = invariant, log, story
-
-
 def check(oracle: LogOracle) -> None:
-    """Check all invariants of the logs that changed. Raises `LogInvariantError`."""
+    """Check all invariants of the logs that changed. Raises `InvariantError`."""
     for name, of_all in INVARIANTS_OF_ALL.items():
         story = of_all(oracle)
         if story is not None:
-            raise LogInvariantError(name, "all logs", story)
+            raise InvariantError(name, "all logs", story)
     if not oracle.changed:
         return
     for incarnation in oracle.changed:
@@ -87,5 +80,5 @@ def check(oracle: LogOracle) -> None:
         for name, broken in INVARIANTS.items():
             story = broken(history)
             if story is not None:
-                raise LogInvariantError(name, history.name, story)
+                raise InvariantError(name, history.name, story)
     oracle.changed.clear()

@@ -10,15 +10,15 @@ end, and no ledger be left that no log needs.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from tests.simulation.check import InvariantError
 from tests.simulation.check import check as check_ledgers
 from tests.simulation.logs import administration, changing
 from tests.simulation.logs.ambient import surroundings, wall_clock_ms
-from tests.simulation.logs.check import LogInvariantError, check
+from tests.simulation.logs.check import check
 from tests.simulation.logs.consuming import ConsumingClient
 from tests.simulation.logs.faults import Doom, LogFaults
 from tests.simulation.logs.invariants import no_ledger_leaks_for_ever, retention_takes_what_it_may
@@ -29,12 +29,8 @@ from tests.simulation.logs.standing import StandbyLeader
 from tests.simulation.logs.steps import watched_takeovers
 from tests.simulation.logs.world import Bookies, World
 from tests.simulation.logs.writing import Leader
-from tests.simulation.scheduler import Scheduler
-from tests.simulation.workload import SLEEP_S, Outcome, SimulationError
+from tests.simulation.stepping import SLEEP_S, Stepped
 
-HEALED_S_MAX: Final = 300.0
-"""Simulated time within which each part of the end must finish."""
-STEPS_MAX: Final = 400_000
 TRIES_MAX: Final = 15
 RETRY_S: Final = 1.0
 CONSUMERS: Final = ("shop", "shop", "audit")
@@ -49,16 +45,16 @@ LEADERS_MAX: Final = 12
 """Processes that lead a log one after the other, as others crash."""
 
 
-class LogSimulationError(SimulationError):
+class LogSimulation(Stepped):
     command = "make sim LOGS=1"
+    steps_max = 400_000
+    healed_s_max = 300.0
+    steps_per_look = 20
 
-
-class LogSimulation:
     def __init__(
         self, seed: int, *, profile: LogProfile | None = None, keep_trace: bool = False
     ) -> None:
-        self.scheduler = Scheduler(seed, keep_trace=keep_trace)
-        self._random = self.scheduler.random
+        super().__init__(seed, keep_trace=keep_trace)
         self.profile = profile or draw(self._random)
         floor = self.profile.floor
         self.world = World(
@@ -83,31 +79,14 @@ class LogSimulation:
         self._tailers: list[Tailer | ConsumingClient] = []
         self._healed = False
 
-    def run(self) -> Outcome:
-        """Run to the end. Raises `SimulationError`."""
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
         with surroundings(self.scheduler), watched_takeovers():
             try:
-                self._run()
-            except SimulationError:
-                raise
-            except Exception as error:  # whatever broke is what this program looks for
-                kind = (
-                    ""
-                    if isinstance(error, LogInvariantError | InvariantError)
-                    else f"{type(error).__name__}: "
-                )
-                raise self._error(f"{kind}{error}") from error
+                yield
             finally:
-                outcome = Outcome(
-                    self.scheduler.seed,
-                    self.scheduler.steps,
-                    self.scheduler.now,
-                    self.scheduler.trace.digest(),
-                    dict(self.scheduler.trace.marks),
-                )
                 for loop in self.world.loops:
                     loop.cleanup()
-        return outcome
 
     def _run(self) -> None:
         profile = self.profile
@@ -294,7 +273,7 @@ class LogSimulation:
 
     def _settle(self) -> None:
         """Let what is under way finish, open and close every log, read it, sweep."""
-        self._step_until_idle("not finished after healing", self._busy)
+        self._step_until_idle("not finished after healing")
         names = sorted({*self._names, *self.world.logs.current})
         elected = self.profile.elections > 0 or self.profile.standbys > 0
         for name in names:
@@ -376,7 +355,7 @@ class LogSimulation:
         self._settle()
 
     def _busy(self) -> list[str]:
-        """Return what is still under way; who sleeps keeps nobody waiting, readers go on."""
+        """See `Stepped`; readers go on, and keep nobody waiting either."""
         reading = {tailer.process.name for tailer in self._tailers}
         reading |= {leader.process.name for leader in self._leaders if leader.idle}
         busy = [
@@ -394,46 +373,9 @@ class LogSimulation:
     def _reading(self) -> list[str]:
         return [tailer.wanted for tailer in self._tailers if tailer.process.busy]
 
-    # Steps.
-
-    def _step_until(self, time_s: float) -> None:
-        while True:
-            at_s = self.scheduler.next_time()
-            if at_s is None or at_s > time_s:
-                return
-            self._step()
-
-    def _step_until_idle(self, otherwise: str, busy: Callable[[], list[str]]) -> None:
-        limit_s = self.scheduler.now + HEALED_S_MAX
-        while left := busy():
-            for _ in range(20):
-                if not self._step() or self.scheduler.now > limit_s:
-                    raise self._error(f"{otherwise}: {left}")
-
-    def _step_while(self, goes_on: Callable[[], bool]) -> None:
-        while goes_on():
-            self._step()
-
-    def _step(self) -> bool:
-        stepped = self.scheduler.step()
+    def _check(self) -> None:
         check(self.world.logs)
         check_ledgers(self.world.oracle)
-        if self.scheduler.steps > STEPS_MAX:
-            raise self._error(f"more than {STEPS_MAX} steps")
-        return stepped
-
-    def _error(self, broken: str) -> LogSimulationError:
-        return LogSimulationError(
-            self.scheduler.seed, self.scheduler.steps, broken, list(self.scheduler.trace.tail)
-        )
-
-
-def run_log_seed(seed: int) -> Outcome | SimulationError:
-    """Run one seed; return its failure as a value, for it may come from another process."""
-    try:
-        return LogSimulation(seed).run()
-    except SimulationError as error:
-        return error
 
 
 async def _ignoring(work: Coroutine[Any, Any, bool]) -> None:

@@ -14,10 +14,11 @@ from typing import Final
 from tests.simulation.check import INVARIANTS
 from tests.simulation.logs.check import INVARIANTS as INVARIANTS_OF_LOGS
 from tests.simulation.logs.check import INVARIANTS_OF_ALL
-from tests.simulation.logs.workload import run_log_seed
+from tests.simulation.logs.workload import LogSimulation
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.plugin import VARIABLE
-from tests.simulation.workload import SimulationError, run_seed
+from tests.simulation.stepping import SimulationError
+from tests.simulation.workload import Simulation
 
 SEEDS_MAX: Final = 2000
 NOT_CAUGHT: Final = "NOT CAUGHT"
@@ -69,7 +70,7 @@ def fails_its_test(name: str) -> bool:
 
 def _judge_by_seeds(name: str, seeds_max: int, began: float) -> Verdict:
     """A seed that breaks without the bug as well says nothing about it."""
-    run = run_log_seed if MUTATIONS[name].logs else run_seed
+    run = LogSimulation.attempt if MUTATIONS[name].logs else Simulation.attempt
     for seed in range(seeds_max):
         with put_back(name):
             outcome = run(seed)
