@@ -1,16 +1,13 @@
-"""A simulated bookie: the production request handling on the production storage engine.
+"""A simulated bookie: the lives of a process on production storage, and what befalls its disk.
 
-`bookie.server.core` and `bookie.storage.engine` are driven as `bookie.server.service` drives them,
-one step at a time: a commit of the journal and a checkpoint are steps of their own, some time after
-what caused them, and a crash may come between any two. Here the bookie is also watched: each
-promise that leaves it is reported to the oracle, and after each restart it is asked whether it kept
-them.
+Its starts, its limbo and its checkpoints are production code as `bookie.process` calls it; a crash
+may come between any two steps. What it does with requests is in `service`, what it promises by the
+answers in `promises`: after each restart it is asked whether it kept that.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie.disk.directories import Directories
 from bookie.errors import (
@@ -29,16 +26,6 @@ from bookie.journal.format import DIRECTORY as JOURNAL
 from bookie.journal.format import FILE_HEADER_BYTES, FILE_SUFFIX, Mark, path_of
 from bookie.journal.recovery import read_mark
 from bookie.loss.limbo import Limbo, Phase
-from bookie.server.core import (
-    AddSession,
-    BookieCore,
-    FromDisk,
-    Loaded,
-    Need,
-    Resume,
-    UntilChanged,
-    UntilDurable,
-)
 from bookie.server.settling import doubtful_of, look
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
@@ -49,8 +36,9 @@ from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, 
 from tests.simulation.disk import PowerLost, SimDisk
 from tests.simulation.disks_elsewhere import in_window, stop_cleanly, told
 from tests.simulation.host import Host
-from tests.simulation.oracle import LedgerHistory
+from tests.simulation.promises import Promises
 from tests.simulation.scheduler import Action, Timer
+from tests.simulation.service import SimService
 from tests.simulation.store import SimStore, drive
 
 if TYPE_CHECKING:
@@ -88,26 +76,22 @@ class SimBookie:
         self.crash_at_start: tuple[str, str] | None = None
         """Of the disk: operation and path at which the power fails in the next start."""
         self.disk = SimDisk(cluster.scheduler.random)
-        self._disk_was_replaced = False
+        self.disk_was_replaced = False
         self.has_lost_files = False
         self.has_rotted = False
         """Whether it is in limbo for what it lost, or was."""
         self.claim: Claim
         """What this life knows of itself in the store."""
         self._telling = False
-        self._proven = Mark(0, 0)
-        """Up to here a later record of the journal says that it was synced."""
         self.storage: BookieStorage
-        self.core: BookieCore
-        self._sessions: dict[int, _Session] = {}
+        self._service: SimService | None = None
+        """Of this life, or of the last one that came so far."""
         self._next_checkpoint: Timer | None = None
-        self._committing = self._retrying = False
-        self._until_durable: deque[tuple[int, Action]] = deque()
-        self._until_changed: dict[int, list[Action]] = {}
         self.serves = False
         """Until it knows who it is and has replayed its journal it answers nobody."""
         self._cluster = cluster
         self._config = config
+        self._promises = Promises(cluster, self)
         self._begin()
 
     def crash(self) -> None:
@@ -129,7 +113,7 @@ class SimBookie:
         if self.host.up:
             self.crash()
         self.disk = SimDisk(self._cluster.scheduler.random)
-        self._disk_was_replaced = True
+        self.disk_was_replaced = True
         self._cluster.oracle.lost_disk(self.name, wholly=True)
         self._cluster.scheduler.note(self.name, "loses its disk")
         self._cluster.scheduler.mark("disk_lost")
@@ -157,9 +141,20 @@ class SimBookie:
         on_done()
 
     @property
+    def service(self) -> SimService:
+        """What handles the requests of this life."""
+        assert self._service is not None, "it has never served"
+        return self._service
+
+    @property
+    def _synced(self) -> Mark:
+        """Up to here the journal says of itself that it was synced."""
+        return Mark(0, 0) if self._service is None else self._service.synced
+
+    @property
     def journal(self) -> str:
         """The path of the journal file whose commits were seen to be durable last."""
-        return path_of(self._proven.journal_id)
+        return path_of(self._synced.journal_id)
 
     def rot(self, path: str) -> None:
         """Let one byte of a file change on the disk.
@@ -167,9 +162,9 @@ class SimBookie:
         Not of the journal's last commit: nothing tells that from a torn write (rule 61)."""
         first, size_bytes = 0, len(self.disk.content(path))
         if path == self.journal:
-            size_bytes = self._proven.offset
+            size_bytes = self._synced.offset
             first = max(0, size_bytes - RECENT_BYTES)  # most before it is behind the mark
-        elif path.startswith(JOURNAL) and path > path_of(self._proven.journal_id):
+        elif path.startswith(JOURNAL) and path > path_of(self._synced.journal_id):
             return
         offset = self._cluster.scheduler.random.randrange(first, size_bytes)
         before = self.disk.content(path)[offset]
@@ -252,7 +247,7 @@ class SimBookie:
         """Open the disk once more, for a look at it that asks nobody."""
         self.host.start()
         self._open()
-        self._check_promises()
+        self._promises.check()
 
     def _begin(self) -> None:
         """Start as `bookie.process` does: who am I, replay, register, serve."""
@@ -282,9 +277,9 @@ class SimBookie:
         self._cluster.serve(self)
         self.plan_checkpoint()
         if self.host.life > 0:
-            self._check_promises()
+            self._promises.check()
             self._cluster.scheduler.mark("bookie_restarted")
-        self._disk_was_replaced = False  # it had promised nothing: this is its disk from now on
+        self.disk_was_replaced = False  # it had promised nothing: this is its disk from now on
         if any(path.endswith(FILE_SUFFIX) for path in self.disk.torn):
             self._cluster.scheduler.mark("torn_journal_replayed")
 
@@ -385,189 +380,25 @@ class SimBookie:
     def _open(self, doubt: str = "") -> None:
         entropy = self._cluster.scheduler.random.randbytes
         self.storage = BookieStorage.open(self.disk, self._config, doubt=doubt, entropy=entropy)
-        self.core = BookieCore(self.storage)
-        self._proven = Mark(0, 0)
-        self._sessions.clear()
-        self._committing = self._retrying = False
-        self._until_durable.clear()
-        self._until_changed.clear()
+        self._service = SimService(self._cluster, self.host, self.storage)
         self.serves = True
 
     # Requests, as they arrive.
 
     def add(self, run: AddRun, connection: int, reply: Callable[[Status], None]) -> None:
         """Take *run* as the next batch of *connection*."""
-        if not self.serves:
-            return
-        session = self._sessions.get(connection)
-        if session is None:
-            session = self._sessions[connection] = _Session(self.core.session())
-        fenced = self.name in self._cluster.oracle.ledger(run.ledger_id).fenced
-        session.batches += 1
-        session.replies.append(partial(self._answer_add, run, fenced, reply))
-        session.state.offer(session.batches, (run,))
-        self.after_work()
+        if self.serves:
+            self.service.add(run, connection, self._promises.of_add(run, reply))
 
     def read(self, query: ReadQuery, reply: Callable[[ReadAnswer], None]) -> None:
-        if not self.serves:
-            return
-        answer = partial(self._answer_read, query.ledger_id, query.fence, reply)
-        failed = ReadAnswer(Status.IO_ERROR)
-        _Request(self, self.core.read(query), answer, failed, query.wait_ms / 1000).resume(None)
+        if self.serves:
+            self.service.read(query, self._promises.of_read(query, reply))
 
     def read_lac(self, query: LacQuery, reply: Callable[[LacAnswer], None]) -> None:
-        if not self.serves:
-            return
-        answer = partial(self._answer_read, query.ledger_id, query.fence, reply)
-        failed = LacAnswer(Status.IO_ERROR)
-        _Request(self, self.core.read_lac(query), answer, failed, 0.0).resume(None)
+        if self.serves:
+            self.service.read_lac(query, self._promises.of_read(query, reply))
 
-    # Promises, as they leave.
-
-    def _answer_add(
-        self, run: AddRun, fenced: bool, reply: Callable[[Status], None], status: Status
-    ) -> None:
-        scheduler, oracle = self._cluster.scheduler, self._cluster.oracle
-        if status is Status.OK and not run.explicit_lac:
-            self._check_bytes(run)
-            oracle.stored(self.name, run.ledger_id, run.entries, by_writer=not run.recovery)
-            self._promised()
-            lost_it = self.has_lost_files and oracle.ledger(run.ledger_id).deleted
-            if fenced and not run.recovery and not lost_it:
-                oracle.ledger(run.ledger_id).broken_fences.append(
-                    f"{self.name} took a normal add of {list(run.entries)} after it "
-                    "answered that it is fenced"
-                )
-        if not run.explicit_lac:
-            scheduler.note(
-                self.name,
-                f"answers {status.name} to {'recovery ' if run.recovery else ''}add "
-                f"{run.entries[0]}..{run.entries[-1]} of {run.ledger_id}",
-            )
-        scheduler.mark(f"add_{status.name.lower()}")
-        reply(status)
-
-    def _check_bytes(self, run: AddRun) -> None:
-        """See that what is promised to be stored is what the writer sent."""
-        history = self._cluster.oracle.ledger(run.ledger_id)
-        start = 0
-        for entry, length in zip(run.entries, run.lengths, strict=True):
-            if bytes(run.frames[start : start + length]) != history.sent[entry]:
-                history.broken_promises.append(
-                    f"{self.name} accepted other bytes of entry {entry} than the writer sent"
-                )
-            start += length
-
-    def _answer_read(
-        self, ledger_id: int, fence: bool, reply: Callable[[Answer], None], answer: Answer
-    ) -> None:
-        self._cluster.scheduler.mark(f"read_{answer.status.name.lower()}")
-        if fence and answer.fenced:
-            history = self._cluster.oracle.ledger(ledger_id)
-            if self.name not in history.fenced:
-                self._cluster.scheduler.note(self.name, f"promises that {ledger_id} is fenced")
-                self._cluster.scheduler.mark("fenced")
-                history.fenced[self.name] = None
-                self._promised()
-        reply(answer)
-
-    def _promised(self) -> None:
-        if self.on_promise is not None:
-            self.on_promise(self)
-
-    def _check_promises(self) -> None:
-        """Compare what the storage has now with what this bookie has ever promised."""
-        for ledger_id, history in self._cluster.oracle.ledgers.items():
-            key = history.recorded.access_key if history.metadata else b""
-            self._cluster.oracle.changed[ledger_id] = None
-            if history.deleted and self._cluster.collects:
-                continue  # it may be gone from here
-            rotten = self.name in history.lost_disks
-            lac = self.storage.lac(ledger_id, key)
-            limbo = self.storage.limbo
-            knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)
-            knows |= limbo is not None and not limbo.takes_adds_to(ledger_id)
-            knows |= self.has_lost_files and history.deleted  # nobody is misled any more
-            if self.name in history.fenced and not knows:
-                history.broken_fences.append(f"{self.name} forgot its fence in a restart")
-            promised = [entry for entry, held in history.copies.items() if self.name in held]
-            if not promised:
-                continue
-            if self._disk_was_replaced:
-                history.broken_promises.append(f"{self.name} serves again, on an empty disk")
-                continue
-            query = ReadQuery(ledger_id, key, min(promised), max(promised), READ_ALL_BYTES)
-            answer = self.storage.read(query)
-            found = {entry: bytes(frame) for entry, frame in answer.each()}
-            for entry in promised:
-                if entry not in found and rotten:
-                    answer = self.storage.read(ReadQuery(ledger_id, key, entry, entry))
-                    if answer.status in {Status.IO_ERROR, Status.UNKNOWN}:
-                        continue  # lost, and it knows: not a broken promise
-                    if self.has_lost_files and not self._is_evidence(history):
-                        continue
-                    found |= {entry: bytes(frame) for entry, frame in answer.each()}
-                if found.get(entry) != history.sent[entry]:
-                    fate = "other bytes of" if entry in found else "lost"
-                    history.broken_promises.append(
-                        f"{self.name} had promised entry {entry}, after a restart it has "
-                        f"{fate} it ({answer.status.name})"
-                    )
-
-    def _is_evidence(self, history: LedgerHistory) -> bool:
-        """Whether somebody may conclude from a "no" of this bookie where the ledger ends."""
-        if not history.is_there or history.recorded.last_entry is not None:
-            return False
-        return self.name in history.recorded.last_fragment.bookies
-
-    # Work between requests.
-
-    def until_durable(self, ticket: int, resume: Action) -> None:
-        if ticket <= self.core.durable:
-            resume()
-        else:
-            self._until_durable.append((ticket, resume))
-
-    def until_changed(self, ledger_id: int, resume: Action) -> None:
-        self._until_changed.setdefault(ledger_id, []).append(resume)
-
-    def from_disk(self, read: Action) -> None:
-        self._later(DISK_READ_S, read)
-
-    def after_work(self) -> None:
-        """Do what a request or a step of one has made possible."""
-        if self.storage.has_pending() and not self._committing:
-            self._committing = True
-            self._later(self._cluster.fsync_s, self._commit)
-        elif self.storage.read_only and not self._retrying:
-            self._retrying = True
-            self.host.after(NO_SPACE_RETRY_S, self._retry)
-        for session in self._sessions.values():
-            session.answer()
-        for ledger_id in self.core.take_changed():
-            for resume in self._until_changed.pop(ledger_id, ()):
-                self.host.after(0.0, resume)
-
-    def _retry(self) -> None:
-        """See whether there is space again, also with nothing to write, as
-        `bookie.server.service`."""
-        self._retrying = False
-        if self.storage.read_only and not self._committing:
-            self._commit()
-
-    def _commit(self) -> None:
-        self._committing = False
-        before = self.storage._journals.positions()[0]
-        self.core.committed(self.storage.commit())
-        if self.storage._journals.positions()[0] != before:  # else it only looked for space
-            self._proven = before
-        self._cluster.scheduler.mark("journal_committed")
-        durable = self.core.durable
-        waiting, self._until_durable = self._until_durable, deque()
-        for ticket, resume in waiting:
-            self.until_durable(ticket, resume)
-        assert all(ticket > durable for ticket, _ in self._until_durable)
-        self.after_work()
+    # Checkpoints.
 
     def _tell(self) -> None:
         """Let the store know of the last checkpoint, one at a time."""
@@ -594,89 +425,3 @@ class SimBookie:
             after_s = self._cluster.scheduler.random.uniform(*self._cluster.checkpoint_s)
         if self.serves:
             self._next_checkpoint = self.host.after(after_s, self._checkpoint)
-
-    def _later(self, range_s: tuple[float, float], action: Action) -> None:
-        self.host.after(self._cluster.scheduler.random.uniform(*range_s), action)
-
-
-class _Session:
-    """One client's connection: what `bookie.server.service` keeps per stream of adds."""
-
-    def __init__(self, state: AddSession) -> None:
-        self.state = state
-        self.batches = 0
-        self.replies: deque[Callable[[Status], None]] = deque()
-
-    def answer(self) -> None:
-        for ack in self.state.acks():
-            for _ in range(ack.first, ack.last + 1):
-                self.replies.popleft()(ack.statuses[0] if ack.statuses else Status.OK)
-
-
-class _Request(Generic[Answer]):
-    """One read under way: its steps, resumed when what they wait for has happened."""
-
-    def __init__(
-        self,
-        bookie: SimBookie,
-        steps: Generator[Need, Resume, Answer],
-        answer: Callable[[Answer], None],
-        failed: Answer,
-        wait_s: float,
-    ) -> None:
-        self._bookie: SimBookie = bookie
-        self._steps: Generator[Need, Resume, Answer] = steps
-        self._answer: Callable[[Answer], None] = answer
-        self._failed: Answer = failed
-        self._wait_until = bookie.host.scheduler.now + wait_s
-        self._waits = 0
-
-    def resume(self, outcome: Resume) -> None:
-        """Take the next step; a disk that cannot read is an error, as in
-        `bookie.server.service`."""
-        self._waits += 1
-        try:
-            need = self._steps.send(outcome)
-        except StopIteration as stop:
-            self._answer(stop.value)
-        except (StorageError, OSError):
-            self._answer(self._failed)
-        else:
-            self._wait_for(need)
-        self._bookie.after_work()
-
-    def _wait_for(self, need: Need) -> None:
-        match need:
-            case UntilDurable(ticket):
-                self._bookie.until_durable(ticket, partial(self.resume, None))
-            case UntilChanged(ledger_id):
-                wait = self._waits
-                left_s = max(0.0, self._wait_until - self._bookie.host.scheduler.now)
-                self._bookie.until_changed(ledger_id, partial(self._wake, wait, outcome=True))
-                self._bookie.host.after(left_s, partial(self._wake, wait, outcome=False))
-            case Loaded(ledger_id):
-                self._bookie.from_disk(partial(self._load, ledger_id))
-            case FromDisk(query):
-                self._bookie.from_disk(partial(self._read_disk, query))
-            case _:
-                assert_never(need)
-
-    def _load(self, ledger_id: int) -> None:
-        try:
-            self._bookie.storage.load(ledger_id)
-        except (StorageError, OSError):
-            self._answer(self._failed)
-        else:
-            self.resume(None)
-
-    def _read_disk(self, query: ReadQuery) -> None:
-        try:
-            answer = self._bookie.storage.read(query)
-        except (StorageError, OSError):
-            answer = ReadAnswer(Status.IO_ERROR)
-        self.resume(answer)
-
-    def _wake(self, wait: int, *, outcome: bool) -> None:
-        """Resume the wait number *wait*, unless it is over."""
-        if wait == self._waits:
-            self.resume(outcome)

@@ -14,12 +14,13 @@ from typing import Final
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.requests import ReadQuery
-from tests.simulation.bookie import READ_ALL_BYTES, SimBookie
+from tests.simulation.bookie import SimBookie
 from tests.simulation.check import check
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.network import Aim
 from tests.simulation.profile import Profile, draw
+from tests.simulation.promises import READ_ALL_BYTES
 from tests.simulation.recovering import RecoveringClient
 from tests.simulation.stepping import SLEEP_S, Stepped
 from tests.simulation.writing import WritingClient

@@ -160,5 +160,4 @@ class Serving:
 
     async def _delete(self, ledger_ids: Sequence[int]) -> None:
         await self.loop.run_in_executor(None, self._bookie.storage.delete, ledger_ids)
-        self._bookie.core.deleted(ledger_ids)
-        self._bookie.after_work()
+        self._bookie.service.deleted(ledger_ids)
