@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, assert_never
 
 from ledger import machine_loop
 from ledger.ids import BookieId, LedgerId
+from ledger.machine_loop import Machine
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.placement import Pool
@@ -38,17 +39,9 @@ if TYPE_CHECKING:
 
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")
-EventIn_contra = TypeVar("EventIn_contra", contravariant=True)
-EffectOut_co = TypeVar("EffectOut_co", covariant=True)
 
 ADD_TIMEOUT_S: Final = 1.0
 READ_TIMEOUT_S: Final = 1.0
-
-
-class Machine(Protocol[EventIn_contra, EffectOut_co]):
-    def step(self, event: EventIn_contra, *, now: float) -> Sequence[EffectOut_co]: ...
-
-    def deadline(self) -> float | None: ...
 
 
 class Client(Generic[Event, Effect]):

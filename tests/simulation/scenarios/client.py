@@ -4,15 +4,16 @@ What `ledger.machine_loop` and the drivers do in production, without a loop and 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ledger.entry import access_key
 from ledger.errors import BadVersion, NoSuchNode
 from ledger.ids import BookieId, LedgerId
+from ledger.machine_loop import Machine
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.tree import Tree
 from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")
-EventIn_contra = TypeVar("EventIn_contra", contravariant=True)
-EffectOut_co = TypeVar("EffectOut_co", covariant=True)
-
-
-class Machine(Protocol[EventIn_contra, EffectOut_co]):
-    def step(self, event: EventIn_contra, *, now: float) -> Sequence[EffectOut_co]: ...
-
-    def deadline(self) -> float | None: ...
 
 
 class Client(Generic[Event, Effect]):
