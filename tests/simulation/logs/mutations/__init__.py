@@ -5,6 +5,7 @@ the documents that the log layer follows. An own bug was in this project until a
 """
 
 from tests.simulation.logs.mutations import (
+    administering,
     asking,
     electing,
     ends,
@@ -19,6 +20,7 @@ from tests.simulation.logs.mutations import (
 )
 
 __all__ = [
+    "administering",
     "asking",
     "electing",
     "ends",

@@ -45,7 +45,12 @@ def deletes_the_ledgers_of_a_dropped_log_without_a_fence(patch: Patch) -> None:
     patch.set(rolling, "delete_listed", delete_listed)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    test="tests/dlog/protocol/test_interrupted_procedures.py"
+    "::test_a_deletion_that_stops_anywhere_is_finished_by_somebody",
+)
 def drops_a_log_without_fencing_it(patch: Patch) -> None:
     def fence_none(_: Manifest) -> Steps[None]:
         yield from ()

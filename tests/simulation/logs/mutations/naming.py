@@ -56,7 +56,12 @@ def lists_its_segment_in_another_log_of_the_same_name(patch: Patch) -> None:
     patch.set(rolling, "add_segment", add_segment)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/protocol/test_interrupted_procedures.py"
+    "::test_a_deletion_that_stops_before_it_has_begun_deletes_nothing",
+)
 def writes_by_the_version_alone(patch: Patch) -> None:
     """A node that was deleted and made again is at the same version one day."""
 
@@ -92,7 +97,12 @@ def deletes_by_the_version_alone(patch: Patch) -> None:
     patch.set(ManifestSteps, "delete", delete)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/protocol/test_interrupted_procedures.py"
+    "::test_a_creation_that_stops_anywhere_makes_one_log_or_none",
+)
 def creates_a_log_again_that_was_deleted(patch: Patch) -> None:
     """The first attempt's reply was lost; the second one is the same incarnation."""
 
@@ -107,7 +117,12 @@ def creates_a_log_again_that_was_deleted(patch: Patch) -> None:
     patch.set(ManifestSteps, "create", create)
 
 
-@mutation("own bug", logs=True)
+@mutation(
+    "own bug",
+    logs=True,
+    test="tests/dlog/protocol/test_interrupted_procedures.py"
+    "::test_a_commit_that_stops_anywhere_moves_its_own_consumer_or_none",
+)
 def commits_by_the_version_alone(patch: Patch) -> None:
     """To whatever consumer has the name by then, of whatever log."""
 

@@ -129,7 +129,12 @@ def lists_its_segment_behind_whoever_took_the_log(patch: Patch) -> None:
     patch.set(rolling, "add_segment", add_segment)
 
 
-@mutation("", logs=True)
+@mutation(
+    "",
+    logs=True,
+    test="tests/dlog/protocol/test_interrupted_procedures.py"
+    "::test_a_seal_that_stops_anywhere_is_a_seal_or_none",
+)
 def seals_a_log_beside_its_writer(patch: Patch) -> None:
     """The manifest says that the log has ended, and nobody is fenced."""
 
