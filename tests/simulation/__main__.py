@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Progress:
-    """Tells how far a run is: in place on a terminal, else as a line now and then."""
+    """Shows how far a run is: in place on a terminal, else as a line now and then."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds

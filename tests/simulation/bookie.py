@@ -68,9 +68,9 @@ class SimBookie:
         self.host = Host(cluster.scheduler, name)
         self.host.guard = self._guard
         self.on_promise: Callable[[SimBookie], None] | None = None
-        """Told of each durable add or fence that is promised; the faults listen."""
+        """Called with each durable add or fence that is promised; the faults listen."""
         self.on_down: Callable[[SimBookie], None] | None = None
-        """Told when it went down by itself, and must be restarted by somebody."""
+        """Called when it went down by itself, and must be restarted by somebody."""
         self.gone = False
         """Whether it never comes back: what it had promised is not on its disk any more."""
         self.crash_at_start: tuple[str, str] | None = None
@@ -159,7 +159,7 @@ class SimBookie:
     def rot(self, path: str) -> None:
         """Let one byte of a file change on the disk.
 
-        Not of the journal's last commit: nothing tells that from a torn write (rule 61)."""
+        Not of the journal's last commit: nothing distinguishes that from a torn write (rule 61)."""
         first, size_bytes = 0, len(self.disk.content(path))
         if path == self.journal:
             size_bytes = self._synced.offset

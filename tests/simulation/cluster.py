@@ -76,7 +76,7 @@ class Cluster:
         self.bookies = {name: SimBookie(self, name, storage) for name in names}
         self.on_new_bookie: Callable[[SimBookie], None] | None = None
         self.on_change: Callable[[LedgerId], None] | None = None
-        """Told when a client begins to change a ledger's ensemble."""
+        """Called when a client begins to change a ledger's ensemble."""
         self._storage = storage
         self.writers: list[WritingClient] = []
         self.recoverers: list[RecoveringClient] = []

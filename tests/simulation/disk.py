@@ -54,7 +54,7 @@ class _Content:
     now: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     number: int = field(default_factory=partial(next, _NUMBERS))
-    """What tells it from a copy."""
+    """What distinguishes it from a copy."""
     is_false: bool = False
     """Whether what can be read is not what is on the disk, nor will be: a sync has failed."""
 
@@ -369,7 +369,7 @@ class SimDisk:
         self._locked = False
 
     def lock_as_another(self) -> None:
-        """What a second bookie on this disk would be told."""
+        """What a second bookie on this disk would get."""
         if self._locked:
             raise DirectoryInUse("simulated disk")
 

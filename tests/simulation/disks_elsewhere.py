@@ -48,8 +48,9 @@ def known(cluster: "Cluster", name: str) -> Cookie | None:
 
 
 def in_window(cluster: "Cluster", name: str, backup: SimDisk) -> bool:
-    """Whether *backup* is a snapshot of this life, younger than the last checkpoint that was told:
-    nothing but its files being others tells it from the newest data (docs/bookie.md)."""
+    """Whether *backup* is a snapshot of this life, younger than the last checkpoint that was
+    reported: nothing but its files being others distinguishes it from the newest data
+    (docs/bookie.md)."""
     stored, here, number = known(cluster, name), cookie_of(backup), _checkpoint(backup)
     if stored is None or here is None:
         return True
@@ -73,7 +74,7 @@ def _checkpoint(disk: SimDisk) -> int:
 
 
 async def told(store: SimStore, claim: Claim, census: "Census", *, clean: bool = False) -> Claim:
-    """Tell the store of *census*, as `LifeKeeper` does; return the claim as it is then."""
+    """Report *census* to the store, as `LifeKeeper` does; return the claim as it is then."""
 
     def change(cookie: Cookie) -> Cookie:
         newest = with_census(cookie, census)
@@ -82,7 +83,7 @@ async def told(store: SimStore, claim: Claim, census: "Census", *, clean: bool =
     try:
         return await tell(store, claim, change)
     except MetadataUnavailable:
-        return claim  # told with the next one
+        return claim  # reported with the next one
 
 
 def start_copy(bookie: "SimBookie", cluster: "Cluster", copy: SimDisk) -> None:
@@ -142,7 +143,7 @@ def retire_name(cluster: "Cluster", name: str, on_done: Callable[[], None]) -> N
 
 
 def stop_cleanly(bookie: "SimBookie", cluster: "Cluster", on_done: Callable[[bool], None]) -> None:
-    """End *bookie* as SIGTERM does; *on_done* hears whether all were told that it was clean."""
+    """End *bookie* as SIGTERM does; *on_done* hears whether all know that it was clean."""
     bookie.storage.checkpoint()
     bookie.storage.close()
     try:

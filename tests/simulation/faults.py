@@ -142,7 +142,7 @@ class Faults:
     def _bring_back(self, bookie: SimBookie, backup: SimDisk) -> None:
         stored = known(self._cluster, bookie.name)
         if bookie.gone or stored is None or stored.clean:
-            return  # nothing was promised since, as far as that can be told here
+            return  # nothing was promised since, as far as that is known here
         bookie.restore(backup)
         self._restart_soon(bookie)
 
@@ -220,7 +220,8 @@ class Faults:
         """A client out of its mind sends other bytes under an id that is taken, and an id that no
         writer can have come to.
 
-        Only where the bookie has its copy still: nobody can tell what it lost from what is sent."""
+        Only where the bookie has its copy still: nobody can distinguish what it
+        lost from what is sent."""
         bookie = self._random.choice(self._bookies())
         for ledger_id, history in self._cluster.oracle.ledgers.items():
             key = history.recorded.access_key
@@ -288,7 +289,7 @@ class Faults:
 
     def spoil(self, ledger_id: LedgerId) -> None:
         """Let a bookie of the ledger that is being recovered move all it has to entry logs, and
-        be unable to read them: it cannot tell whether it has what recovery writes back."""
+        be unable to read them: it does not know whether it has what recovery writes back."""
         if not self._profile.disk_errors or not self._scheduler.chance(0.4):
             return
         fragment = self._cluster.oracle.ledgers[ledger_id].recorded.last_fragment

@@ -2,7 +2,7 @@
 
 The tree is the one that `memory://` serves; here every call takes time, its reply may be lost
 after it was done, and while somebody waits for it it may be done twice, so a client can be
-told "conflict" by its own write. Sessions are leases: a host that crashes, is paused or is
+answered "conflict" by its own write. Sessions are leases: a host that crashes, is paused or is
 cut off loses its ephemeral nodes, and makes them again when it is back (rule 79).
 """
 
@@ -61,7 +61,7 @@ class SimMetadata:
         operation: Callable[[Tree], Result],
         on_done: Callable[[Result | MetadataError], None],
     ) -> None:
-        """Do *operation* at the store; tell *client* the result, or an error of the port.
+        """Do *operation* at the store; give *client* the result, or an error of the port.
 
         A call that nobody waits for any more may still be done, but not after a later one of
         the same client: a session is in order, and forgets what came by an older connection."""
@@ -99,7 +99,7 @@ class SimMetadata:
         return self.tree.take_changed()
 
     def _tell(self, client: Host, changed: Callable[[], None]) -> None:
-        """Tell of a change, as often as it takes: a watch is level triggered, and not lost."""
+        """Report a change, as often as it takes: a watch is level triggered, and not lost."""
         if not client.up:
             return
         if self._network.loses(self.host, client):
@@ -109,7 +109,7 @@ class SimMetadata:
             self._scheduler.after(delay_s, partial(client.arrive, changed))
 
     def _report(self, path: str) -> None:
-        """Tell the oracle what the store holds of a ledger now."""
+        """Show the oracle what the store holds of a ledger now."""
         names = tuple(path.split("/")[2:])
         if not path.startswith(LEDGERS) or len(names) != self._layout.depth:
             return
@@ -128,7 +128,7 @@ class SimMetadata:
     # Bookies.
 
     def available(self) -> tuple[BookieId, ...]:
-        """Return the bookies that are registered now, sorted: what a fresh watch tells."""
+        """Return the bookies that are registered now, sorted: what a fresh watch reports."""
         if self.tree.exists(AVAILABLE) is None:
             return ()
         return tuple(BookieId(name) for name in self.tree.children(AVAILABLE))

@@ -64,13 +64,13 @@ class LedgerHistory:
     peeks: list[tuple[str, int, bytes]] = field(default_factory=list)
     """The same, of entries delivered by unconfirmed reads above what was confirmed."""
     owners: list[str] = field(default_factory=list)
-    """Who was told that it had created this ledger."""
+    """Who was answered that it had created this ledger."""
     revived: bool = False
     """Whether it was stored again after it was deleted."""
     choices: list[Choice] = field(default_factory=list)
     """What placement chose for it, in order."""
     conclusions: list[tuple[str, LedgerMetadata]] = field(default_factory=list)
-    """(client, metadata) for each client that was told that the ledger is CLOSED."""
+    """(client, metadata) for each client that learned that the ledger is CLOSED."""
     checked: dict[str, int] = field(default_factory=dict)
     """How far an invariant has looked into a list that only grows, by invariant."""
 
@@ -181,7 +181,7 @@ class Oracle:
         self.ledger(ledger_id).deleted = True
 
     def created(self, ledger_id: int, *, who: str) -> None:
-        """*who* was told that the new ledger is its own."""
+        """*who* was answered that the new ledger is its own."""
         self.ledger(ledger_id).owners.append(who)
 
     def peeked(self, ledger_id: int, entry_id: int, frame: bytes, *, who: str) -> None:

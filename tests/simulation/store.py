@@ -5,7 +5,7 @@ here unchanged, without an event loop: `drive` resumes its coroutine when the si
 nobody, has answered. A coroutine whose host dies is never resumed.
 """
 
-from __future__ import annotations  # made anew at each call, those of inner functions cost a lot
+from __future__ import annotations  # evaluated at each call, those of inner functions cost a lot
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial

@@ -38,7 +38,7 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         self._metadata: LedgerMetadata | None = None
         self._version = -1
         self._deleted = False
-        """Whether the watch told so; it does not tell again."""
+        """Whether the watch reported it; it does not report it again."""
         self._reading: protocol.Reading | None = None
         self._unconfirmed = False
         """Whether the read under way is an unconfirmed one."""
@@ -58,12 +58,12 @@ class TailingClient(Client[protocol.ReadingEvent, protocol.ReadingEffect]):
         self._next_read()
 
     def _changed(self) -> None:
-        """Read the metadata and tell the read under way, as `LedgerReader` does."""
+        """Read the metadata and hand them to the read under way, as `LedgerReader` does."""
         if not self.done:
             self.read_metadata(read=self._refreshed, failed=self._change_missed)
 
     def _change_missed(self) -> None:
-        """Try again: nobody tells of this change a second time."""
+        """Try again: nobody reports this change a second time."""
         self.host.after(PAUSE_S, self._changed)
 
     def _refreshed(self, metadata: LedgerMetadata | None, version: int) -> None:

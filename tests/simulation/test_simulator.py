@@ -117,7 +117,7 @@ def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
             for line in simulation.scheduler.trace.tail
         ):
             return
-    pytest.fail("no writer was told after hours that it had been fenced")
+    pytest.fail("no writer learned after hours that it had been fenced")
 
 
 def test_seeds_differ() -> None:

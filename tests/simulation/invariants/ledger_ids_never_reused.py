@@ -5,7 +5,7 @@ from tests.simulation.oracle import LedgerHistory
 
 def broken(history: LedgerHistory) -> str | None:
     if len(history.owners) > 1:
-        return f"{' and '.join(history.owners)} were told that they had created it"
+        return f"{' and '.join(history.owners)} were answered that they had created it"
     if history.revived:
         return "it was stored again after it had been deleted"
     return None

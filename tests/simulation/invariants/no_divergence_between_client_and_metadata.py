@@ -1,4 +1,4 @@
-"""TLA+ NoDivergenceBetweenClientAndMetaData: who was told CLOSED was told what is stored.
+"""TLA+ NoDivergenceBetweenClientAndMetaData: who learned CLOSED learned what is stored.
 
 Last entry and length of every conclusion agree with the metadata store and with each other.
 """
@@ -14,7 +14,7 @@ def broken(history: LedgerHistory) -> str | None:
     checked = history.checked.get(_NAME, 0)
     for who, concluded in history.conclusions[checked:]:
         if concluded.state is not LedgerState.CLOSED:
-            return f"{who} was told the end of a ledger that is {concluded.state.name}"
+            return f"{who} learned the end of a ledger that is {concluded.state.name}"
         mine = (concluded.last_entry, concluded.length, concluded.fragments)
         stored = (metadata.last_entry, metadata.length, metadata.fragments)
         if mine != stored:

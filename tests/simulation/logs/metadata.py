@@ -7,7 +7,7 @@ A session is a lease that heartbeats prolong; who was paused or cut off loses it
 its own timer, and gets a new one.
 """
 
-from __future__ import annotations  # made anew at each call, those of inner functions cost a lot
+from __future__ import annotations  # evaluated at each call, those of inner functions cost a lot
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class LogMetadata(SimMetadata):
         late_replies: float,
     ) -> None:
         """*lags_s*: how far the server of a client is behind at most, by lot. *late_replies*: how
-        probably a leader is told late that a transaction of its own was done."""
+        probably a leader learns late that a transaction of its own was done."""
         super().__init__(scheduler, network, oracle, layout)
         self.logs = logs
         self._lags_s = lags_s
@@ -87,7 +87,7 @@ class LogMetadata(SimMetadata):
         self._candidates: dict[str, tuple[str, bytes]] = {}
         """Session and value of each candidate's node, by its path."""
         self.on_candidate_gone: Callable[[str, str, bytes], None] = lambda *_: None
-        """Told of a candidate's node that another process deleted: by whom, session and value."""
+        """Called for a candidate's node deleted by another process: by whom, session and value."""
 
     def call(
         self,
@@ -148,7 +148,7 @@ class LogMetadata(SimMetadata):
         return connection
 
     def watch(self, client: Host, path: str, changed: Callable[[], None]) -> None:
-        """Also what the client's server has not heard of yet is told, once it has."""
+        """Also what the client's server has not heard of yet is reported, once it has."""
         super().watch(client, path, changed)
         connection = self._connection(client)
         if connection.lag_s and self._past.find(path, self._least(connection))[1]:

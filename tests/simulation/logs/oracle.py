@@ -3,7 +3,7 @@
 Writers report what they submitted and how it was resolved, readers what they were given, the
 metadata store each manifest it holds. Every record that any writer ever submits is different,
 so a record is named by its bytes. A history is that of one *incarnation*: a log that is
-deleted and made again is another log with the same name.
+deleted and re-created is another log with the same name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class ToldTxid:
-    """The last txid that a writer told when all it had been given was acknowledged."""
+    """The last txid that a writer returned when all it had been given was acknowledged."""
 
     who: str
     epoch: int
@@ -109,7 +109,7 @@ class Reading:
     failure: str = ""
     """Why it stopped, if that is what must never happen."""
     trimmed_at: int | None = None
-    """It was told that its position is trimmed, with this as the first offset."""
+    """It got the error that its position is trimmed, with this as the first offset."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +130,7 @@ class ConsumerHistory:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """An end of the log that a reader was told."""
+    """An end of the log that a reader was given."""
 
     who: str
     acknowledged: int
@@ -359,7 +359,7 @@ class LogOracle:
         self.history(incarnation).opens.append(opened)
 
     def told_txid(self, incarnation: str, who: str, epoch: int, txid: int | None) -> None:
-        """A writer of which nothing is pending tells the last txid of its log."""
+        """A writer of which nothing is pending returns the last txid of its log."""
         history = self.history(incarnation)
         history.told_txids.append(ToldTxid(who, epoch, txid, len(history.acknowledged)))
 
@@ -476,7 +476,7 @@ class LogOracle:
         self._deletions.setdefault(who, []).append(request)
 
     def deleted_none(self, who: str) -> None:
-        """It was told that there is none, and every call it made was answered."""
+        """It learned that there is none, and every call it made was answered."""
         self._deletions[who].pop()
         drops = self._drops.get(who, [])
         if len(drops) > len(self._deletions[who]):

@@ -2,7 +2,7 @@
 
 A client of ZooKeeper is served by one server, which may be behind the leader. What it reads is
 the tree as it was at some change, the same or a later one with each read, never before what it
-wrote, was told by a watch, or waited for with `sync`; and no longer ago than its server lags.
+wrote, learned by a watch, or waited for with `sync`; and no longer ago than its server lags.
 """
 
 from bisect import bisect_right

@@ -26,7 +26,7 @@ STORE, BOOKIES = PORTS = "store", "bookies"
 
 
 class SimDirectory(BookieDirectory):
-    """What a fresh watch tells of the registered bookies."""
+    """What a fresh watch reports of the registered bookies."""
 
     def __init__(self, process: "Process", store: LoopStore) -> None:
         super().__init__(store)
@@ -55,7 +55,7 @@ class Process:
         self.calls = dict.fromkeys(PORTS, 0)
         """Calls at each port so far."""
         self.on_call: Callable[[str, str], None] | None = None
-        """Told before each of them; may let the process crash or sleep just there."""
+        """Called before each of them; may let the process crash or sleep just there."""
         choices = world.choices
         environment = Environment(
             uri=self.store.uri,
@@ -87,7 +87,7 @@ class Process:
         self.loop.call_soon(self._begin, work)
 
     def request(self, name: str) -> Request:
-        """Begin to do something to the log of that name: what is looked at from now on tells which
+        """Begin to do something to the log of that name: what is looked at from now on shows which
         one is meant."""
         self.store.first_values = {}
         return Request(name, self.store.first_values.get)

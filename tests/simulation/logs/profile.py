@@ -95,7 +95,7 @@ class LogProfile:
     reader_wait_s: float
     """How long a reader waits for news of an entry before it looks for the segment's end."""
     late_replies: float
-    """How probably a leader is told late of a change of a manifest that is done."""
+    """How probably a leader learns late of a change of a manifest that is done."""
     lags_s: tuple[float, ...]
     """How far the server of the metadata store that a client has is behind at most, by lot."""
     lifelines: str
@@ -124,9 +124,9 @@ def draw(random: Random) -> LogProfile:
 
 
 def _made_anew(profile: LogProfile, random: Random) -> LogProfile:
-    """One log, deleted and made again all the time, and processes that sleep meanwhile.
+    """One log, deleted and re-created all the time, and processes that sleep meanwhile.
 
-    In most they roll by lot: a step of a roll that slept may then fit the log made anew, whose
+    In most they roll at random: a step of a roll that slept may then fit the re-created log, whose
     segments have the same numbers."""
     settings = profile.settings
     if random.random() < 0.7:

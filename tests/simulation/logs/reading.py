@@ -29,7 +29,7 @@ class Tailer:
         self.reading: Reading | None = None
         self._from_txid: int | None = None
         self._barrier = 0
-        """How far this reading must come, by what it was told."""
+        """How far this reading must come, by what it was given."""
         self._profile = profile
         self._random = process.world.scheduler.random
 

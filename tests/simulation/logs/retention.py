@@ -1,4 +1,4 @@
-"""What the retention settings of a log let go, told from its ledgers and not from its manifest."""
+"""What the retention settings of a log free, by its ledgers and not by its manifest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """TCP between simulated processes, as far as lifelines use it; `leader.lifeline` runs on it.
 
 A machine answers for its processes: it takes connections to a port that listens also while the
-process is paused, refuses those to any other port, and tells the peers of a process that died. A
+process is paused, refuses those to any other port, and closes those of a process that died. A
 machine without power says nothing. What the network loses is sent again, for a while. The address
 127.0.0.1 means whoever asks; ports are counted from the same number on every machine.
 """
@@ -264,7 +264,7 @@ class Sockets:
             self._send(*hosts, arrive, in_order=True)
 
     def die(self, *, silently: bool) -> None:
-        """The process is gone; its machine tells, or has lost its power as well."""
+        """The process is gone; its machine says so, or has lost its power as well."""
         if silently:
             self.machine.has_power = False
         for listening in list(self.machine.listening.values()):

@@ -1,4 +1,4 @@
-"""Tells at which step of a takeover each process is, so that a run knows where it was stopped."""
+"""Shows at which step of a takeover each process is, so that a run knows where it was stopped."""
 
 import asyncio
 from collections.abc import Iterator

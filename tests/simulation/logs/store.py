@@ -1,6 +1,6 @@
 """The port to the metadata store as one simulated process has it, on its own event loop."""
 
-from __future__ import annotations  # made anew at each call, those of inner functions cost a lot
+from __future__ import annotations  # evaluated at each call, those of inner functions cost a lot
 
 import asyncio
 from collections.abc import Callable, Sequence

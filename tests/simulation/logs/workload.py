@@ -280,7 +280,7 @@ class LogSimulation(Stepped):
             self._must(f"open {name}", partial(self._lead, name, 3, elected=elected))
         for leader in self._leaders:
             leader.dismissed = not leader.process.host.asleep
-        for name in names:  # recovers what was abandoned, and tells orphans of a roll
+        for name in names:  # recovers what was abandoned, and reports orphans of a roll
             self._must(f"open {name} again", partial(self._lead, name, 0))
         for tailer in self._tailers:
             tailer.finishing = True

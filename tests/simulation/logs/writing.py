@@ -56,7 +56,7 @@ class Leader:
             if not self.stopping:
                 await self._take_part()
         self.idle = True
-        while not self.dismissed:  # noqa: ASYNC110 - it is told from outside its event loop
+        while not self.dismissed:  # noqa: ASYNC110 - it is set from outside its event loop
             await asyncio.sleep(IDLE_S)
 
     async def _take_part(self) -> None:
@@ -138,7 +138,7 @@ class Leader:
         return incarnation
 
     def _mark_end(self, log: Log) -> None:
-        """Tell how trouble ended the writer, if it did."""
+        """Record how trouble ended the writer, if it did."""
         error = log.writer.error
         if isinstance(error, AppendFailed):
             healing = self._profile.heal_s > 0
@@ -307,7 +307,7 @@ class Leader:
         logs.failed(incarnation, append, unknown=error.outcome_unknown, offset=offset)
 
     def _mark_healing(self, history: LogHistory, append: Append) -> None:
-        """Tell apart what healing found in the old segment and what it sent to the new one."""
+        """Separate what healing found in the old segment and what it sent to the new one."""
         segment = history.manifest.find(append.dlsn.segment)
         if history.manifest.epoch != append.epoch or segment is None:
             return

@@ -60,7 +60,7 @@ def recovery_encodes_entries_again_with_its_own_lac(patch: Patch) -> None:
 
 @mutation("rules 74, 76")
 def accepts_a_bookie_that_lost_its_disk(patch: Patch) -> None:
-    """The cookie check skipped: who finds no data begins anew, under the old name."""
+    """The cookie check skipped: who finds no data starts over, under the old name."""
 
     def check_together(stamped: list[stamp._Stamped], known: Cookie | None, _wanted: str) -> None:
         if known is not None and stamped[0].cookie is None:
@@ -102,7 +102,7 @@ def takes_an_unconfirmed_entry_for_the_lac(patch: Patch) -> None:
 
 @mutation("own bug, rule 53")
 def forgets_that_the_ledger_was_deleted(patch: Patch) -> None:
-    """What the watch told while no read was under way was known to none that began later."""
+    """What the watch reported while no read was under way was known to none that began later."""
     honest = TailingClient._refreshed
 
     def refreshed(self: TailingClient, metadata: LedgerMetadata | None, version: int) -> None:

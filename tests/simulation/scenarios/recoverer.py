@@ -24,7 +24,7 @@ class Recoverer(Client[protocol.RecoveryEvent, protocol.RecoveryEffect]):
         super().__init__(world, name, ledger_id, password)
         self.failure: protocol.Failure | None = None
         self.closed: LedgerMetadata | None = None
-        """What it was told the ledger was closed as."""
+        """What it learned the ledger was closed as."""
         self.machine: Recovery | None = None
         self.read_bytes_max = 1 << 20
         self._frames: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""Old bugs about bytes that changed on their way, told as stories: #4404, #4196/#4140, #3919,
+"""Old bugs about bytes that changed on their way, as stories: #4404, #4196/#4140, #3919,
 BK-958, #2563.
 
 All of them are of one kind: a buffer that somebody else uses too, is looked at from the wrong
@@ -166,7 +166,7 @@ def test_4196_a_run_is_checked_from_where_it_begins_in_its_buffer(before: int) -
 
 
 def test_4196_each_run_of_a_batch_is_cut_out_where_it_lies() -> None:
-    """A batch carries the frames of all its runs in one piece; lengths alone tell them apart."""
+    """A batch carries the frames of all its runs in one piece; lengths alone separate them."""
     storage = BookieStorage.open(SimDisk(0), SMALL)
     runs = [run_of(b"x" * number, b"", b"y", ledger_id=number) for number in range(40)]
 

@@ -1,4 +1,4 @@
-"""Old bugs about what a bookie says of its entries, told as stories: #2908/#2909, #2946,
+"""Old bugs about what a bookie says of its entries, as stories: #2908/#2909, #2946,
 #3783 -> #4163.
 
 #2946 (last entry of a ledger wrong) is here for the storage as it is; the location index of

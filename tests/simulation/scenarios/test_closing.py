@@ -1,4 +1,4 @@
-"""Old bugs about the end of a writer, told as stories: BK-795, #1712/#1889.
+"""Old bugs about the end of a writer, as stories: BK-795, #1712/#1889.
 
 The second half of #1712, two calls of `close` on one handle, is with the handle's tests; here
 is what the machine under it does.
@@ -115,7 +115,7 @@ def test_1712_a_close_that_meets_a_recovery_under_way_fails_and_changes_nothing(
 
 
 def test_a_writer_whose_ledger_is_deleted_learns_so_from_its_close() -> None:
-    """Deletion with a living writer is safe: it is told, and nothing is made anew."""
+    """Deletion with a living writer is safe: it gets an error, and nothing is re-created."""
     world = World()
     writing = world.writer()
     writing.append("a")

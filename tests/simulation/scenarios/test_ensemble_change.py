@@ -1,4 +1,4 @@
-"""Old bugs about ensemble changes, told as stories: #1591/#1592, #1857/#4651, #4097/#4194,
+"""Old bugs about ensemble changes, as stories: #1591/#1592, #1857/#4651, #4097/#4194,
 #3005/#3041, #4459/#4261, BK-584, BK-112, BK-826, #1390.
 
 BK-584 and BK-112 need somebody who re-replicates; that is a later part, so `world.move` does by

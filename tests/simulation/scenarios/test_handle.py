@@ -1,7 +1,7 @@
-"""Old bugs of the writer's handle, told as stories: #3806, #1712/#1889, BK-795.
+"""Old bugs of the writer's handle, as stories: #3806, #1712/#1889, BK-795.
 
 The stories beside this file drive the writer's machine; here it is driven by production's
-`LedgerWriter`, on metadata in memory and bookies that answer at once or when they are told to.
+`LedgerWriter`, on metadata in memory and bookies that answer at once or on command.
 """
 
 import asyncio

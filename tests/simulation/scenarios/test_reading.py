@@ -1,4 +1,4 @@
-"""Old bugs about readers and lost messages, told as stories: BK-710/#4613/pulsar#13693, #1067,
+"""Old bugs about readers and lost messages, as stories: BK-710/#4613/pulsar#13693, #1067,
 #3466, rule 1.
 
 BK-710 needs somebody who re-replicates; `world.move` does by hand what that later part will do.

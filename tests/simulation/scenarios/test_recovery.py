@@ -1,4 +1,4 @@
-"""Old bugs about recovery, told as stories: #2615, BK-150, BK-355, BK-799 with BK-759/#2612/
+"""Old bugs about recovery, as stories: #2615, BK-150, BK-355, BK-799 with BK-759/#2612/
 #2303/#2333/#1900, BK-742 with #3239/#4039/#2180, #1067, rules 4, 17 and 49.
 
 The exhaustive table of quorum coverage, which BK-759 and its kin want too, is with the quorum

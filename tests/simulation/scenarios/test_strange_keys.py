@@ -49,7 +49,7 @@ def test_what_was_acknowledged_beside_a_poisoned_bookie_is_recovered_and_read() 
 
 
 def test_a_poisoned_ledger_is_closed_as_empty_and_recovered_by_anybody() -> None:
-    """b1 took the entry: nobody was told so, and it is not in the ledger."""
+    """b1 took the entry: nobody learned so, and it is not in the ledger."""
     world = World(bookies=3)
     poison(world, "b2", "b3")
     writing, recovering = world.writer(), world.recoverer()

@@ -1,4 +1,4 @@
-"""Old bugs of several threads at one ledger's state, told as stories: #3806, #4549, #4557.
+"""Old bugs of several threads at one ledger's state, as stories: #3806, #4549, #4557.
 
 In the ancestor they were the client's: any thread touched a pending add (#3806),
 and what was moved out of a lock went by what it had seen under it (#4549, #4557). Here all that

@@ -1,4 +1,4 @@
-"""Old bugs of the wire, told as stories on a real one: #4404, #4196, rules 10, 11 and 88.
+"""Old bugs of the wire, as stories on a real one: #4404, #4196, rules 10, 11 and 88.
 
 #4404 (buffers shared with the TLS layer) changed bytes below the client, where no digest is
 computed any more; the cable does that here. The ancestor matched answers to questions by what

@@ -2,7 +2,7 @@
 
 Everything but the cable is production code: `GrpcTransport`, `BookieServer`, `BookieService`
 and `BookieStorage`, over TCP on this machine. The cable relays bytes and may change, chop or
-cut them; the liar speaks the protocol and acknowledges what it was told to.
+cut them; the liar speaks the protocol and acknowledges what it is meant to.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Cable:
         self.cut_after_bytes: int | None = None
         """The connection that is to send more than this to the bookie is cut there, once."""
         self.cut_silently = False
-        """Nobody is told of the cut: what the client sends from there on just does not arrive."""
+        """Nobody learns of the cut: what the client sends from there on just does not arrive."""
         self.piece_bytes = _CHUNK_BYTES
         """In pieces of at most so many bytes."""
         self.damaged = 0

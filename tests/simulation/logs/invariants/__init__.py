@@ -26,7 +26,7 @@
 | append_many_is_whole | one call's records stay together, wholly or not at all |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
 | standbys_are_up_to_date | who is promoted has applied all that is in the log |
-| living_candidates_keep_their_nodes | a lifeline tells of no death that did not happen |
+| living_candidates_keep_their_nodes | a lifeline reports no death that did not happen |
 | no_ledger_leaks_for_ever | at the end each ledger is a segment of a log |
 
 Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong; the last two

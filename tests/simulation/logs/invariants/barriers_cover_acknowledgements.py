@@ -10,7 +10,7 @@ def broken(history: LogHistory) -> str | None:
     for barrier in history.new("barriers_cover_acknowledgements", history.barriers):
         if barrier.end < barrier.acknowledged:
             return (
-                f"{barrier.who} was told that the log ends at {barrier.end}, although records up "
+                f"{barrier.who} learned that the log ends at {barrier.end}, although records up "
                 f"to {barrier.acknowledged} had been acknowledged before"
             )
     return None

@@ -1,6 +1,6 @@
 """What was appended for a certain offset is at that offset or nowhere, whoever takes over.
 
-An unknown outcome does not change that, nor does a segment that was begun anew.
+An unknown outcome does not change that, nor does a segment that was begun again.
 """
 
 from tests.simulation.logs.oracle import LogHistory

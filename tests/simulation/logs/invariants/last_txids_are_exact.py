@@ -1,4 +1,4 @@
-"""The last txid that a seal, an open or a writer tells is that of the last record that has one.
+"""The last txid that a seal, an open or a writer returns is that of the last record that has one.
 
 One that is too low lets an application append again what is in the log, one that is too high
 lets it leave out what is not: exactly-once rests on it.
@@ -26,8 +26,8 @@ def broken(history: LogHistory) -> str | None:
             history.checked[key] = 1
             expected = _last_txid_below(history, segment.number + 1)
             if segment.sealed.last_txid != expected:
-                told = segment.sealed.last_txid
-                return f"segment {segment.number} is sealed with txid {told}, it is {expected}"
+                kept = segment.sealed.last_txid
+                return f"segment {segment.number} is sealed with txid {kept}, it is {expected}"
     return _told_wrongly(history)
 
 
@@ -41,7 +41,7 @@ def _told_wrongly(history: LogHistory) -> str | None:
         ]
         expected = max((txid for txid in txids if txid is not None), default=None)
         if told.txid != expected:
-            return f"{told.who} tells last txid {told.txid}, it is {expected}"
+            return f"{told.who} returns last txid {told.txid}, it is {expected}"
     return None
 
 

@@ -1,6 +1,6 @@
 """Nobody takes the node of a candidate away that lives and listens, whatever lifelines seem to say.
 
-Neither silence nor another process at its port tells of a death.
+Neither silence nor another process at its port means a death.
 """
 
 from tests.simulation.logs.oracle import LogOracle

@@ -1,7 +1,7 @@
 """A reader is given the records from its start on, each once, in order, none left out.
 
 One that begins at a txid leaves out none that reached it. It ends only because its position was
-trimmed or its log deleted, which is told.
+trimmed or its log deleted, which is an error.
 """
 
 from tests.simulation.logs.oracle import LogHistory, Reading
@@ -25,7 +25,7 @@ def broken(history: LogHistory) -> str | None:
         if reading.failure:
             return f"{reading.who} failed at offset {reading.next_offset}: {reading.failure}"
         if reading.trimmed_at is not None and reading.trimmed_at <= reading.next_offset:
-            return f"{reading.who} was told that {reading.next_offset} is trimmed, which is not"
+            return f"{reading.who} got Trimmed: {reading.next_offset} is trimmed, which is not"
     return None
 
 

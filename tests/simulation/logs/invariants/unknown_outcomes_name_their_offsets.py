@@ -13,7 +13,7 @@ def broken(history: LogHistory) -> str | None:
         offset = history.places.get(append.payload, append.offset)
         if offset != append.offset:
             return (
-                f"{append.who} was told that {append.payload!r} may be at {append.offset}, "
+                f"{append.who} got the error that {append.payload!r} may be at {append.offset}, "
                 f"it is at {offset}"
             )
     return None

@@ -152,7 +152,7 @@ def believes_the_clock_of_who_opened_it_last(patch: Patch) -> None:
     "::test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew",
 )
 def deletes_consumers_by_the_name_of_their_log(patch: Patch) -> None:
-    """Those of a log that was made anew under it, by a deletion that slept. A seed found it; the
+    """Those of a log that was re-created under it, by a deletion that slept. A seed found it; the
     sleep has to last until the new log has a consumer, which a thousand seeds may miss."""
 
     def delete_consumers(log: str, _own: CheckOp) -> Steps[None]:

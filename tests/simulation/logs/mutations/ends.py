@@ -1,4 +1,4 @@
-"""Bugs of who tells where a segment ends while its writer is about to go on in the next one."""
+"""Bugs of who says where a segment ends while its writer is about to go on in the next one."""
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read import chunks, segments, tails
@@ -52,7 +52,7 @@ def asks_for_the_end_before_it_looks_for_an_entry_behind(patch: Patch) -> None:
 )
 def adds_up_open_segments_whatever_they_are(patch: Patch) -> None:
     """Its end is never too high: confirmed records of both. But it is too low for its last txid,
-    because of the first segment more may be confirmed by then; only that can be told from outside.
+    because of the first segment more may be confirmed by then; only that can be known from outside.
     """
     honest = TailTracker._look_at
 

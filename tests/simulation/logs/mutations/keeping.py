@@ -283,7 +283,7 @@ def retention_waits_for_the_fastest_consumer(patch: Patch) -> None:
     test=f"{_GIVEN_UP}::test_a_deletion_in_the_middle_of_a_roll_fences_both_ledgers_of_the_writer",
 )
 def drops_a_log_of_which_one_ledger_of_two_is_fenced(patch: Patch) -> None:
-    """A writer that was not told yet that its next segment is listed goes on in the one before."""
+    """A writer that does not know yet that its next segment is listed goes on in the one before."""
     honest = dropping._fence_last
 
     def fence_last(manifest: Manifest) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""Bugs of the drivers of ledgers: what they believe, and what they tell.
+"""Bugs of the drivers of ledgers: what they believe, and what they report.
 
 The scenario of ledgers has drivers of its own, so these are for the logs."""
 

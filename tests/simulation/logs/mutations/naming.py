@@ -1,4 +1,4 @@
-"""Bugs of logs that are deleted and made again: versions and names that mean another one."""
+"""Bugs of logs that are deleted and re-created: versions and names that mean another one."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def lists_its_segment_in_another_log_of_the_same_name(patch: Patch) -> None:
     "::test_a_deletion_that_stops_before_it_has_begun_deletes_nothing",
 )
 def writes_by_the_version_alone(patch: Patch) -> None:
-    """A node that was deleted and made again is at the same version one day."""
+    """A node that was deleted and re-created is at the same version one day."""
 
     def write(self: ManifestSteps, manifest: Manifest, version: int) -> Steps[int]:
         try:
@@ -83,7 +83,7 @@ def writes_by_the_version_alone(patch: Patch) -> None:
     "::test_a_deletion_meant_for_the_log_before_leaves_the_one_made_anew",
 )
 def deletes_by_the_version_alone(patch: Patch) -> None:
-    """A seed found it; the log made anew has to be at the version of the one before when the
+    """A seed found it; the re-created log has to be at the version of the one before when the
     deletion wakes up, which a thousand seeds may miss."""
 
     def delete(self: ManifestSteps, _life: str, version: int) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""The end of a segment, told by somebody who did not fence it: for mutations."""
+"""The end of a segment, as seen by somebody who did not fence it: for mutations."""
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import header_of, opened, seal_of

@@ -87,7 +87,7 @@ def appends_before_the_swap(patch: Patch) -> None:
 
 @mutation("seeds", logs=True)
 def keeps_what_it_read_before_it_won(patch: Patch) -> None:
-    """After a conflict only the version is read anew."""
+    """After a conflict only the version is read again."""
     honest = Takeover._manifest_read
 
     def manifest_read(self: Takeover, event: takeover.ManifestRead) -> TakeoverEffect:
