@@ -16,7 +16,8 @@ listing has an unknown outcome is kept and listed again: it may be part of the l
 
 Invariants (asserted by `check`):
     a next ledger is known exactly from its creation to the switch
-    a previous ledger is known exactly from the switch to its seal
+    the end of the segment before is known exactly while it is being recorded
+    it never waits to try again while nothing is begun
 """
 
 from dataclasses import dataclass
@@ -217,7 +218,7 @@ class Roll:
         assert (self._next_ledger is not None) == (self._phase in {Phase.LISTING, Phase.HOLDING}), (
             f"next ledger {self._next_ledger} while {self._phase.value}"
         )
-        assert self._sealed is None or self._phase is Phase.SEALING
+        assert (self._sealed is not None) == (self._phase is Phase.SEALING)
         assert self._retry_at is None or self._phase is not Phase.IDLE
 
     def _dispatch(self, event: RollEvent, now: float) -> list[RollEffect]:
