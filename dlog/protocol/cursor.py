@@ -311,6 +311,7 @@ class Cursor:
             return Fail(NoSuchLog(self.log, "it was deleted, and another one has its name"))
         self._incarnation = manifest.incarnation
         self._manifest = manifest
+        self._again_at = None
         if self._stop is not None and self._next >= self._stop:
             return Finish()
         if self._next < manifest.trim_offset:

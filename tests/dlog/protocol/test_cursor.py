@@ -283,6 +283,13 @@ def test_waits_after_trouble_grow_until_something_is_delivered() -> None:
     assert waits(1) == grown[:1]
 
 
+def test_a_manifest_that_is_seen_after_trouble_ends_the_wait() -> None:
+    cursor, _ = entered(ONE, 0)
+    step(cursor, Interrupted(SILENT))
+    assert step(cursor, ManifestSeen(ONE)) == [ReadEntries(ONE.segments[0], 0)]
+    assert cursor.deadline() is None
+
+
 def test_trouble_that_does_not_pass_is_raised_at_once() -> None:
     cursor, _ = entered(ONE, 0)
     error = WrongPassword(11)
