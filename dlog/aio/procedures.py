@@ -16,11 +16,11 @@ from dlog.protocol.procedure import (
     ProcedureEvent,
     Started,
     Steps,
-    TimePassed,
 )
 from ledger.errors import LogError
 from ledger.machine_loop import run_in_turn
 from ledger.metastore.port import MetadataStore
+from ledger.protocol.shared import TimePassed
 
 R = TypeVar("R")
 Perform = Callable[[Action], Awaitable[object]]

@@ -23,6 +23,7 @@ from dlog.manifest import Sealed
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.metastore.ops import Op, Versioned
+from ledger.protocol.shared import TimePassed
 
 R = TypeVar("R")
 """What a procedure comes to."""
@@ -48,11 +49,6 @@ class ActionFailed:
     """*error* says why, and whether the outcome is unknown."""
 
     error: LogError
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """`deadline` was reached."""
 
 
 ProcedureEvent = Started | Answered | ActionFailed | TimePassed

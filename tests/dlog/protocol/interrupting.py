@@ -35,13 +35,13 @@ from dlog.protocol.procedure import (
     Started,
     Steps,
     Sync,
-    TimePassed,
     Transact,
 )
 from dlog.protocol.renames import RENAMED_PATH
 from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger, NoSuchNode
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.tree import Tree
+from ledger.protocol.shared import TimePassed
 
 R = TypeVar("R")
 Fate = Literal["goes on", "killed", "lost reply", "lost request"]

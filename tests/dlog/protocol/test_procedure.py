@@ -11,7 +11,6 @@ from dlog.protocol.procedure import (
     Started,
     Steps,
     Sync,
-    TimePassed,
     exists,
     get,
     sync,
@@ -19,6 +18,7 @@ from dlog.protocol.procedure import (
 )
 from ledger.errors import MetadataUnavailable, NoSuchNode
 from ledger.metastore.ops import Versioned
+from ledger.protocol.shared import TimePassed
 
 
 def value_or_none() -> Steps[bytes | None]:
