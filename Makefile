@@ -29,7 +29,7 @@ help:
 	@echo 'make fix               format and repair what can be repaired'
 	@echo 'make sim [LOGS=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, or of logs: one seed,'
 	@echo '                       or those from a up to b'
-	@echo 'make mutations         known bugs, put back one at a time: how many seeds find each'
+	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n]   real processes under real trouble, on three ZooKeepers'
 	@echo 'make transcripts       write the golden transcripts of the protocol anew'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
@@ -105,6 +105,7 @@ sim: $(STAMP)
 	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 mutations: $(STAMP)
+	$(PY) -m tests.mutants
 	$(PY) -m tests.simulation.mutations
 
 transcripts: $(STAMP)

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-PATIENCE_S: Final = 30.0
-"""How long a test waits for what ought to happen at once."""
+PATIENCE_VARIABLE: Final = "DLOG_TEST_PATIENCE_S"
+PATIENCE_S: Final = float(os.environ.get(PATIENCE_VARIABLE, "30"))
+"""How long a test waits for what ought to happen at once. Less where tests are to fail:
+`tests.mutants`."""
 SESSION_S: Final = 60.0
 """A session that shall not end by itself, however long the machine stands still."""
 

@@ -80,7 +80,8 @@ async def test_a_candidate_whose_record_is_damaged_is_shown_as_such_and_hides_no
 
 async def test_after_a_resignation_the_next_leads_with_a_larger_epoch() -> None:
     first, second = await memory(), await memory()
-    term = await campaign(first, LOG, candidate="first")
+    # Without a lifeline nobody clears away what it leaves behind.
+    term = await campaign(first, LOG, candidate="first", lifeline_host=None)
     waiting = await follower(second, "second")
     assert not waiting.done()
     await term.resign()
@@ -161,7 +162,7 @@ async def test_verify_raises_when_the_store_says_nothing() -> None:
 
 async def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_way() -> None:
     store, other = TroubledStore(await memory()), await memory()
-    term = await campaign(store, LOG, lease_s=PATIENCE_S / 3)
+    term = await campaign(store, LOG, lease_s=PATIENCE_S / 3, lifeline_host=None)
     waiting = await follower(other, "other")
     store.refuse["sync"] = 1_000_000
     term._lease_s = 0.2  # only now: before, a busy machine might end it
@@ -270,6 +271,22 @@ class ReplacesItsSession(TroubledStore):
         super()._before(operation)
 
 
+async def test_a_node_whose_session_ends_as_it_is_looked_at_elects_nobody() -> None:
+    class Expiring(TroubledStore):
+        async def children(self, path: str) -> list[str]:
+            found = await super().children(path)
+            if found and self.calls["create"] == 1:
+                inner.expire()
+            return found
+
+    inner = await memory()
+    store = Expiring(inner)
+    term = await campaign(store, LOG, timeout_s=PATIENCE_S)
+    assert term.is_current()
+    assert store.calls["create"] == 2
+    await term.resign()
+
+
 @pytest.mark.parametrize("operation", ["children", "create"])
 async def test_a_session_lost_between_look_and_create_leaves_no_node_behind(operation: str) -> None:
     """It would be in a session that lives on, and hold its own candidate back for ever."""
@@ -280,10 +297,14 @@ async def test_a_session_lost_between_look_and_create_leaves_no_node_behind(oper
     assert await nodes(other) == []
 
 
-async def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely() -> None:
+@pytest.mark.parametrize("away", ["cut off", "refusing"])
+async def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely(away: str) -> None:
     inner = await memory()
     store = TroubledStore(inner)
-    inner.cut()
+    if away == "cut off":
+        inner.cut()
+    else:
+        store.refuse["sync"] = 1_000_000
     with pytest.raises(NotElected, match="did not answer"):
         await campaign(store, LOG, timeout_s=0.1)
     store.calls.clear()
@@ -294,6 +315,7 @@ async def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely() ->
             await asyncio.shield(waiting)
     elapsed_s = asyncio.get_running_loop().time() - started
     assert store.calls.total() <= 2 * elapsed_s / PAUSE_MIN_S
+    store.refuse.clear()
     inner.heal()
     async with asyncio.timeout(PATIENCE_S):
         await (await waiting).resign()

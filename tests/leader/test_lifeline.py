@@ -13,7 +13,6 @@ from leader.record import CandidateRecord
 from leader.refusals import LifelineAddress
 from tests.waiting import PATIENCE_S, until
 
-DEADLINE_S = 60
 HOST = "127.0.0.1"
 
 
@@ -24,7 +23,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_end_of_the_process_is_noticed() -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         lifeline = Lifeline.open(HOST)
         watching = asyncio.create_task(has_died(lifeline.address))
         done, _ = await asyncio.wait({watching}, timeout=0.2)
@@ -34,7 +33,7 @@ async def test_the_end_of_the_process_is_noticed() -> None:
 
 
 async def test_a_broken_connection_to_a_living_process_means_nothing() -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         lifeline = Lifeline.open(HOST)
         watching = asyncio.create_task(has_died(lifeline.address))
         await until(lambda: lifeline.followers == 1, "it is followed")
@@ -46,7 +45,7 @@ async def test_a_broken_connection_to_a_living_process_means_nothing() -> None:
 async def test_strangers_take_a_bounded_number_of_connections_and_none_that_speaks_keeps_one() -> (
     None
 ):
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         lifeline = Lifeline.open(HOST)
         port = lifeline.address.port
         strangers = [await asyncio.open_connection(HOST, port) for _ in range(FOLLOWERS_MAX)]
@@ -65,7 +64,7 @@ async def test_strangers_take_a_bounded_number_of_connections_and_none_that_spea
 
 async def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -> None:
     """The port was given to another process, or the address is one of another machine."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         lifeline = Lifeline.open(HOST)
         meant = replace(lifeline.address, secret=b"another process!")
         assert not await has_died(meant)
@@ -75,7 +74,7 @@ async def test_a_port_of_somebody_else_means_nothing_not_even_when_it_closes() -
 async def test_a_port_that_refuses_from_the_start_tells_of_a_death_in_our_own_network_only() -> (
     None
 ):
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         lifeline = Lifeline.open(HOST)
         lifeline.close()
         assert await has_died(lifeline.address)
@@ -94,7 +93,7 @@ async def test_a_follower_that_comes_while_the_candidate_goes_is_let_go_too() ->
             for _ in range(turns):
                 await asyncio.sleep(0)
             lifeline.close()
-            follower.settimeout(DEADLINE_S)
+            follower.settimeout(PATIENCE_S)
             await asyncio.to_thread(end_of, follower)
         assert lifeline.followers == 0
 

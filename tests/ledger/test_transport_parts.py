@@ -1,5 +1,7 @@
 """Large messages in parts: pure, and between a client and a served bookie."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,8 @@ from ledger.transport.parts import PART_BYTES_MAX, Assembly, Budget, parts
 from ledger.transport.stub import BookieStub
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
-from tests.ledger.serving import BOOKIE, add, serving, transport_to
+from tests.ledger.serving import BOOKIE, add, serving, transport_to, until
+from tests.waiting import PATIENCE_S
 
 MESSAGE = st.binary(max_size=60).map(lambda data: b"\x0d" + data)
 
@@ -73,7 +76,7 @@ async def test_a_message_that_is_never_completed_does_not_keep_its_room(
 ) -> None:
     monkeypatch.setattr("bookie.server.grpc._PART_S_MAX", 0.05)
 
-    async with serving() as bookie:
+    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
         channel = open_channel(bookie.address, connect_timeout_s=2.0)
         call = BookieStub(channel).add()
         await call.write(b"\0" + bytes(1000))
@@ -81,3 +84,17 @@ async def test_a_message_that_is_never_completed_does_not_keep_its_room(
         await channel.close()
         budget = bookie.server._parts
         assert budget.left_bytes == budget.bytes_max
+
+
+async def test_the_streams_of_a_bookie_share_its_budget() -> None:
+    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
+        budget = bookie.server._parts = Budget(1500)
+        channel = open_channel(bookie.address, connect_timeout_s=2.0)
+        first, second = BookieStub(channel).add(), BookieStub(channel).add()
+        await first.write(b"\0" + bytes(1000))
+        await until(lambda: budget.left_bytes == 500)
+        await second.write(b"\0" + bytes(1000))
+        assert (await second.code()).name == "INVALID_ARGUMENT"
+        first.cancel()
+        await until(lambda: budget.left_bytes == 1500)
+        await channel.close()

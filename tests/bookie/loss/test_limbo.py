@@ -1,7 +1,7 @@
 """A bookie that may have lost something: what it finds missing, what it says, and how that ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -274,7 +274,12 @@ async def opened() -> AsyncIterator[LedgerStore]:
         yield ledgers
 
 
-async def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie() -> None:
+async def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unreadable(ledger_ids: Iterable[LedgerId]) -> dict[LedgerId, None]:
+        return dict.fromkeys(ledger_ids)
+
     async with opened() as ledgers:
         mine = await ledgers.create(ledger("a", "b", "c"))
         others = await ledgers.create(ledger("b", "c", "d"))
@@ -286,6 +291,9 @@ async def test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie() -> None:
         every = await listed(ledgers)
         assert every == [mine, others, closed, fenced, moved]
         assert await doubtful_of(ledgers, "a", [*every, LedgerId(99)]) == [mine, fenced]
+        with monkeypatch.context() as patch:
+            patch.setattr(ledgers, "read_all", unreadable)
+            assert await doubtful_of(ledgers, "a", [others]) == [others]
         doubtful = partial(doubtful_of, ledgers, "a")
         limbo = Limbo(WHY)
         limbo = (await look(limbo, ledgers, doubtful))(limbo)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import InfoAnswer, ReadQuery, Status
 from ledger.transport.operator import BookieOperator
+from ledger.wire import bookie_pb2 as pb
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import BOOKIE, add, refused_address, silent_server, transport_to
@@ -222,29 +224,39 @@ async def test_entry_logs_are_compacted_at_an_operators_word(major: bool) -> Non
         assert not status.running
 
 
-def test_a_run_is_refused_while_another_is_under_way_and_goes_on_without_its_client() -> None:
-    async def scenario() -> None:
-        async with operated() as (bookie, operator):
-            held = asyncio.Event()
+async def test_a_run_is_refused_while_another_is_under_way_and_goes_on_without_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = asyncio.Event()
+    waiting = OperatorService._done
 
-            async def hold(_ledger_ids: object) -> list[LedgerId]:
-                await held.wait()
-                return []
+    async def done(self: OperatorService, *arguments: Any) -> pb.CollectorRun:
+        try:
+            return await waiting(self, *arguments)
+        finally:
+            ended.set()
 
-            bookie.ledgers.absent = hold  # type: ignore[method-assign, assignment]
-            asking = asyncio.ensure_future(operator.collect())
-            await until(lambda: bookie.collector.status().running is not None)
-            assert (await operator.status()).collector.running == "gc"
-            with pytest.raises(BookieRefused, match="under way already"):
-                await operator.compact(major=False)
-            asking.cancel()
-            await asyncio.wait([asking])
-            assert bookie.collector.status().running is not None
-            held.set()
-            await until(lambda: bookie.collector.status().running is None)
-            assert not bookie.collector.status().last[0].failure
+    async with operated() as (bookie, operator):
+        held = asyncio.Event()
 
-    asyncio.run(scenario())
+        async def hold(_ledger_ids: object) -> list[LedgerId]:
+            await held.wait()
+            return []
+
+        bookie.ledgers.absent = hold  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(OperatorService, "_done", done)
+        asking = asyncio.ensure_future(operator.collect())
+        await until(lambda: bookie.collector.status().running is not None)
+        monkeypatch.undo()
+        assert (await operator.status()).collector.running == "gc"
+        with pytest.raises(BookieRefused, match="under way already"):
+            await operator.compact(major=False)
+        asking.cancel()
+        await until(ended.is_set, "the bookie knows that nobody waits")
+        assert bookie.collector.status().running is not None
+        held.set()
+        await until(lambda: bookie.collector.status().running is None)
+        assert not bookie.collector.status().last[0].failure
 
 
 async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes_nothing() -> None:

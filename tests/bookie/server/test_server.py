@@ -99,6 +99,31 @@ async def test_a_reader_that_went_away_is_forgotten() -> None:
         assert (await poll).status is Status.UNREACHABLE
 
 
+async def test_a_read_waits_no_longer_than_the_bookie_lets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.service._WAIT_MS_MAX", 20)
+    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
+        query = ReadQuery(7, KEY, 0, 9, wait_ms=86_400_000)
+        assert list((await bookie.service.read(query)).entries) == []
+
+
+async def test_streams_of_adds_are_bounded_and_those_that_ended_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.grpc._ADD_STREAMS_MAX", 2)
+    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
+        channel = open_channel(bookie.address, connect_timeout_s=PATIENCE_S)
+        first, second = BookieStub(channel).add(), BookieStub(channel).add()
+        await first.initial_metadata()
+        await second.initial_metadata()
+        assert (await BookieStub(channel).add().code()).name == "RESOURCE_EXHAUSTED"
+        first.cancel()
+        await until(lambda: bookie.server._add_streams == 1)
+        await BookieStub(channel).add().initial_metadata()
+        await channel.close()
+
+
 async def test_reads_that_miss_the_memory_come_from_disk() -> None:
     storage = MemoryStorage()
     storage.from_disk = True
@@ -169,9 +194,7 @@ async def test_a_failed_commit_is_told_and_nothing_is_acknowledged_after_it() ->
 async def test_what_needs_the_disk_first_is_looked_up_off_the_event_loop() -> None:
     """`MemoryStorage` looks nothing up on the event loop, and refuses what needs it there."""
     storage = MemoryStorage()
-    bookie = Bookie(storage)
-    await bookie.start()
-    async with transport_to(bookie.address) as transport:
+    async with serving(storage) as bookie, transport_to(bookie.address) as transport:
         assert await add(transport, run_of(0)) is Status.OK
         run = run_of(1)
         storage.cold = {run.ledger_id}
@@ -183,7 +206,6 @@ async def test_what_needs_the_disk_first_is_looked_up_off_the_event_loop() -> No
         assert list(answer.entries) == [0, 1]
         storage.cold = {run.ledger_id}
         assert (await transport.read_lac(BOOKIE, LacQuery(run.ledger_id, KEY))).fenced
-    await bookie.stop()
 
 
 async def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
@@ -193,10 +215,12 @@ async def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
 
     bookie = Bookie(Broken())
     await bookie.start()
-    async with transport_to(bookie.address) as transport:
-        assert await add(transport, run_of(0)) is Status.UNREACHABLE
-        assert "cannot happen" in str(await asyncio.wait_for(bookie.service.failure, PATIENCE_S))
-    await bookie.kill()
+    try:
+        async with transport_to(bookie.address) as transport, asyncio.timeout(PATIENCE_S):
+            assert await add(transport, run_of(0)) is Status.UNREACHABLE
+            assert "cannot happen" in str(await bookie.service.failure)
+    finally:
+        await bookie.kill()
 
 
 def test_checkpoints_come_by_bytes_and_by_time() -> None:
@@ -205,12 +229,14 @@ def test_checkpoints_come_by_bytes_and_by_time() -> None:
         info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
         service = BookieService(storage, info, config)
         stream = service.stream()
-        stream.offer(1, [run_of(0, payload=b"x" * 1000)])
-        await until(lambda: storage.checkpoints >= 1)
-        stream.close()
-        await service.close()
+        try:
+            stream.offer(1, [run_of(0, payload=b"x" * 1000)])
+            await until(lambda: storage.checkpoints >= 1)
+        finally:
+            stream.close()
+            await service.close()
 
-    asyncio.run(scenario(ServiceConfig(checkpoint_bytes=1000)))
+    asyncio.run(scenario(ServiceConfig(checkpoint_bytes=1000, checkpoint_interval_s=3600)))
     asyncio.run(scenario(ServiceConfig(checkpoint_interval_s=0.05)))
 
 

@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,11 +11,13 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import RealDisk
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import IndexDamaged, JournalDamaged, JournalMissing, StorageFailed
+from bookie.frames import Checked
 from bookie.index.format import LedgerHeader, directory_of
 from bookie.index.ledger_index import LedgerIndex
 from bookie.journal import format as journal_format
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
+from bookie.storage.memtable import Memtable
 from ledger.entry import encode_lac, parse_header, verify_frame
 from ledger.errors import HandleClosed
 from ledger.requests import AddRun, LacAnswer, ReadQuery, Status
@@ -217,8 +219,10 @@ def test_a_fence_refuses_normal_adds_and_lets_recovery_pass() -> None:
 
 def test_a_second_fence_waits_for_the_first() -> None:
     storage = new_storage()
+    durable = storage.commit()
     status, ticket = storage.fence(1, KEY)
     assert (status, storage.fence(1, KEY)) == (Status.OK, (Status.OK, ticket))
+    assert ticket > durable
     storage.add(run_of(1, 0, recovery=True))
     assert storage.fence(1, KEY) == (Status.OK, ticket)
     assert storage.commit() > ticket
@@ -318,7 +322,7 @@ def test_an_explicit_lac_of_an_unknown_ledger_is_kept_and_a_damaged_one_is_not()
 def test_a_full_memtable_refuses_adds_and_keeps_a_share_for_recovery() -> None:
     storage = new_storage(config=replace(SMALL, memtable_bytes_max=3000))
     taken = 0
-    while (outcome := storage.add(run_of(1, taken)))[0] is Status.OK:
+    while (outcome := storage.add(run_of(1, taken)))[0] is Status.OK and taken < 100:
         taken += 1
     assert outcome == (Status.TOO_MANY_REQUESTS, 0)
     assert storage.add(run_of(1, taken, recovery=True))[0] is Status.OK
@@ -328,7 +332,16 @@ def test_a_full_memtable_refuses_adds_and_keeps_a_share_for_recovery() -> None:
     assert len(entries_of(storage, 1)) == taken + 2
 
 
-def test_a_replay_larger_than_the_memtable_is_flushed_on_the_way() -> None:
+def test_a_replay_larger_than_the_memtable_is_flushed_on_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+
+    class Weighed(Memtable):
+        def add(self, ledger_id: int, run: Checked, new: Sequence[int] | None = None) -> None:
+            super().add(ledger_id, run, new)
+            sizes.append(self.size_bytes)
+
     disk = SimDisk(0)
     promises = Promises(disk)
     promises.open()
@@ -337,9 +350,11 @@ def test_a_replay_larger_than_the_memtable_is_flushed_on_the_way() -> None:
         promises.commit()
     disk.crash(Loss.LOST)
     promises.config = replace(SMALL, memtable_bytes_max=2000)
+    monkeypatch.setattr("bookie.storage.replay.Memtable", Weighed)
     promises.open()
     promises.check()
     assert len(disk.list("journal")) == 2  # the new file, and the mark
+    assert 2000 <= max(sizes) < 4000, "one run more than the bound"
 
 
 def test_a_checkpoint_lets_old_journals_go_and_an_idle_one_does_nothing() -> None:
@@ -671,6 +686,7 @@ def test_the_status_says_what_is_where() -> None:
     assert before.active_bytes > 6 * 40 * 60
     for journal in range(2):
         storage.commit(journal)
+    assert all(one.mark < one.end for one in storage.status().journals)
     storage.checkpoint()
     assert storage.status().recent_bytes == before.active_bytes
     disks[4].fail("sync", "entrylog/")

@@ -23,7 +23,7 @@ from bookie.errors import FileDamaged
 from bookie.journal.format import Mark, path_of
 from bookie.storage.engine import BookieStorage
 from ledger.requests import ReadQuery, Status
-from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, Promises
+from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, Promises, run_of
 from tests.bookie.tally import tally
 from tests.simulation.disk import SECTOR_BYTES, SimDisk
 
@@ -276,6 +276,22 @@ def test_an_entry_that_is_damaged_does_not_hide_the_ones_around_it() -> None:
     assert (list(before.entries), before.considered) == ([2, 3], 3)
     assert storage.read(ReadQuery(1, KEY, 4, 9)).status is Status.IO_ERROR
     assert list(storage.read(ReadQuery(1, KEY, 5, 9)).entries) == [5, 6, 7, 8, 9]
+
+
+def test_a_damaged_entry_is_repaired_by_recovery_and_by_nobody_else() -> None:
+    """A writer's bytes are not taken as its replacement: nobody can say that they are the same."""
+    promises = Promises(SimDisk(0))
+    promises.open()
+    promises.add(1, *range(10))
+    promises.commit()
+    promises.storage.checkpoint()
+    log = "entrylog/00000001.log"
+    at = promises.disk.content(log).index(promises.sent[1][4])
+    promises.disk.damage(log, at + 50, b"\xff")
+    storage = promises.storage
+    assert storage.add(run_of(1, 4)) == (Status.IO_ERROR, 0)
+    assert storage.add(run_of(1, 4, recovery=True))[0] is Status.OK
+    assert list(storage.read(ReadQuery(1, KEY, 2, 9)).entries) == [2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_a_lost_entry_log_is_an_error_and_not_an_empty_ledger() -> None:

@@ -209,6 +209,20 @@ async def test_what_was_trimmed_before_it_was_processed_is_told() -> None:
     await log.close()
 
 
+async def test_an_exclusive_open_that_failed_lets_the_consumer_go() -> None:
+    cluster = FakeCluster()
+    (first, _), (second, _) = sessions(cluster, 2)
+    log = await written(first)
+    await (await Log.consumer("view", "log", client=first)).close()
+    await log.truncate(before=3)
+    with pytest.raises(Trimmed):
+        await Log.consumer("view", "log", exclusive=True, client=first)
+    opening = Log.consumer("view", "log", exclusive=True, on_trimmed="skip", client=second)
+    async with await opening as consumer:
+        assert consumer.skipped == 3
+    await log.close()
+
+
 async def test_consumers_go_with_their_log_and_do_not_bring_it_back() -> None:
     cluster = FakeCluster()
     (client, _), (other, _) = sessions(cluster, 2)

@@ -59,6 +59,24 @@ def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queue
         assert isinstance(future.exception(PATIENCE_S), LogClosed)
 
 
+def test_records_that_were_read_are_the_next_calls(interrupt: Callable[[], None]) -> None:
+    with Log.open("records") as log:
+        log.append(b"a")
+        log.append(b"b")
+    with Log.tail("records", follow=False) as reader:
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+        assert reader.position == 0
+        assert [record.value for record in reader] == [b"a", b"b"]
+    with Log.tail_many(["records"], follow=False) as many:
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            next(many)
+        assert many.positions == {"records": 0}
+        assert [record.value for _, record in many] == [b"a", b"b"]
+
+
 def test_chunks_that_were_read_are_the_next_calls(interrupt: Callable[[], None]) -> None:
     with Log.open("log") as log:
         log.append(b"a")

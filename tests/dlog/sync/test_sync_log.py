@@ -176,6 +176,27 @@ def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
         old.close()
 
 
+def test_what_is_queued_is_appended_before_the_log_is_closed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", 1)
+    log = Log.open("log")
+    futures = [log.append_async(b"%d" % i) for i in range(100)]
+    log.close()
+    assert [future.result().offset for future in futures] == list(range(100))
+
+
+def test_the_end_of_a_with_block_raises_what_closing_raises(cluster: FakeCluster) -> None:
+    with pytest.raises(LostOwnership):
+        lose_within(Log.open("log"))
+
+
+def lose_within(old: Log) -> None:
+    with old:
+        Log.open("log").close()
+        assert old.append_async(b"zombie").exception() is not None
+
+
 def fail_within(old: Log) -> None:
     with old:
         Log.open("log").close()

@@ -1,0 +1,137 @@
+"""Bugs of the calls that block: across forks, interrupts, threads, and the end of a handle."""
+
+from tests.mutants.mutant import mutant
+
+_LOG = "tests/dlog/sync/test_sync_log.py::test_"
+_FUTURE = "tests/dlog/sync/test_append_future.py::test_"
+_INTERRUPTING = "tests/dlog/sync/test_interrupting.py::test_"
+
+mutant(
+    "does not notice a fork",
+    "dlog/sync/loop_thread.py",
+    old="    forks.generation += 1\n",
+    new="",
+    test=_LOG + "a_handle_from_before_a_fork_is_refused_and_a_new_one_works",
+)
+mutant(
+    "waits on its own loop for what that loop would do",
+    "dlog/sync/loop_thread.py",
+    old="        if self.is_current():\n",
+    new="        if False:\n",
+    test=_LOG + "calling_it_on_its_own_loop_is_an_error_not_a_deadlock",
+)
+mutant(
+    "lets the work of an interrupted call go on",
+    "dlog/sync/loop_thread.py",
+    old="            future.cancel()\n            raise\n",
+    new="            raise\n",
+    test=_INTERRUPTING + "every_append_resolves_if_closing_is_interrupted_while_appends_are_queued",
+)
+mutant(
+    "forgets the chunk that an interrupted call has read",
+    "dlog/sync/reader.py",
+    old="        if not self._fetched_chunks:\n",
+    new="        self._fetched_chunks.clear()\n        if True:\n",
+    test=_INTERRUPTING + "chunks_that_were_read_are_the_next_calls",
+)
+mutant(
+    "forgets the records that an interrupted call has read",
+    "dlog/sync/reader.py",
+    old="    def _fetch(self, timeout_s: float | None) -> list[Record]:\n",
+    new="    def _fetch(self, timeout_s: float | None) -> list[Record]:\n"
+    "        self._fetched.clear()\n",
+    test=_INTERRUPTING + "records_that_were_read_are_the_next_calls",
+)
+mutant(
+    "forgets the records of many logs that an interrupted call has read",
+    "dlog/sync/reader.py",
+    old="    def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:\n",
+    new="    def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:\n"
+    "        self._fetched.clear()\n",
+    test=_INTERRUPTING + "records_that_were_read_are_the_next_calls",
+)
+mutant(
+    "forgets the change that an interrupted call has seen",
+    "dlog/sync/admin.py",
+    old="        if not self._seen:\n",
+    new="        self._seen.clear()\n        if True:\n",
+    test=_INTERRUPTING + "changes_that_were_seen_are_the_next_calls",
+)
+mutant(
+    "commits what was read ahead and not given out",
+    "dlog/sync/reader.py",
+    old="wanted = self._position if offset is None else offset\n"
+    "        if wanted > self._position:",
+    new="wanted = self._consumer.position if offset is None else offset\n        if False:",
+    test=_LOG + "a_named_consumer_goes_on_where_it_committed",
+)
+mutant(
+    "queues appends without a bound",
+    "dlog/sync/append_queue.py",
+    old="while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:",
+    new="while False:",
+    test=_LOG + "a_calling_thread_waits_while_too_much_is_queued",
+)
+mutant(
+    "hands the newest append over first",
+    "dlog/sync/append_queue.py",
+    old="queued = queue.popleft()",
+    new="queued = queue.pop()",
+    test=_LOG + "futures_resolve_in_order",
+)
+mutant(
+    "returns from a flush while appends are queued",
+    "dlog/sync/append_queue.py",
+    old="            newest.exception()\n",
+    new="            pass\n",
+    test=_LOG + "futures_resolve_in_order",
+)
+mutant(
+    "takes appends after it was closed",
+    "dlog/sync/append_queue.py",
+    old="            if self._closed:\n                return False\n            self._queue",
+    new="            self._queue",
+    test=_LOG + "append_after_close_is_refused",
+)
+mutant(
+    "closes without handing over what is queued",
+    "dlog/sync/log.py",
+    old="            await self._queue.hand_over(timeout_s)\n",
+    new="",
+    test=_LOG + "what_is_queued_is_appended_before_the_log_is_closed",
+)
+mutant(
+    "leaves what was queued at its end unresolved",
+    "dlog/sync/log.py",
+    old="            self._queue.give_up()\n",
+    new="            pass\n",
+    test=_INTERRUPTING + "every_append_resolves_if_closing_is_interrupted_while_appends_are_queued",
+)
+mutant(
+    "hides an error of closing in a with block",
+    "dlog/sync/handle.py",
+    old="        if exc is None:\n            self.close()\n            return\n",
+    new="",
+    test=_LOG + "the_end_of_a_with_block_raises_what_closing_raises",
+)
+mutant(
+    "says that an append was taken back",
+    "dlog/sync/append_future.py",
+    old="    def cancel(self) -> bool:\n        return False\n",
+    new="    def cancel(self) -> bool:\n        return True\n",
+    test=_LOG + "an_append_cannot_be_taken_back",
+)
+mutant(
+    "does not wake a thread that waited before its append was sent",
+    "dlog/sync/append_future.py",
+    old="        if self._lazy is not None:\n            outcome.watch(self._finish)\n",
+    new="",
+    test=_FUTURE + "a_thread_that_waits_is_woken",
+)
+mutant(
+    "applies on after a standby was closed",
+    "dlog/sync/standby.py",
+    old="                await asyncio.wait({applying})",
+    new="                pass",
+    test="tests/dlog/aio/test_aio_standby.py::test_threads_have_the_same_standby",
+)

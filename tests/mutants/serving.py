@@ -1,0 +1,290 @@
+"""Bugs of a bookie's server: answers that come early, never, to strangers, or without a bound."""
+
+from tests.mutants.mutant import mutant
+
+_CORE = "tests/bookie/server/test_core.py::test_"
+_SERVER = "tests/bookie/server/test_server.py::test_"
+_SERVICE = "tests/bookie/server/test_service.py::test_"
+_ERRORS = "tests/bookie/server/test_service_errors.py::test_"
+_MADE = "tests/bookie/server/test_made_ledgers.py::test_"
+_STRANGERS = "tests/bookie/server/test_descriptors.py::test_"
+_PARTS = "tests/ledger/test_transport_parts.py::test_"
+_READ_ONLY = "tests/bookie/server/test_read_only.py::test_"
+_OPERATOR = "tests/bookie/server/test_operator.py::test_"
+
+mutant(
+    "acknowledges an add before it is durable",
+    "bookie/server/core.py",
+    old="return bool(self._open) and self._open[0][1] <= self._core.durable",
+    new="return bool(self._open)",
+    test=_CORE + "an_add_is_acknowledged_after_its_commit_only",
+)
+mutant(
+    "queues adds without a bound",
+    "bookie/server/core.py",
+    old="if queued_bytes and queued_bytes + size_bytes > bytes_max:",
+    new="if False:",
+    test=_CORE + "too_many_queued_bytes_are_refused_before_the_journal",
+)
+mutant(
+    "lets writers use up the share of recovery",
+    "bookie/server/core.py",
+    old="queued_bytes = self._queued_bytes[run.recovery]",
+    new="queued_bytes = sum(self._queued_bytes.values())",
+    test=_CORE + "recovery_adds_have_a_share_of_their_own",
+)
+mutant(
+    "counts adds as queued for ever",
+    "bookie/server/core.py",
+    old="self._queued_bytes[recovery] -= size_bytes",
+    new="pass",
+    test=_CORE + "too_many_queued_bytes_are_refused_before_the_journal",
+)
+mutant(
+    "answers a fence before it is durable",
+    "bookie/server/core.py",
+    old="                yield UntilDurable(ticket)",
+    new="                ticket = self.durable",
+    test=_CORE + "a_fencing_read_is_not_answered_before_the_fence_is_durable",
+)
+mutant(
+    "lets any number of reads wait",
+    "bookie/server/core.py",
+    old="if self._waiting_reads >= self.limits.waiting_reads_max:",
+    new="if False:",
+    test=_CORE + "waiting_reads_are_bounded",
+)
+mutant(
+    "refuses recovery's reads for those of others",
+    "bookie/server/core.py",
+    old="if not query.fence and self._disk_reads >= self.limits.disk_reads_max:",
+    new="if self._disk_reads >= self.limits.disk_reads_max:",
+    test=_CORE + "disk_reads_are_bounded_but_not_those_of_recovery",
+)
+mutant(
+    "gives a waiting read entries that are not confirmed",
+    "bookie/server/core.py",
+    old="            query = replace(query, last=min(query.last, lac))\n",
+    new="",
+    test=_CORE + "a_waiting_read_wakes_when_a_later_entry_confirms",
+)
+mutant(
+    "takes batches in any order",
+    "bookie/server/core.py",
+    old="if batch != self._last_batch + 1:",
+    new="if False:",
+    test=_CORE + "a_batch_out_of_order_is_refused",
+)
+mutant(
+    "makes checkpoints by time only",
+    "bookie/server/service.py",
+    old="if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:",
+    new="if False:",
+    test=_SERVER + "checkpoints_come_by_bytes_and_by_time",
+)
+mutant(
+    "makes checkpoints by bytes only",
+    "bookie/server/service.py",
+    old="self._sync_wake.wait(self._config.checkpoint_interval_s)",
+    new="self._sync_wake.wait()",
+    test=_SERVER + "checkpoints_come_by_bytes_and_by_time",
+)
+mutant(
+    "does not wake the reads that wait for an entry",
+    "bookie/server/service.py",
+    old="                _resolve(future, True)",
+    new="                pass",
+    test=_SERVER + "a_waiting_read_wakes_on_a_fence_by_another_client",
+)
+mutant(
+    "lets a read wait for as long as its client says",
+    "bookie/server/service.py",
+    old="min(wait_ms, _WAIT_MS_MAX)",
+    new="wait_ms",
+    test=_SERVER + "a_read_waits_no_longer_than_the_bookie_lets_it",
+)
+mutant(
+    "lets waiting reads wait although the bookie stops",
+    "bookie/server/service.py",
+    old="                _resolve(future, False)\n",
+    new="                pass\n",
+    test=_SERVER + "stopping_answers_what_was_taken_and_writes_it_down",
+)
+mutant(
+    "fences by a read what nobody made",
+    "bookie/server/service.py",
+    old="        if query.fence and await self._admits(query.ledger_id, query.key)"
+    " is not Status.OK:\n            return ReadAnswer",
+    new="        if False:\n            return ReadAnswer",
+    test=_MADE + "a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
+)
+mutant(
+    "fences by a question for the LAC what nobody made",
+    "bookie/server/service.py",
+    old="        if query.fence and await self._admits(query.ledger_id, query.key)"
+    " is not Status.OK:\n            return LacAnswer",
+    new="        if False:\n            return LacAnswer",
+    test=_MADE + "a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
+)
+mutant(
+    "takes adds to what nobody made",
+    "bookie/server/service.py",
+    old="        if self._made is None:\n            return {}",
+    new="        if True:\n            return {}",
+    test=_MADE + "a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
+)
+mutant(
+    "reads disks on the event loop",
+    "bookie/server/service.py",
+    old="or await self.on_reader(self._storage.prepare, run)",
+    new="or self._storage.prepare(run)",
+    test=_SERVER + "what_needs_the_disk_first_is_looked_up_off_the_event_loop",
+)
+mutant(
+    "acknowledges adds after its storage has failed",
+    "bookie/server/service.py",
+    old="        if self.failure.done():\n            return\n"
+    "        self._core.committed(durable)",
+    new="        self._core.committed(durable)",
+    test=_ERRORS + "nothing_is_acknowledged_after_a_failure",
+)
+mutant(
+    "goes on with a storage that broke in an add",
+    "bookie/server/service.py",
+    old="            self._service.fail(error)  # what the storage holds now is not known\n",
+    new="",
+    test=_ERRORS + "an_add_that_breaks_the_storage_ends_the_bookie",
+)
+mutant(
+    "denies what it could not read",
+    "bookie/server/service.py",
+    old="return ReadAnswer(Status.IO_ERROR)",
+    new="return ReadAnswer(Status.NO_SUCH_LEDGER)",
+    test=_ERRORS + "a_read_that_fails_is_an_error_and_never_an_absence",
+)
+mutant(
+    "makes the last checkpoint before the last commit",
+    "bookie/server/service.py",
+    old="self.stopping.is_set() and all(journal.done() for journal in self._journals)",
+    new="self.stopping.is_set()",
+    test=_SERVICE + "the_last_checkpoint_waits_for_the_slowest_journal",
+)
+mutant(
+    "takes any number of connections",
+    "bookie/server/grpc.py",
+    old="options=server_options(connections_max)",
+    new="options=server_options(1_000_000)",
+    test=_STRANGERS + "one_connection_too_many_is_not_served",
+)
+mutant(
+    "gives each stream a budget of its own for parts",
+    "bookie/server/grpc.py",
+    old="_receive(stream, context, self._parts)",
+    new="_receive(stream, context, Budget())",
+    test=_PARTS + "the_streams_of_a_bookie_share_its_budget",
+)
+mutant(
+    "waits for ever for the rest of a message",
+    "bookie/server/grpc.py",
+    old="async with asyncio.timeout(_PART_S_MAX):",
+    new="async with asyncio.timeout(None):",
+    test=_PARTS + "a_message_that_is_never_completed_does_not_keep_its_room",
+)
+mutant(
+    "takes any number of streams of adds",
+    "bookie/server/grpc.py",
+    old="if self._add_streams >= _ADD_STREAMS_MAX:",
+    new="if False:",
+    test=_SERVER + "streams_of_adds_are_bounded_and_those_that_ended_do_not_count",
+)
+mutant(
+    "counts streams of adds that have ended",
+    "bookie/server/grpc.py",
+    old="            self._add_streams -= 1",
+    new="            pass",
+    test=_SERVER + "streams_of_adds_are_bounded_and_those_that_ended_do_not_count",
+)
+mutant(
+    "asks a metadata store that is silent about each ledger",
+    "bookie/server/made_ledgers.py",
+    old="self._silent_until = self._clock() + SILENCE_S",
+    new="pass",
+    test=_MADE + "while_the_store_is_silent_a_bounded_number_is_taken_and_nobody_waits",
+)
+mutant(
+    "lets any number of questions wait for the metadata store",
+    "bookie/server/made_ledgers.py",
+    old="if self._waiting >= WAITING_MAX:",
+    new="if False:",
+    test=_MADE + "too_many_questions_at_once_are_not_asked",
+)
+mutant(
+    "takes a ledger with another key than it was made with",
+    "bookie/server/made_ledgers.py",
+    old="return compare_digest(await self._key(ledger_id), key)",
+    new="return bool(await self._key(ledger_id))",
+    test=_MADE + "a_ledger_that_nobody_made_is_neither_fenced_nor_written_and_never_denied",
+)
+mutant(
+    "shares out more descriptors than there are",
+    "bookie/server/descriptors.py",
+    old="min(CONNECTIONS_MAX, limit - others - _CACHES * files)",
+    new="min(CONNECTIONS_MAX, limit - others)",
+    test=_STRANGERS + "the_shares_never_add_up_to_more_than_there_are",
+)
+mutant(
+    "forgets an operator's order at a restart",
+    "bookie/server/read_only.py",
+    old="disk.create(PATH).close()",
+    new="pass",
+    test=_READ_ONLY + "an_order_of_an_operator_survives_a_restart_and_a_crash",
+)
+mutant(
+    "does not make an operator's order durable",
+    "bookie/server/read_only.py",
+    old='        disk.remove(PATH)\n    disk.sync_directory("")\n',
+    new="        disk.remove(PATH)\n",
+    test=_READ_ONLY + "an_order_of_an_operator_survives_a_restart_and_a_crash",
+)
+mutant(
+    "is writable before it was known what it must refuse",
+    "bookie/server/read_only.py",
+    old="        self._learn(self._measure())\n        return",
+    new="        return",
+    test=_READ_ONLY + "it_is_known_before_anything_is_served",
+)
+mutant(
+    "takes orders that are meant for another bookie",
+    "bookie/server/operator.py",
+    old="if key == BOOKIE_KEY and value != bookie.encode():",
+    new="if False:",
+    test=_OPERATOR + "another_bookie_than_the_one_meant_refuses_every_order",
+)
+mutant(
+    "deletes at an operator's word without asking how many",
+    "bookie/server/operator.py",
+    old='request.allow_deletions if request.HasField("allow_deletions") else None',
+    new="1_000_000",
+    test=_OPERATOR + "ledgers_that_the_cluster_does_not_know_are_collected_at_an_operators_word",
+)
+mutant(
+    "ends a run when its operator goes away",
+    "bookie/server/operator.py",
+    old="await asyncio.shield(task)",
+    new="await task",
+    test=_OPERATOR + "a_run_is_refused_while_another_is_under_way_and_goes_on_without_its_client",
+)
+mutant(
+    "believes a metadata store that is not its own",
+    "bookie/server/settling.py",
+    old="if alarm is not None:",
+    new="if False:",
+    test="tests/bookie/loss/test_limbo.py::test_a_namespace_made_anew_ends_no_limbo",
+)
+mutant(
+    "does not doubt a ledger whose metadata it cannot read",
+    "bookie/server/settling.py",
+    old="if metadata is None or is_doubtful(metadata, bookie)",
+    new="if metadata is not None and is_doubtful(metadata, bookie)",
+    test="tests/bookie/loss/test_limbo.py::test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie",
+)

@@ -1,0 +1,216 @@
+"""Bugs of a bookie's storage: what was promised is lost, denied, or takes all there is."""
+
+from tests.mutants.mutant import mutant
+
+_STORAGE = "tests/bookie/storage/test_storage.py::test_"
+_LIMBO = "tests/bookie/loss/test_limbo.py::test_"
+
+mutant(
+    "moves the marks before a checkpoint has written anything",
+    "bookie/storage/checkpoint.py",
+    old="        begun.flush.run()\n",
+    new="        self._journals.advance(begun.marks)\n        begun.flush.run()\n",
+    test=_STORAGE + "after_any_failed_step_of_a_checkpoint_a_restart_has_everything",
+)
+mutant(
+    "makes no census at a checkpoint",
+    "bookie/storage/checkpoint.py",
+    old="        self._accounts.count(rolls, self._journals.positions(), self._journals.sizes())\n",
+    new="",
+    test=_LIMBO
+    + "an_older_state_of_one_ledger_directory_is_missed_also_if_no_ledger_was_made_since",
+)
+mutant(
+    "writes out what was deleted while the checkpoint found no space",
+    "bookie/storage/checkpoint.py",
+    old="self._begun.flush.forget(ledger_ids)",
+    new="pass",
+    test=_STORAGE + "a_deletion_between_two_tries_of_a_checkpoint_is_not_undone",
+)
+mutant(
+    "calls a checkpoint that found no space done",
+    "bookie/storage/checkpoint.py",
+    old='self._no_space = f"a checkpoint found no space: {error}"',
+    new="self._no_space = ''",
+    test=_STORAGE + "a_full_disk_refuses_adds_and_takes_fences_and_recovery_adds",
+)
+mutant(
+    "takes no note that one of several directories has failed",
+    "bookie/storage/checkpoint.py",
+    old="        self._frozen = failure\n",
+    new="",
+    test=_STORAGE + "one_bad_ledger_directory_of_several_makes_the_bookie_read_only",
+)
+mutant(
+    "takes adds although the memtable is full",
+    "bookie/storage/engine.py",
+    old="if len(active) and active.size_bytes + size_bytes > bytes_max:",
+    new="if False:",
+    test=_STORAGE + "a_full_memtable_refuses_adds_and_keeps_a_share_for_recovery",
+)
+mutant(
+    "keeps no share of the memtable for recovery",
+    "bookie/storage/engine.py",
+    old="bytes_max += self._config.recovery_reserve_bytes",
+    new="pass",
+    test=_STORAGE + "a_full_memtable_refuses_adds_and_keeps_a_share_for_recovery",
+)
+mutant(
+    "keeps a fence in memory only",
+    "bookie/storage/engine.py",
+    old="record.fence_ticket = self._journals.add(Record(Kind.FENCE, ledger_id, key))",
+    new="pass",
+    test=_STORAGE + "a_fence_outlives_crashes_checkpoints_and_eviction",
+)
+mutant(
+    "lets a fence be answered before it is durable",
+    "bookie/storage/engine.py",
+    old="return Status.OK, record.fence_ticket",
+    new="return Status.OK, 0",
+    test=_STORAGE + "a_second_fence_waits_for_the_first",
+)
+mutant(
+    "lets a second fence be answered before the first is durable",
+    "bookie/storage/engine.py",
+    old="            self._ledgers.touch(record)\n        return Status.OK, record.fence_ticket",
+    new="            self._ledgers.touch(record)\n"
+    "            return Status.OK, record.fence_ticket\n        return Status.OK, 0",
+    test=_STORAGE + "a_second_fence_waits_for_the_first",
+)
+mutant(
+    "acknowledges a repeated add before the first is durable",
+    "bookie/storage/engine.py",
+    old="return Status.OK, self._journals.last_ticket",
+    new="return Status.OK, 0",
+    test=_STORAGE + "a_repeated_add_waits_for_the_first",
+)
+mutant(
+    "lets writers add to a fenced ledger",
+    "bookie/storage/engine.py",
+    old="if record.fenced and not run.recovery:\n                return Status.FENCED, 0",
+    new="if False:\n                return Status.FENCED, 0",
+    test=_STORAGE + "a_fence_refuses_normal_adds_and_lets_recovery_pass",
+)
+mutant(
+    "goes on after a commit that failed",
+    "bookie/storage/engine.py",
+    old="            self._holdings.failure = failure\n",
+    new="",
+    test=_STORAGE + "after_a_failed_commit_every_call_raises",
+)
+mutant(
+    "takes a damaged entry on disk for absent when its writer repeats it",
+    "bookie/storage/engine.py",
+    old="if isinstance(stored.damage, EntryLogDamaged) and repairs:",
+    new="if isinstance(stored.damage, EntryLogDamaged):",
+    test="tests/bookie/storage/test_storage_damage.py::"
+    "test_a_damaged_entry_is_repaired_by_recovery_and_by_nobody_else",
+)
+mutant(
+    "denies what it may have lost",
+    "bookie/storage/engine.py",
+    old="return answer if limbo is None else limbo.read(query, answer)",
+    new="return answer",
+    test=_LIMBO + "one_lost_index_file_is_missed_and_what_it_named_is_not_denied",
+)
+mutant(
+    "says that it takes adds although a directory has failed",
+    "bookie/storage/engine.py",
+    old="            or self._keeper.troubles\n",
+    new="",
+    test=_STORAGE + "one_bad_ledger_directory_of_several_makes_the_bookie_read_only",
+)
+mutant(
+    "does not say that a journal is out of space",
+    "bookie/storage/engine.py",
+    old="return (*doubts, *full, *self._keeper.troubles)",
+    new="return (*doubts, *self._keeper.troubles)",
+    test=_STORAGE + "a_full_disk_refuses_adds_and_takes_fences_and_recovery_adds",
+)
+mutant(
+    "replays the newest file of each journal only",
+    "bookie/storage/replay.py",
+    old="for segment in segments:",
+    new="for segment in segments[-1:]:",
+    test="tests/bookie/storage/test_storage_crash.py::"
+    "test_crashes_one_after_the_other_at_random_operations_break_no_promise",
+)
+mutant(
+    "lets the journal bring a deleted ledger back",
+    "bookie/storage/replay.py",
+    old="if record.ledger_id in directory.tombstones:",
+    new="if False:",
+    test=_STORAGE + "a_deleted_ledger_is_gone_for_good",
+)
+mutant(
+    "replays into memory without a bound",
+    "bookie/storage/replay.py",
+    old="if memtable.size_bytes >= self.memtable_bytes_max:",
+    new="if False:",
+    test=_STORAGE + "a_replay_larger_than_the_memtable_is_flushed_on_the_way",
+)
+mutant(
+    "begins new journals before what it replayed is written out",
+    "bookie/storage/replay.py",
+    old="            ends.append(end)\n        self._flush(memtable, ledgers)\n",
+    new="            ends.append(end)\n",
+    test=_STORAGE + "a_fence_outlives_crashes_checkpoints_and_eviction",
+)
+mutant(
+    "takes a lost journal beside data for a new bookie",
+    "bookie/storage/replay.py",
+    old="if is_new(disk) and not is_blank(self.directories):",
+    new="if False:",
+    test=_STORAGE + "entries_without_a_journal_are_refused",
+)
+mutant(
+    "forgets a fence when its ledger is written out",
+    "bookie/storage/flush.py",
+    old="fenced=record.fenced, ",
+    new="",
+    test=_STORAGE + "a_fence_outlives_crashes_checkpoints_and_eviction",
+)
+mutant(
+    "does not find entries in memory while they are written out",
+    "bookie/storage/memtables.py",
+    old="            entries\n"
+    "            for memtable in (self.active, self.flushing, self.recent)",
+    new="            entries\n            for memtable in (self.active, self.recent)",
+    test=_STORAGE + "adds_commits_checkpoints_and_reads_run_beside_each_other",
+)
+mutant(
+    "believes a header that was read before a checkpoint ended",
+    "bookie/storage/holdings.py",
+    old="if generation == self.generation:",
+    new="if True:",
+    test=_STORAGE + "a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile",
+)
+mutant(
+    "answers from what was read ahead before an entry was repaired",
+    "bookie/storage/read_cache.py",
+    old="                or stretch.header is not header\n",
+    new="",
+    test=_STORAGE + "an_entry_that_is_repaired_after_it_was_read_ahead_is_not_denied",
+)
+mutant(
+    "reads ahead without a bound",
+    "bookie/storage/read_cache.py",
+    old="while self.size_bytes > self._bytes_max:",
+    new="while False:",
+    test=_STORAGE + "reading_ahead_takes_no_more_memory_than_it_may",
+)
+mutant(
+    "denies an entry that its disk does not give",
+    "bookie/storage/reads.py",
+    old="if stored.damage is not None and found.considered < query.first:",
+    new="if False:",
+    test="tests/bookie/storage/test_storage_damage.py::"
+    "test_a_lost_entry_log_is_an_error_and_not_an_empty_ledger",
+)
+mutant(
+    "tells operators that the journals are replayed from their ends",
+    "bookie/storage/status.py",
+    old="                marks[at],\n",
+    new="                ends[at],\n",
+    test=_STORAGE + "the_status_says_what_is_where",
+)

@@ -1,0 +1,58 @@
+"""The mutants of drivers and servers fit the code, and some of them are caught; `make mutations`
+runs all of them."""
+
+import ast
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from tests.mutants import MUTANTS, Mutant
+from tests.mutants.judging import Outcome, judge
+from tests.mutants.mutant import ROOT
+
+CAUGHT_AT_ONCE = (
+    "takes batches in any order",
+    "answers from what was read ahead before an entry was repaired",
+)
+"""Some whose tests are quick."""
+
+
+def test_every_mutant_has_its_place_in_the_code() -> None:
+    for mutant in MUTANTS.values():
+        compile(mutant.source(), mutant.file, "exec")
+
+
+@cache
+def functions_of(path: str) -> frozenset[str]:
+    body = ast.parse((ROOT / path).read_text()).body
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(each.name for each in body if isinstance(each, kinds))
+
+
+def test_every_mutant_names_a_test_that_there_is() -> None:
+    for mutant in MUTANTS.values():
+        path, _, name = mutant.test.partition("::")
+        assert name.partition("[")[0] in functions_of(path), f"{mutant.name}: {mutant.test}"
+
+
+@pytest.mark.integration
+def test_known_mutants_are_caught() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", "--only", *CAUGHT_AT_ONCE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 mutants, 0 not caught" in done.stdout
+
+
+@pytest.mark.integration
+def test_what_no_test_notices_is_not_caught_and_what_has_no_place_does_not_run() -> None:
+    test = "tests/dlog/test_names.py::test_percent_signs_survive"
+    harmless = Mutant("says it otherwise", "dlog/names.py", "Names of logs:", "Of names:", test)
+    assert judge(harmless).outcome is Outcome.MISSED
+    misplaced = Mutant("has no place", "dlog/names.py", "nothing says so", "", test)
+    assert judge(misplaced).outcome is Outcome.BROKEN
