@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import dlog
+from dlog.cli.log.app import CodecName
+from dlog.recordbatch import Codec
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
 
@@ -136,3 +138,8 @@ def test_names_of_logs_are_completed(shell: CliShell) -> None:
         _DLOG_COMPLETE="complete_bash", **{**words, "DLOG_URI": "http://example.org"}
     )
     assert nowhere.output.split() == [], "no name is better than an error in the middle of a line"
+
+
+def test_every_codec_can_be_asked_for_by_its_name() -> None:
+    assert [each.name for each in CodecName] == [each.name for each in Codec]
+    assert [each.value for each in CodecName] == [each.name.lower() for each in Codec]
