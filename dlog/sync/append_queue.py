@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, final
 
 from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
@@ -34,6 +34,7 @@ OneRecord = tuple[
 expected offset. A bare tuple, as there is one for each record."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ManyRecords:
     """One append of many records."""
@@ -120,7 +121,7 @@ class AppendQueue:
         while queue and writer.has_room:
             queued = queue.popleft()
             taken += 1
-            if isinstance(queued, ManyRecords):
+            if type(queued) is ManyRecords:  # cheaper for each record than `isinstance`
                 drained += queued.charge
                 self._append_many(queued)
             else:
