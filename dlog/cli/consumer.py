@@ -13,9 +13,7 @@ from dlog.cli.runner import FAILED, run_at
 if TYPE_CHECKING:
     from dlog.aio.consumer_admin import ConsumerInfo
 
-app = typer.Typer(
-    no_args_is_help=True, help="Named consumers of a log: look, begin again elsewhere, forget."
-)
+app = typer.Typer(no_args_is_help=True, help="Named consumers of a log: list, show, reset, delete.")
 
 ConsumerName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the consumer.")]
 
@@ -98,12 +96,12 @@ def reset(
     log: LogName,
     name: ConsumerName,
     to: Annotated[
-        str, typer.Option(metavar="POSITION", help=f"Where it goes on: {POSITION_HELP}.")
+        str, typer.Option(metavar="POSITION", help=f"Where it continues: {POSITION_HELP}.")
     ],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Let a consumer go on elsewhere; print the offset.
+    """Move a consumer to another position; print the offset.
 
     Processes that have it open cannot commit any more, and have to open it again."""
     position = parse_start(to, "--to")

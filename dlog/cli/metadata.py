@@ -41,7 +41,7 @@ def accept_loss(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with the newest state of a damaged namespace that is whole in itself.
+    """Continue with the newest state of a damaged namespace that is whole in itself.
 
     What was committed after it is lost: logs, segments, positions of consumers. Put a backup
     back instead if there is one. Nothing may use the namespace meanwhile; its files as they

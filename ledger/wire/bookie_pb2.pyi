@@ -153,7 +153,7 @@ Global___AddBatch: _TypeAlias = AddBatch  # noqa: Y015
 
 @_typing.final
 class AddAck(_message.Message):
-    """An ack covers whole batches, or tells the statuses of one batch run by run."""
+    """An ack covers whole batches, or has the statuses of one batch run by run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -808,7 +808,7 @@ class CollectRequest(_message.Message):
 
     ALLOW_DELETIONS_FIELD_NUMBER: _builtins.int
     allow_deletions: _builtins.int
-    """So many ledgers may go now although nothing tells that they were deleted, also if the metadata
+    """So many ledgers may go now although nothing shows that they were deleted, also if the metadata
     store was restored from a backup; negative: all. Absent: what may go without an operator's word.
     """
     def __init__(

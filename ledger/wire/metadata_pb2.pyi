@@ -185,7 +185,7 @@ class CookieNode(_message.Message):
     """why something may be missing, as an operator accepted"""
     checkpoint: _builtins.int
     """In the store only.
-    number of the census that this life told last
+    number of the census that this life reported last
     """
     census: _builtins.bytes
     limbo: _builtins.str
@@ -305,7 +305,7 @@ class LedgerNode(_message.Message):
     digest: _builtins.int
     access_key: _builtins.bytes
     creation_token: _builtins.bytes
-    """tells a lost reply of one's own create from another's node"""
+    """recognises one's own create after a lost reply"""
     created_ms: _builtins.int
     secret: _builtins.bytes
     """version 2: random, in place of a password; version 1 has none"""

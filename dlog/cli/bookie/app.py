@@ -16,7 +16,7 @@ from ledger.errors import LogError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Run a storage server, list those there are, and look after one: the commands with --dir "
+    help="Run a storage server, list and operate those that run; the commands with --dir "
     "work on the files of a bookie that is stopped.",
 )
 operating.add_to(app)

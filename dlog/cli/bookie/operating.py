@@ -64,7 +64,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) -> None:
-    """Show how bookies are: one by one if they are named, else an overview.
+    """Show the state of bookies: one by one if they are named, else an overview.
 
     With --json, one line for each. Exits with 1 if a bookie does not answer."""
 
@@ -112,7 +112,7 @@ def gc(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what belongs to deleted ledgers now, not at the next turn; wait until it is done.
+    """Remove what belongs to deleted ledgers now, not in the next run; wait until it is done.
 
     A bookie keeps ledgers that are gone from the metadata store without a trace of their
     deletion, if they are more than a tenth in a day, and all of them if the store was restored
@@ -172,9 +172,9 @@ def readonly(
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Keep new entries out of bookies, also over restarts; or let them in again.
+    """Keep new entries out of bookies, even after restarts; or let them in again.
 
-    A read-only bookie goes on to serve reads, fences and recovery; writers change to others.
+    A read-only bookie still serves reads, fences and recovery; writers change to others.
     'off' does not help against other reasons, like a full disk: they are printed."""
 
     async def command() -> None:

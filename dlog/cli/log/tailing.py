@@ -65,7 +65,7 @@ def tail(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Go on where this named consumer is, and commit what was printed. A new one "
+            help="Continue where this named consumer is, and commit what was printed. A new one "
             "begins where the other options say.",
             show_default=False,
         ),
