@@ -169,12 +169,12 @@ class Collector:
     async def collect(self, *, allowed: int | None = None) -> Run:
         """Delete what is gone from the metadata store, now. Raises `CollectionUnderWay`.
 
-        *allowed*: so many ledgers may go without a trace of their deletion, also if the store is
+        *allowed*: so many ledgers may go without a trace of their deletion, even if the store is
         older than it was; negative: all. None: what may go without an operator's word."""
         return await self._run_now(Kind.GC, allowed)
 
     async def compact(self, *, major: bool = False) -> Run:
-        """Compact now, also if it is switched off as a matter of course.
+        """Compact now, even if it is switched off as a matter of course.
 
         Raises `CollectionUnderWay`."""
         return await self._run_now(Kind.MAJOR if major else Kind.MINOR)

@@ -42,7 +42,7 @@ from bookie.storage.ledger_directory import LedgerDirectory
 _STEP_BYTES: Final = 1024 * 1024
 _LEDGERS_A_STEP: Final = 64
 _GRAVES_MIN: Final = 16
-"""So many damaged entries of one log are given graves, also if nothing else in it is whole."""
+"""So many damaged entries of one log are given graves, even if nothing else in it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class Compactor:
 
 
 def _read_frame(file: DiskFile, ledger_id: int, location: Location) -> Piece | None:
-    """Return what lies there, None if it is not the entry, also when it is read from the disk
+    """Return what lies there, None if it is not the entry, even when it is read from the disk
     again. Raises `OSError`."""
     end = location.offset + location.length
     for _ in range(2):

@@ -157,7 +157,7 @@ class Timetable:
         return min(times, default=None)
 
     def ran(self, kind: Kind, now: float) -> None:
-        """Take note that *kind* was done, also if it failed. A major one is a minor one too."""
+        """Take note that *kind* was done, even if it failed. A major one is a minor one too."""
         self._last[kind] = now
         if kind is Kind.MAJOR:
             self._last[Kind.MINOR] = now

@@ -62,7 +62,7 @@ class Journals:
         return tuple(at for at, writer in enumerate(self._writers) if writer.is_full)
 
     def has_room(self, ledger_id: int, size_bytes: int) -> bool:
-        """Whether a record of so many bytes fits into the journal of the ledger, also if its disk
+        """Whether a record of so many bytes fits into the journal of the ledger, even if its disk
         is full, and leaves room for fences."""
         writer = self._writers[self._directories.journal_of(ledger_id)]
         return not writer.is_full or writer.has_room(size_bytes)

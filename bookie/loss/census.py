@@ -1,7 +1,7 @@
 """What a bookie has, counted at each checkpoint: a start that finds less has lost something.
 
 Two kinds of files. In each ledger directory a *roll*: the ids of all ledgers that have an index
-file there. Each flush appends a batch to it after index files were written, also if none is new, so
+file there. Each flush appends a batch to it after index files were written, even if none is new, so
 that an older state of the directory is shorter; a start rewrites it. In the main directory the
 *census*: how far each roll and each journal had come, replaced after each checkpoint and before the
 marks move. So what is not in them is still in the journals.

@@ -97,7 +97,7 @@ class ReadOnlyKeeper:
             await asyncio.sleep(self._interval_s)
 
     async def set_by_operator(self, *, read_only: bool) -> None:
-        """Be read-only, also after a restart; or only for other reasons. Raises `OrderNotKept`.
+        """Be read-only, even after a restart; or only for other reasons. Raises `OrderNotKept`.
 
         Carried out wholly also for a caller that does not wait: never kept and not obeyed."""
         await asyncio.shield(self._obey(read_only=read_only))

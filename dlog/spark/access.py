@@ -101,7 +101,7 @@ class Access:
             async with at_once:
                 return await self._trackers[log].poll(wait_s=wait_s)
 
-        # All are waited for, also after an error: a tracker serves one poll at a time.
+        # All are waited for, even after an error: a tracker serves one poll at a time.
         polled = await asyncio.gather(*map(poll, logs), return_exceptions=True)
         tails: dict[str, CommittedTail] = {}
         for log, tail in zip(logs, polled, strict=True):
@@ -111,7 +111,7 @@ class Access:
         return tails
 
     async def _read_into(self, chunks: asyncio.Queue[Chunk | None], piece: LogRange) -> None:
-        """Put the chunks of *piece* into the queue, and None at the end, also after an error."""
+        """Put the chunks of *piece* into the queue, and None at the end, even after an error."""
         try:
             ledgers = await self._connected()
             found = cast(

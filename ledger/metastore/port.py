@@ -87,7 +87,7 @@ class MetadataStore(Protocol):
         """Create a node at version 0, and missing parents, empty. Return its path.
 
         With *sequential* a ten-digit number is appended to the path, larger than any
-        before under the same parent, also after deletions. Raises `NodeExists`."""
+        before under the same parent, even after deletions. Raises `NodeExists`."""
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> int:
         """Replace the value iff the node is at *version*; return the new version.

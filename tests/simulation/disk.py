@@ -6,7 +6,7 @@ decisions come from the random generator given, so a seed replays them.
 
 `kill` ends the process alone: what it wrote, renamed and removed without a sync is there for
 the next one to see, and lost if the power goes after that. A sync that fails is worse: what it
-should have written is on the disk in part, by lot, is never written again by a later sync, and
+should have written is on the disk in part, at random, is never written again by a later sync, and
 can be read until the system forgets it, which it does for some files at the next `kill`.
 
 Besides: errors on chosen operations (`fail`), `DiskFull` beyond `capacity_bytes`, and power
@@ -43,7 +43,7 @@ class Loss(Enum):
     LOST = "lost"
     KEPT = "kept"
     TORN = "torn"
-    """Each write and each change of a name is kept, lost or (writes) kept in part, by lot."""
+    """Each write and each change of a name is kept, lost or (writes) kept in part, at random."""
 
 
 @dataclass(slots=True)

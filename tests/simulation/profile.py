@@ -41,7 +41,7 @@ class Profile:
     entries: int
     """How many each writer appends, if it lives."""
     pauses_s: tuple[float, ...]
-    """How long a writer waits between two batches, by lot."""
+    """How long a writer waits between two batches, at random."""
     readers: int
     recoverers: int
     """How many recover the ledger while faults last; some of them die at it."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WAIT_S: Final = 2.0
 PAUSE_S: Final = 0.2
 PAUSES_S: Final = (0.0, 0.0, 0.0, 0.01, 0.3, 1.5)
-"""How long the application takes with what it was given, by lot."""
+"""How long the application takes with what it was given, at random."""
 PEEK_PAUSE_S: Final = 0.002
 """At least so long after an unconfirmed read, which may give nothing at once."""
 

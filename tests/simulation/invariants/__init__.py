@@ -12,7 +12,7 @@
 | closed_length_is_that_of_its_entries | | the length at the close is the entries' |
 | lac_never_above_acknowledged | | nobody believes more than the writer promised |
 | fragments_strictly_ordered | ValidateFragments | metadata only ever moves forward |
-| fence_is_for_ever | | a fenced bookie takes no normal add, also after a restart |
+| fence_is_for_ever | | a fenced bookie takes no normal add, even after a restart |
 | bookies_keep_their_promises | | what a bookie said is durable is there after a crash |
 | unconfirmed_reads_are_verified | | what they give may vanish, but is never other bytes |
 | ledger_ids_never_reused | | one creator, and nobody after a deletion |

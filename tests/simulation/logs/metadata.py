@@ -65,7 +65,7 @@ class LogMetadata(SimMetadata):
         lags_s: tuple[float, ...],
         late_replies: float,
     ) -> None:
-        """*lags_s*: how far the server of a client is behind at most, by lot. *late_replies*: how
+        """*lags_s*: how far the server of a client is behind at most. *late_replies*: how
         probably a leader learns late that a transaction of its own was done."""
         super().__init__(scheduler, network, oracle, layout)
         self.logs = logs

@@ -43,9 +43,9 @@ class LogProfile:
     heal_s: float
     """How long a writer tries to heal; 0: trouble with its ledger ends it at once."""
     bursts: tuple[int, ...]
-    """How many times a leader appends before it lets go, by lot."""
+    """How many times a leader appends before it lets go, at random."""
     thinks_s: tuple[float, ...]
-    """How long a candidate waits before it opens, at most, by lot."""
+    """How long a candidate waits before it opens, at most, at random."""
     pauses_s: tuple[float, ...]
     reader_pauses_s: tuple[float, ...]
     flushes: float
@@ -97,13 +97,13 @@ class LogProfile:
     late_replies: float
     """How probably a leader learns late of a change of a manifest that is done."""
     lags_s: tuple[float, ...]
-    """How far the server of the metadata store that a client has is behind at most, by lot."""
+    """How far the server of the metadata store that a client has is behind at most, at random."""
     lifelines: str
     """Where candidates listen for those behind them."""
     fates: tuple[str, ...]
-    """What happens to a leader's process, by lot."""
+    """What happens to a leader's process, at random."""
     fate_calls: tuple[int, ...]
-    """At which call to the metadata store or to a bookie it happens: up to so many, by lot."""
+    """At which call to the metadata store or to a bookie it happens: up to so many, at random."""
 
 
 def draw(random: Random) -> LogProfile:

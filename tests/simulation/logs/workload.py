@@ -34,9 +34,9 @@ from tests.simulation.stepping import SLEEP_S, Stepped
 TRIES_MAX: Final = 15
 RETRY_S: Final = 1.0
 CONSUMERS: Final = ("shop", "shop", "audit")
-"""Names of a log's consumers, by lot; each is of another speed."""
+"""Names of a log's consumers, at random; each is of another speed."""
 HASTY: Final = ("lives", "lives", "crashes", "pauses")
-"""What happens to administrators, by lot."""
+"""What happens to administrators, at random."""
 WEARY: Final = ("lives", "pauses", "pauses", "crashes")
 """What happens to janitors: between what they read and what they do upon it logs change."""
 AT_BOOKIES: Final = 0.3

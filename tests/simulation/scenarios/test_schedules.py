@@ -2,7 +2,7 @@
 #4097/#4194, #4651, rule 18.
 
 The simulator draws such orders by the thousand; here is the one that #4194 asks for, small
-enough to be read: adds, answers, failures and swaps of one writer, in an order by lot, with
+enough to be read: adds, answers, failures and swaps of one writer, in an order at random, with
 every acknowledged entry looked for where the metadata says it is, after each of them.
 """
 
