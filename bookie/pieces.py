@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bookie.frames import Checked
+from ledger.entry import Checked
 
 
 @dataclass(frozen=True, slots=True)

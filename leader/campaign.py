@@ -7,9 +7,7 @@ are taken away (`leader.withdrawal`).
 """
 
 import asyncio
-import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -36,6 +34,7 @@ from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
+from ledger.process import this_process
 
 RECHECK_S: Final = 10.0
 """A follower looks at its predecessor this often even if its watch says nothing."""
@@ -72,7 +71,7 @@ async def campaign(
     running = _Campaign(
         store,
         log,
-        candidate=candidate or default_candidate(),
+        candidate=candidate or this_process(),
         lease_s=lease_s,
         lifeline=_lifeline(lifeline_host),
     )
@@ -94,10 +93,6 @@ def _lifeline(host: str | None) -> Lifeline | None:
     except OSError as error:
         _log.warning("no_lifeline", host=host, reason=str(error))
         return None  # then followers wait for the session to end
-
-
-def default_candidate() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class _Campaign:

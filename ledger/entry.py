@@ -13,13 +13,19 @@ verified without the payload, so header and trailer alone (a *proof*) carry a la
 confirmed that a reader can trust (rule 15). An explicit LAC is a frame with entry id -1 and
 no payload. Everything is covered by CRC32C, so bookies verify every frame on arrival without
 knowing a password (rule 87); the authentication code is checked by readers.
+
+Nobody else knows where in a frame anything is.
 """
 
 import hashlib
 import hmac
 import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate, islice
 from typing import Final, assert_never
 
 from google_crc32c import value as crc32c
@@ -27,8 +33,8 @@ from google_crc32c import value as crc32c
 from ledger.errors import DamagedEntry, EntryTooLarge
 
 VERSION: Final = 1
-HEADER: Final = struct.Struct("<BBHIqqqqII")
-HEADER_BYTES: Final = HEADER.size
+_HEADER: Final = struct.Struct("<BBHIqqqqII")
+HEADER_BYTES: Final = _HEADER.size
 TRAILER_BYTES: Final = 64
 ENTRIES_AHEAD_MAX: Final = 1 << 24
 """How far an entry's id can be beyond the LAC in its header: a writer has fewer in flight."""
@@ -37,8 +43,13 @@ ENTRY_BYTES_MAX: Final = 17 * 1024 * 1024
 LAC_ENTRY: Final = -1
 """Entry id in the header of an explicit LAC."""
 
-_COVERED = HEADER_BYTES - 4
-_HEADER_CRC = struct.Struct("<I")
+_COVERED: Final = HEADER_BYTES - 4
+_HEADER_CRC: Final = struct.Struct("<I")
+_KIND_HEADER: Final = struct.Struct("<IIqqqqII")
+"""`_HEADER` with version, digest and zero as one number, to compare them at once."""
+_LAC: Final = struct.Struct("<q")
+_LAC_AT: Final = struct.calcsize("<BBHIqq")
+_DIGEST_AT: Final = 1
 
 
 class Digest(IntEnum):
@@ -75,6 +86,41 @@ class Header:
         return HEADER_BYTES + self.payload_bytes + self.trailer_bytes
 
 
+_PLAIN: Final = VERSION | Digest.CRC32C << 8
+_AUTHENTICATED: Final = VERSION | Digest.HMAC_SHA256 << 8
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A run whose frames are whole: columns of its entries, and its highest LAC."""
+
+    entries: "array[int]"
+    starts: "array[int]"
+    """Where each frame begins in *data*, and where the last one ends."""
+    data: bytes
+    last_add_confirmed: int
+    lac_at: int
+    """Index of the frame that carries it."""
+
+    def frame(self, index: int) -> bytes:
+        return self.data[self.starts[index] : self.starts[index + 1]]
+
+    def proof(self) -> bytes:
+        """Return header and trailer of the frame with the highest LAC."""
+        frame = self.frame(self.lac_at)
+        if frame[_DIGEST_AT] == Digest.HMAC_SHA256:
+            return frame[:HEADER_BYTES] + frame[-TRAILER_BYTES:]
+        return frame[:HEADER_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """The frame at *index* is not what it should be."""
+
+    index: int
+    reason: str
+
+
 def access_key(password: bytes) -> bytes:
     """Return the key that bookies ask for with each add, read and fence (rule 88).
 
@@ -100,7 +146,7 @@ def encode_frame(
     if len(payload) > ENTRY_BYTES_MAX:
         raise EntryTooLarge(len(payload), ENTRY_BYTES_MAX)
     digest = Digest.CRC32C if mac is None else Digest.HMAC_SHA256
-    header = HEADER.pack(
+    header = _HEADER.pack(
         VERSION, digest, 0, len(payload),
         ledger_id, entry_id, last_add_confirmed, length,
         crc32c(payload), 0,
@@ -129,7 +175,7 @@ def parse_header(frame: bytes | memoryview) -> Header:
     """Return the verified header at the start of *frame*. Raises `DamagedEntry`."""
     if len(frame) < HEADER_BYTES:
         raise DamagedEntry("entry", f"{len(frame)} bytes are no header")
-    fields = HEADER.unpack_from(frame)
+    fields = _HEADER.unpack_from(frame)
     version, digest, zero, payload_bytes, ledger, entry, lac, length, payload_crc, crc = fields
     if crc32c(bytes(frame[:_COVERED])) != crc:
         raise DamagedEntry(f"entry {entry} of ledger {ledger}", "header checksum differs")
@@ -195,6 +241,72 @@ def verify_proof(proof: bytes, ledger_id: int, mac: bytes | None) -> Header:
     if not authenticate(proof, header, mac):
         raise DamagedEntry(what, "authentication code differs; is the password right?")
     return header
+
+
+def trust_frames(entries: "array[int]", lengths: Iterable[int], data: bytes) -> Checked:
+    """Return what `check_frames` would of frames that were checked before they were stored, in a
+    place whose own checksum is right: only their LACs are looked at."""
+    starts = array("q", accumulate(lengths, initial=0))
+    unpack = _LAC.unpack_from
+    lacs = [unpack(data, at + _LAC_AT)[0] for at in islice(starts, len(entries))]
+    lac = max(lacs)
+    return Checked(entries, starts, data, lac, lacs.index(lac))
+
+
+def check_frames(
+    ledger_id: int, entries: Sequence[int], lengths: Sequence[int], frames: bytes | memoryview
+) -> Checked | Bad:
+    """Check that *frames* are exactly the frames of *entries*, ids ascending.
+
+    Returns the first that is not as `Bad`; an index of -1 blames the columns. The same checks as
+    `verify_frame`, without an object per entry: this is all that a bookie does per entry on the
+    way of an add, so every microsecond counts."""
+    data = frames if isinstance(frames, bytes) else bytes(frames)
+    count = len(entries)
+    if count == 0 or count != len(lengths) or sum(lengths) != len(data):
+        return Bad(-1, f"{count} ids, {len(lengths)} lengths, {len(data)} bytes")
+    starts = array("q", accumulate(lengths, initial=0))
+    unpack, crc = _KIND_HEADER.unpack_from, crc32c
+    before = lac_max = -2
+    lac_start = 0
+    for entry_id, at, end in zip(entries, starts, islice(starts, 1, None), strict=False):
+        payload_at = at + HEADER_BYTES
+        if end < payload_at:
+            return Bad(bisect_left(starts, at), f"{end - at} bytes are no header")
+        kind, payload_bytes, ledger, entry, lac, _, payload_crc, header_crc = unpack(data, at)
+        payload_end = payload_at + payload_bytes
+        if crc(data[at : at + _COVERED]) != header_crc:
+            return Bad(bisect_left(starts, at), "header checksum differs")
+        if ledger != ledger_id or entry != entry_id:
+            return Bad(
+                bisect_left(starts, at), f"its header names entry {entry} of ledger {ledger}"
+            )
+        if not (
+            (kind == _PLAIN and payload_end == end)
+            or (kind == _AUTHENTICATED and payload_end + TRAILER_BYTES == end)
+        ):
+            return Bad(bisect_left(starts, at), "unknown version, or a length that does not fit")
+        if crc(data[payload_at:payload_end]) != payload_crc:
+            return Bad(bisect_left(starts, at), "payload checksum differs")
+        if entry_id <= before:
+            return Bad(-1, f"entry {entry_id} after {before}: ids must ascend")
+        if lac > lac_max:
+            lac_max, lac_start = lac, at
+        before = entry_id
+    return Checked(array("q", entries), starts, data, lac_max, bisect_left(starts, lac_start))
+
+
+def peek(data: bytes, at: int) -> tuple[int, int, int] | None:
+    """Return what seems to begin at *at*: ledger, entry, and bytes of the whole frame.
+
+    None if no frame can begin there. Nothing is verified: see `check_frames`."""
+    if len(data) - at < HEADER_BYTES:
+        return None
+    version, digest, _, payload_bytes, ledger, entry, *_ = _HEADER.unpack_from(data, at)
+    if version != VERSION or payload_bytes > ENTRY_BYTES_MAX:
+        return None
+    trailer_bytes = TRAILER_BYTES if digest == Digest.HMAC_SHA256 else 0
+    return ledger, entry, HEADER_BYTES + payload_bytes + trailer_bytes
 
 
 def _trailer(covered: bytes, payload: bytes, mac: bytes) -> bytes:

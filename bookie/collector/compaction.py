@@ -33,11 +33,11 @@ from bookie.entrylog.graves import grave_of, is_grave, owner_of
 from bookie.entrylog.log_file import LogFile
 from bookie.entrylog.scan import Batch, LogScan
 from bookie.errors import EntryLogDamaged, FileDamaged, IndexDamaged
-from bookie.frames import Checked, check_frames
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location
 from bookie.pieces import Piece, whole
 from bookie.storage.ledger_directory import LedgerDirectory
+from ledger.entry import Checked, check_frames
 
 _STEP_BYTES: Final = 1024 * 1024
 _LEDGERS_A_STEP: Final = 64

@@ -9,9 +9,8 @@ So graves are moved on by later compactions and found by a rebuild of the index,
 is deleted or a recovery adds the entry again.
 """
 
-from bookie.frames import Checked, check_frames
 from bookie.pieces import Piece, whole
-from ledger.entry import encode_frame
+from ledger.entry import Checked, check_frames, encode_frame
 from ledger.ids import NO_ENTRY
 
 

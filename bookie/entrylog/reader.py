@@ -16,10 +16,10 @@ from bookie.disk.port import Disk
 from bookie.entrylog.format import path_of
 from bookie.entrylog.graves import grave_of
 from bookie.errors import EntryLogDamaged, IndexDamaged
-from bookie.frames import Bad, check_frames
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
 from bookie.index.ledger_index import LedgerIndex, Location
 from bookie.pieces import Found, Piece, whole
+from ledger.entry import Bad, check_frames
 
 _PAGES_MAX: Final = 4096
 """Index pages that one read looks at, at most; then it says how far it came."""

@@ -11,9 +11,8 @@ from typing import Final
 
 from bookie.disk.port import Disk, DiskFile
 from bookie.entrylog.format import HEADER_BYTES, path_of
-from bookie.frames import Bad, Checked, check_frames
-from ledger.entry import ENTRY_BYTES_MAX, HEADER, TRAILER_BYTES, VERSION, Digest
 from ledger.entry import HEADER_BYTES as FRAME_HEADER_BYTES
+from ledger.entry import Bad, Checked, check_frames, peek
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
 
@@ -92,9 +91,10 @@ def _scan(file: DiskFile, end: int | None, chunk_bytes: int) -> Scan:
             offset += used
             wanted_bytes = chunk_bytes
             if used == 0:
-                frame_bytes = _frame_bytes(data, 0)
-                if frame_bytes is None:
+                frame = peek(data, 0)
+                if frame is None:
                     return ScanEnd(offset, "no frame begins here")
+                _, _, frame_bytes = frame
                 if offset + frame_bytes > end or len(data) >= frame_bytes:
                     return ScanEnd(offset, f"the file ends within a frame of {frame_bytes} bytes")
                 wanted_bytes = frame_bytes  # larger than a chunk
@@ -109,9 +109,10 @@ def _stretches(data: bytes) -> Iterator[tuple[int, int, "array[int]", "array[int
     at = start = 0
     ledger_before, entry_before = -1, -1
     entries, lengths = array("q"), array("I")
-    while (frame_bytes := _frame_bytes(data, at)) is not None and at + frame_bytes <= len(data):
-        fields = HEADER.unpack_from(data, at)
-        ledger_id, entry_id = fields[4], fields[5]
+    while (frame := peek(data, at)) is not None:
+        ledger_id, entry_id, frame_bytes = frame
+        if at + frame_bytes > len(data):
+            break
         if entries and (ledger_id != ledger_before or entry_id <= entry_before):
             yield start, ledger_before, entries, lengths
             start, entries, lengths = at, array("q"), array("I")
@@ -121,14 +122,3 @@ def _stretches(data: bytes) -> Iterator[tuple[int, int, "array[int]", "array[int
         at += frame_bytes
     if entries:
         yield start, ledger_before, entries, lengths
-
-
-def _frame_bytes(data: bytes, at: int) -> int | None:
-    """Return how long the frame at *at* says it is; None if it can be none."""
-    if len(data) - at < FRAME_HEADER_BYTES:
-        return None
-    version, digest, _, payload_bytes = HEADER.unpack_from(data, at)[:4]
-    if version != VERSION or payload_bytes > ENTRY_BYTES_MAX:
-        return None
-    trailer_bytes = TRAILER_BYTES if digest == Digest.HMAC_SHA256 else 0
-    return int(FRAME_HEADER_BYTES + payload_bytes + trailer_bytes)

@@ -34,7 +34,6 @@ from typing import Final, Self
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
 from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
-from bookie.frames import Bad, Checked, check_frames
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
 from bookie.journal.format import Kind, Record
 from bookie.journal.journals import Journals
@@ -52,7 +51,7 @@ from bookie.storage.prepared import Prepared, Vetted
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.replay import Recovery
 from bookie.storage.status import StorageStatus, status_of
-from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY
+from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY, Bad, Checked, check_frames
 from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
 
 RUN_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bookie.frames import Checked
 from bookie.index.format import (
     PAGE_ENTRIES,
     STRETCHES_MAX,
@@ -19,7 +18,7 @@ from bookie.index.format import (
     insert,
     touches,
 )
-from ledger.entry import parse_header
+from ledger.entry import Checked, parse_header
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from bookie.frames import Checked
 from bookie.pieces import Found, Piece, limit, merge, whole
+from ledger.entry import Checked
 
 _RUN_BYTES: Final = 600
 _ENTRY_BYTES: Final = 20

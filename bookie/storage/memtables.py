@@ -9,10 +9,10 @@ Callers serialise all calls (one lock of the storage).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bookie.frames import Checked
 from bookie.index.format import LedgerHeader
 from bookie.pieces import Found, merge
 from bookie.storage.memtable import LedgerEntries, Memtable
+from ledger.entry import Checked
 
 
 @dataclass(frozen=True, slots=True)

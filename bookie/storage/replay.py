@@ -21,7 +21,6 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
 from bookie.entrylog import format as entrylog_format
 from bookie.errors import JournalDamaged, JournalMissing
-from bookie.frames import trust_frames
 from bookie.index import format as index_format
 from bookie.journal import format as journal_format
 from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, Kind, Mark, Record
@@ -32,6 +31,7 @@ from bookie.storage.flush import Flush, header_of
 from bookie.storage.ledger_directory import LedgerDirectory, Recovered
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
+from ledger.entry import trust_frames
 
 _FIRST: Final = 1
 _NAMED_MAX: Final = 5

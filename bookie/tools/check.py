@@ -15,7 +15,6 @@ from typing import assert_never
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk
 from bookie.errors import CensusDamaged, CookieDamaged, DirectoriesChanged, DirectoryMisplaced
-from bookie.frames import Bad, check_frames
 from bookie.identity import cookie
 from bookie.identity.cookie import read_cookie
 from bookie.journal.format import DIRECTORY as JOURNAL_DIRECTORY
@@ -28,6 +27,7 @@ from bookie.tools.findings import RESTORE, Findings, Progress, no_progress
 from bookie.tools.intervals import EntrySets
 from bookie.tools.journal_walk import TORN, JournalEnd, walk
 from bookie.tools.offline import check_places, check_used, read_only
+from ledger.entry import Bad, check_frames
 
 
 def check(directories: Directories, progress: Progress = no_progress) -> Findings:

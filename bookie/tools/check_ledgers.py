@@ -12,7 +12,6 @@ from bookie.entrylog.graves import owner_of
 from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder
 from bookie.entrylog.scan import Batch
 from bookie.errors import IndexDamaged
-from bookie.frames import Bad, check_frames
 from bookie.index import format as index_format
 from bookie.index import redo
 from bookie.index.format import LedgerHeader
@@ -23,7 +22,7 @@ from bookie.tools.entrylog_files import LogEnd, LogSummary
 from bookie.tools.findings import COPY, REBUILD, Findings, Progress
 from bookie.tools.index_files import IndexFiles
 from bookie.tools.intervals import EntrySets
-from ledger.entry import parse_header
+from ledger.entry import Bad, check_frames, parse_header
 from ledger.errors import DamagedEntry
 
 _REDO_HEADER_BYTES: Final = 24

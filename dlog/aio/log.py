@@ -8,8 +8,6 @@ async for record in await Log.tail("flights"):
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -32,6 +30,7 @@ from dlog.position import RecordId, RecordIds
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending
+from ledger.process import this_process
 
 
 class Log:
@@ -324,8 +323,3 @@ class Log:
             return
         with suppress(LogError):  # the error on its way says more
             await self.close()
-
-
-def this_process() -> str:
-    """Return how people may find this process."""
-    return f"{socket.gethostname()}:{os.getpid()}"

@@ -4,9 +4,7 @@ A consumer reads from where it committed last, so each record is processed at le
 exactly once if the application stores `position` with its own results and starts from there.
 """
 
-import os
 import secrets
-import socket
 from contextlib import suppress
 from typing import Final, Literal, Self, assert_never
 
@@ -24,6 +22,7 @@ from dlog.protocol.consumer_steps import Change, Stored
 from dlog.protocol.consuming import ConsumerState
 from ledger.clock import now_ms
 from ledger.errors import LogError
+from ledger.process import this_process
 
 OnTrimmed = Literal["raise", "skip"]
 
@@ -84,7 +83,7 @@ class Consumer(Reader):
         check_name(log)
         manifests = ManifestNode(ledgers.store, log)
         node = ConsumerNode(ledgers.store, log, name)
-        owner = f"{socket.gethostname()}:{os.getpid()}"
+        owner = this_process()
         try:
             stored = await _opened(
                 ledgers, manifests, node, start, exclusive=exclusive, wait_s=wait_s, owner=owner

@@ -15,8 +15,8 @@ from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder, encode_map
 from bookie.entrylog.log_file import LogFile, LogIds
 from bookie.entrylog.scan import Batch, ScanEnd, scan
 from bookie.entrylog.writer import EntryLogWriter
-from bookie.frames import Checked, check_frames
 from bookie.pieces import Piece, whole
+from ledger.entry import Checked, check_frames
 from tests.bookie.runs import run_of
 from tests.simulation.disk import Loss, SimDisk
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.errors import IndexDamaged
-from bookie.frames import Checked, check_frames
 from bookie.index import format as fmt
 from bookie.index import redo
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader, path_of
 from bookie.index.ledger_index import LedgerIndex, Location
 from bookie.pieces import Piece, whole
 from bookie.tools.index_files import IndexFiles
+from ledger.entry import Checked, check_frames
 from tests.bookie.promises import KEY, run_of
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 

@@ -8,12 +8,12 @@ import pytest
 
 from bookie.disk.directories import Directories
 from bookie.errors import FileDamaged, JournalDamaged, JournalFailed, JournalMissing, MarkDamaged
-from bookie.frames import Checked, check_frames
 from bookie.journal import format as fmt
 from bookie.journal.format import FILE_HEADER_BYTES, Kind, Mark, Record
 from bookie.journal.journals import Journals
 from bookie.journal.recovery import is_new, plan, replay
 from bookie.journal.writer import begin, journal_ids, write_mark
+from ledger.entry import Checked, check_frames
 from tests.bookie.promises import KEY, run_of
 from tests.simulation.disk import Loss, SimDisk
 

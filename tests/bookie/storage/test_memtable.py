@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.frames import Checked, check_frames
 from bookie.pieces import Found, limit, merge, whole
 from bookie.storage.memtable import LedgerEntries
+from ledger.entry import Checked, check_frames
 from tests.bookie.promises import frame_of, run_of
 
 Runs = list[set[int]]

@@ -11,14 +11,13 @@ from bookie.disk.directories import Directories
 from bookie.disk.port import RealDisk
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import IndexDamaged, JournalDamaged, JournalMissing, StorageFailed
-from bookie.frames import Checked
 from bookie.index.format import LedgerHeader, directory_of
 from bookie.index.ledger_index import LedgerIndex
 from bookie.journal import format as journal_format
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from bookie.storage.memtable import Memtable
-from ledger.entry import encode_lac, parse_header, verify_frame
+from ledger.entry import Checked, encode_lac, parse_header, verify_frame
 from ledger.errors import HandleClosed
 from ledger.requests import AddRun, LacAnswer, ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, entries_of, frame_of, run_of

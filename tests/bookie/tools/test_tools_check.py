@@ -9,7 +9,6 @@ import pytest
 from bookie.disk.directories import Directories
 from bookie.entrylog.log_file import LogFile
 from bookie.errors import FileDamaged
-from bookie.frames import Checked, check_frames
 from bookie.index.format import PAGE_BYTES, decode_header, encode_header, path_of
 from bookie.index.redo import clear
 from bookie.index.tombstones import Tombstones
@@ -18,6 +17,7 @@ from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
 from bookie.tools.errors import NotABookie
 from bookie.tools.findings import Findings
+from ledger.entry import Checked, check_frames
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import EVERYTHING, KEY, SMALL, Promises, frame_of
 from tests.simulation.disk import Loss, PowerLost, SimDisk

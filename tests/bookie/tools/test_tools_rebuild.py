@@ -8,7 +8,6 @@ import pytest
 from bookie.disk.directories import Directories
 from bookie.entrylog.log_file import LogFile
 from bookie.errors import DirectoriesChanged, DirectoryMisplaced, ForeignCluster
-from bookie.frames import Checked, check_frames
 from bookie.identity.stamp import identify
 from bookie.index.format import EXTENTS_MAX
 from bookie.index.tombstones import PATH as TOMBSTONES
@@ -20,6 +19,7 @@ from bookie.tools.errors import RebuildRefused
 from bookie.tools.rebuild import ENTRIES_IN_MEMORY_MAX, Rebuilt, rebuild
 from bookie.tools.store_ledgers import StoreLedgers, store_ledgers
 from ledger.cluster import open_namespace
+from ledger.entry import Checked, check_frames
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore

@@ -4,7 +4,6 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from bookie.entrylog.reader import Stored
-from bookie.frames import Checked
 from bookie.index.format import LedgerHeader
 from bookie.journal.format import Kind, Record
 from bookie.pieces import Found
@@ -15,6 +14,7 @@ from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 from bookie.storage.prepared import Vetted
 from bookie.storage.replay import Recovery
+from ledger.entry import Checked
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from tests.simulation.mutations.mutation import Patch, mutation
 

@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from bookie import frames
 from bookie.disk.directories import Directories
 from bookie.identity import stamp
 from bookie.identity.cookie import Cookie
 from bookie.storage import engine
 from ledger.entry import (
     HEADER_BYTES,
+    Bad,
+    Checked,
     Digest,
     Header,
+    check_frames,
     encode_frame,
     parse_header,
     payload_of,
@@ -114,18 +116,16 @@ def forgets_that_the_ledger_was_deleted(patch: Patch) -> None:
 
 @mutation("#4404, rule 87")
 def stores_what_arrives_without_a_check(patch: Patch) -> None:
-    honest = frames.check_frames
-
-    def check_frames(
+    def unchecked(
         ledger_id: int, entries: Sequence[int], lengths: Sequence[int], data: bytes | memoryview
-    ) -> frames.Checked | frames.Bad:
-        checked = honest(ledger_id, entries, lengths, data)
-        if isinstance(checked, frames.Checked) or checked.index < 0:
+    ) -> Checked | Bad:
+        checked = check_frames(ledger_id, entries, lengths, data)
+        if isinstance(checked, Checked) or checked.index < 0:
             return checked
         starts = array("q", accumulate(lengths, initial=0))
-        return frames.Checked(array("q", entries), starts, bytes(data), -1, 0)
+        return Checked(array("q", entries), starts, bytes(data), -1, 0)
 
-    patch.set(engine, "check_frames", check_frames)
+    patch.set(engine, "check_frames", unchecked)
 
 
 @mutation("rule 54")

@@ -1,8 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.frames import Bad, Checked, check_frames, trust_frames
-from ledger.entry import encode_frame, encode_lac, verify_frame
+from ledger.entry import (
+    Bad,
+    Checked,
+    check_frames,
+    encode_frame,
+    encode_lac,
+    trust_frames,
+    verify_frame,
+)
 from ledger.errors import DamagedEntry
 from tests.ledger.proofs import proof_of
 
