@@ -61,6 +61,8 @@ class MachineLoop(Generic[E, F]):
         self._events: deque[E] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for: float | None = None
+        """The deadline that `_timer` is for."""
         self._tasks: set[asyncio.Task[E]] = set()
         self._stopped = False
 
@@ -82,11 +84,12 @@ class MachineLoop(Generic[E, F]):
             self._stepping = False
         self._arm()
 
-    def spawn(self, work: Coroutine[Any, Any, E]) -> None:
-        """Run *work* beside; post the event it returns."""
+    def spawn(self, work: Coroutine[Any, Any, E]) -> asyncio.Task[E]:
+        """Run *work* beside; post the event it returns, unless it is cancelled."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[E]) -> None:
         self._tasks.discard(task)
@@ -113,13 +116,19 @@ class MachineLoop(Generic[E, F]):
             task.cancel()
 
     def _arm(self) -> None:
+        deadline = None if self._stopped else self._machine.deadline()
         if self._timer is not None:
+            if deadline == self._armed_for:
+                return
             self._timer.cancel()
             self._timer = None
-        deadline = None if self._stopped else self._machine.deadline()
         if deadline is not None:
-            at = max(deadline, self._loop.time())
-            self._timer = self._loop.call_at(at, self.post, self._time_passed)
+            self._armed_for = deadline
+            self._timer = self._loop.call_at(max(deadline, self._loop.time()), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.post(self._time_passed)
 
 
 async def run_in_turn(

@@ -21,12 +21,12 @@ from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.read import handles
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, resolve_many
-from dlog.aio.write.healing import HEAL_S
 from dlog.aio.write.opening import TakeoverDriver
-from dlog.aio.write.writer import CLOSE_S, LogWriter
+from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, checked, checked_many
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
+from dlog.protocol.writing import CLOSE_S, HEAL_S
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending

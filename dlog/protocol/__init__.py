@@ -1,6 +1,8 @@
 """The decisions of the log layer, as pure machines: no clock, no I/O, no asyncio.
 
     takeover    what a process does to become the writer of a log
+    writing     what the writer of an open log does, and how each append ends
+    intake      which records it takes, and with which offset
     packer      which records go into which entry, and when that is sent
     roll        when a new segment begins, and in which order
     edits       what may be changed in a manifest, safe to repeat
@@ -12,7 +14,7 @@
     seek        where in a ledger a record is
     cursor      how a reader moves across segments
 
-What decides over time is a machine (takeover, roll, cursor, procedures): `step(event, *, now)`
-returns what to do, `deadline()` when it wants to be woken; `dlog.aio` does it. The others are
-functions and values.
+What decides over time is a machine (takeover, writing, roll, cursor, procedures):
+`step(event, *, now)` returns what to do, `deadline()` when it wants to be woken; `dlog.aio` does
+it. The others are functions and values.
 """

@@ -207,12 +207,12 @@ class Packer:
         self._sent_bytes += group.size_bytes
         return group
 
-    def put_back(self, group: Group) -> None:
-        """Undo the last `take`: *group* could not be sent."""
-        assert self._sent[-1] is group, "only the last one taken can be put back"
-        self._sent.pop()
+    def put_back(self) -> Group:
+        """Undo the last `take` that is neither confirmed nor undone; return what it returned."""
+        group = self._sent.pop()
         self._sent_bytes -= group.size_bytes
         self._full.appendleft(group)
+        return group
 
     def put_all_back(self) -> None:
         """Undo every `take` that is not confirmed: none of these groups was kept."""

@@ -192,22 +192,28 @@ class Roll:
     def idle(self) -> bool:
         return self._phase is Phase.IDLE
 
+    @property
+    def next_ledger(self) -> LedgerId | None:
+        """The one to switch to, once it is created."""
+        return self._next_ledger
+
+    @property
+    def holds(self) -> bool:
+        """Whether it waits until every add is confirmed, to switch."""
+        return self._phase is Phase.HOLDING
+
     def deadline(self) -> float | None:
         """Return when `TimePassed` is due, or None."""
         if self._retry_at is not None:
             return self._retry_at
         if self._phase is not Phase.IDLE or not self._records:
             return None
-        settings = self._settings
-        due = [
-            since + limit_s
-            for since, limit_s in (
-                (self._began, settings.roll_age_s),
-                (self._grown, settings.roll_idle_s),
-            )
-            if limit_s
-        ]
-        return min(due, default=None)
+        age_s, idle_s = self._settings.roll_age_s, self._settings.roll_idle_s
+        by_age = self._began + age_s if age_s else None
+        if not idle_s:
+            return by_age
+        by_idle = self._grown + idle_s
+        return by_idle if by_age is None else min(by_age, by_idle)
 
     def step(self, event: RollEvent, *, now: float) -> list[RollEffect]:
         effects = self._dispatch(event, now)

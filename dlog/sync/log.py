@@ -22,13 +22,13 @@ from dlog.aio.port import Leadership
 from dlog.aio.read.barriers import BARRIER_S
 from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
-from dlog.aio.write.healing import HEAL_S
-from dlog.aio.write.writer import CLOSE_S, LogWriter
+from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.outcome import Outcome
 from dlog.position import Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.packer import RECORD_CHARGE
+from dlog.protocol.writing import CLOSE_S, HEAL_S
 from dlog.settings import LogSettings
 from dlog.sync.append_future import AppendFuture
 from dlog.sync.append_queue import AppendQueue, ManyRecords

@@ -1,64 +1,39 @@
-"""The writer of one open log: sends what `aio.append_path` packs, rolls, heals, truncates, closes.
+"""The writer of one open log: carries out what `protocol.writing` says.
 
-Healing: trouble that may pass (too few bookies, no metadata store at an ensemble change) ends a
-ledger, not the writer. It takes its own log over, within its epoch (`aio.healing`): recovery tells
-for each entry that was in flight whether it is in the log, once and for all. Those that are get
-confirmed, the others are sent again to the new ledger, with the same offsets. If anybody else
-took the log meanwhile, or trouble lasts, the writer ends. A ledger that a stranger made at its
-bookies first (`KeyDiffers`) is closed as empty by the ledger's own writer, and replaced likewise.
-
-How an append that was neither confirmed nor refused ends then: `AppendOutcomeUnknown` if it was
-in flight; `LostOwnership` or `AppendFailed` if it was certainly not sent.
+It encodes and sends, resolves outcomes, takes the log over again, closes and lets go; records
+come in by `submit` and `submit_many`, callers of the rest wait for an answer of the machine.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, assert_never
 
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode, delete_listed
-from dlog.aio.write.append_path import AppendPath, done
-from dlog.aio.write.healing import HEAL_S, heal
-from dlog.aio.write.opening import OpenedLog
-from dlog.aio.write.rolling import Roller
-from dlog.errors import (
-    AppendFailed,
-    AppendOutcomeUnknown,
-    CloseTimedOut,
-    DamagedLog,
-    EpochChanged,
-    InvalidPosition,
-    LogClosed,
-    LogSealed,
-    LostOwnership,
-    NoSuchLog,
-)
+from dlog.aio.write.opening import OpenedLog, TakeoverDriver
+from dlog.aio.write.rolling import RollSteps
+from dlog.errors import AppendOutcomeUnknown, LogClosed
+from dlog.manifest import Manifest
+from dlog.position import NO_TXID
+from dlog.protocol import writing_events as protocol
 from dlog.protocol.edits import seal_segment, trim
-from ledger.errors import (
-    CallerError,
-    KeyDiffers,
-    LedgerFenced,
-    LogError,
-    NoSuchLedger,
-    WriterFailed,
-)
-from ledger.ids import LedgerId
+from dlog.protocol.intake import Intake
+from dlog.protocol.writing import CLOSE_S, HEAL_S, Writing
+from dlog.recordbatch import encode_batch
+from ledger.errors import LogError, WriterFailed
+from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
+from ledger.machine_loop import MachineLoop
 
-EMPTY_CLOSES_MAX: Final = 20
-"""So many ledgers, one after another, may turn out to be a stranger's, and be closed empty, before
-the writer ends: with a block of ids left behind each time, more than a bookie takes unasked."""
-CLOSE_S: Final = 30.0
-"""How long `close` takes at most unless told otherwise."""
-
-_TAKEN_OVER = (LedgerFenced, LostOwnership, EpochChanged, NoSuchLog, NoSuchLedger)
+_GATHERED: Final = protocol.RecordsGathered()
 
 _log = get_logger(__name__)
 
 
-class LogWriter(AppendPath):
+class LogWriter:
     """All methods are called on the loop that made it."""
 
     def __init__(
@@ -72,25 +47,78 @@ class LogWriter(AppendPath):
         heal_s: float = HEAL_S,
     ) -> None:
         """*heal_s*: how long one healing may take; 0: trouble ends the writer at once."""
-        super().__init__(node.log, opened, now_ms=now_ms)
         manifest = opened.manifest
+        self.log = node.log
         self.epoch = opened.segment
-        self._incarnation = manifest.incarnation
-        node.follow(manifest.incarnation)
+        self.settings = manifest.settings
         self.lost = asyncio.Event()
         """Set when this writer has ended without `close`; see `error`."""
+        self._incarnation = manifest.incarnation
+        node.follow(manifest.incarnation)
         self._ledgers = ledgers
         self._node = node
         self._term = term
-        self._heal_s = heal_s
-        self._healed_offset = -1
-        """What was confirmed when the last healing ended: one without progress is the last."""
-        self._empty_closes = 0
-        """Ledgers that strangers had, since the last that was confirmed."""
-        self._leaving: asyncio.Task[None] | None = None
-        self._let_go = asyncio.Event()
-        """Set when `close` or `abandon` has ended."""
-        self._roller = Roller(ledgers, node, self, manifest, opened.segment, now_ms=now_ms)
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._appenders: dict[LedgerId, LedgerAppender] = {opened.ledger.ledger_id: opened.ledger}
+        """The ledgers that this writer holds, until they are let go of."""
+        self._roll_steps = self._steps_by(manifest)
+        self._intake = Intake(
+            node.log,
+            record_bytes_max=manifest.settings.record_bytes_max,
+            next_offset=manifest.sealed_end,
+            last_txid=manifest.sealed_last_txid,
+            now_ms=now_ms,
+            wake=partial(self._loop.call_soon, self._gathered),
+        )
+        self.submit = self._intake.submit
+        self.submit_many = self._intake.submit_many
+        self._machine = Writing(
+            node.log,
+            manifest,
+            opened.segment,
+            opened.ledger.ledger_id,
+            self._intake,
+            heal_s=heal_s,
+            now=self._loop.time(),
+        )
+        self._run = self._new_run()
+        self._work: asyncio.Task[protocol.WritingEvent] | None = None
+        """What was begun last; there is never more than one under way."""
+        self._stopped: list[asyncio.Task[protocol.WritingEvent]] = []
+        """Cancelled, and waited for before anything is let go of."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._closed = asyncio.Event()
+        self._tickets: dict[int, asyncio.Future[None]] = {}
+        self._last_ticket = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+
+    def _steps_by(self, manifest: Manifest) -> RollSteps:
+        return RollSteps(self._ledgers, self._node, manifest, self._appenders, now_ms=self._now_ms)
+
+    def _new_run(self) -> MachineLoop[protocol.WritingEvent, protocol.WritingEffect]:
+        return MachineLoop(
+            self._machine,
+            self._execute,
+            time_passed=protocol.TimePassed(),
+            broken=self._broken,
+        )
+
+    @property
+    def error(self) -> LogError | None:
+        """What ended the writer."""
+        return self._machine.error
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last confirmed record; -1 if the log never had one."""
+        return self._machine.confirmed_offset - 1
+
+    @property
+    def last_txid(self) -> int | None:
+        """Txid of the last confirmed record that has one."""
+        txid = self._machine.confirmed_txid
+        return None if txid == NO_TXID else txid
 
     @property
     def incarnation(self) -> str:
@@ -105,28 +133,47 @@ class LogWriter(AppendPath):
     @property
     def own_ledgers(self) -> frozenset[LedgerId]:
         """The ledger that is appended to, and the next one if a roll has made it."""
-        ledgers = (self._ledger, self._roller.unsealed[1])
-        return frozenset(ledger.ledger_id for ledger in ledgers if ledger is not None)
+        return self._machine.own_ledgers
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._intake.packer.pending_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """True iff appends are welcome; or refused at once, which needs no room."""
+        return self._intake.has_room
+
+    async def room(self) -> None:
+        """Wait until appends are welcome."""
+        while not self.has_room:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call *call* once appends are welcome."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter.add_done_callback(lambda _: call())
+        self._room.append(waiter)
+        self._make_room()
+
+    async def flush(self) -> None:
+        """Return once every append made before is confirmed. Raises what ended the writer."""
+        await self._answer(protocol.FlushRequested)
 
     async def roll(self) -> None:
-        """Begin a new segment unless the present one is empty; return when the old is sealed."""
-        await self.flush()
-        if self._healing is not None:
-            await asyncio.wait((self._healing,))  # and begins a new segment
-            await self.flush()
-        else:
-            await self._roller.roll()
+        """Begin a new segment unless the present one is empty; return when the old is sealed.
+
+        Raises `LostOwnership` or what else ended the writer, and `RollPostponed` if it is not
+        done in time: it will be, and appends go on meanwhile."""
+        await self._answer(protocol.RollRequested)
 
     async def truncate(self, before: int) -> None:
         """Remove the records below offset *before*, which must not be beyond the end.
 
         They cannot be read from now on; space is freed segment by segment."""
-        if self.error is not None:
-            raise self.error
-        if not 0 <= before <= self._confirmed_offset:
-            raise InvalidPosition(
-                self.log, before, f"the log ends at offset {self._confirmed_offset}"
-            )
+        self._machine.check_truncation(before)
         manifest = await self._node.edit(trim(self.log, before, incarnation=self._incarnation))
         await delete_listed(self._ledgers, self._node, manifest)
 
@@ -135,203 +182,214 @@ class LogWriter(AppendPath):
 
         If it is cancelled, what is not confirmed by then fails. A second call waits for the
         first."""
-        if self._closing:
-            await self._let_go.wait()
+        if self._machine.closing:
+            await self._closed.wait()
             return
-        self._closing = True
-        deadline = None if timeout_s is None else self._loop.time() + timeout_s
+        self._run.post(protocol.CloseRequested(timeout_s))
         try:
-            async with asyncio.timeout_at(deadline):
-                await self.flush()
-                if self._healing is not None:
-                    await asyncio.wait((self._healing,))
-        except TimeoutError:
-            assert timeout_s is not None
-            if self._confirmed_offset < self._next_offset:
-                pending = self._next_offset - self._confirmed_offset
-                error = CloseTimedOut(self.log, pending, timeout_s)
-                self.lose(error)
-                raise error from None
+            await self._closed.wait()
         except asyncio.CancelledError:
-            self.lose(LogClosed(self.log))
+            await self.abandon()
             raise
-        finally:
-            self._roller.stop(LogClosed(self.log))
-            try:
-                if self.error is None and self._healing is None:
-                    await self._close_ledgers(deadline)
-                else:
-                    await self.abandon()
-            finally:
-                self._let_go.set()
+        if self._machine.close_error is not None:
+            raise self._machine.close_error
 
     async def abandon(self) -> None:
         """Let go without closing anything; the next open recovers the log."""
-        self._closing = True
-        self.lose(LogClosed(self.log))
-        try:
-            if self._leaving is not None:
-                await self._leaving
-            if self._healing is not None:
-                await asyncio.wait((self._healing,))
-        finally:
-            self._let_go.set()
-
-    # What the roller needs.
-
-    def switch(self, ledger: LedgerAppender, segment: int) -> LedgerAppender:
-        assert not self._packer.in_flight, "adds of the ledger before are not confirmed"
-        before = self._ledger
-        self._begin_segment(ledger, segment)
-        return before
+        self._run.post(protocol.AbandonRequested())
+        await self._closed.wait()
 
     def lose(self, error: LogError) -> None:
-        """Heal, or end this writer: resolve everything, let the ledger go."""
-        if self.error is not None:
-            return
-        if error.retryable and self._heal_s > 0 and not isinstance(error, CallerError):
-            if self._healing is not None:
-                return
-            if self._may_heal(error):
-                self._healing = self._loop.create_task(self._heal(error))
-                return
-        if self._healing is not None:
-            self._healing.cancel()
-        if isinstance(error, LogSealed):
-            self.error = error
-        elif isinstance(error, _TAKEN_OVER):
-            self.error = LostOwnership(self.log, str(error))
-        else:
-            self.error = (
-                error if isinstance(error, LogClosed) else AppendFailed(self.log, str(error))
-            )
-        _log.info("writer_ended", log=self.log, epoch=self.epoch, error=str(error))
-        sent, unsent = self._packer.fail()
-        offset = self._confirmed_offset
-        ended = self.error
-        for group in sent:
-            if _closed_empty(error):
-                group.outcome.fail(lambda _: ended)
-            else:
-                group.outcome.fail(partial(self._unknown, offset, str(error)))
-            offset += group.count
-        for group in unsent:
-            group.outcome.fail(lambda _: ended)
-        self._roller.stop(self.error)
-        self._leaving = self._loop.create_task(self._ledger.abandon())
-        self.lost.set()
-        self._wake()
+        """Appends cannot go on as they did: heal, or end the writer."""
+        self._run.post(protocol.TroubleMet(error))
 
-    def _may_heal(self, error: LogError) -> bool:
-        if self._confirmed_offset > self._healed_offset:
-            self._empty_closes = 0
-        elif not _closed_empty(error):
-            return False
-        self._empty_closes += _closed_empty(error)
-        return self._empty_closes <= EMPTY_CLOSES_MAX
-
-    def _grown(self, records: int, size_bytes: int) -> None:
-        self._roller.grown(records, size_bytes)
-
-    def _unknown(self, offset: int, reason: str, slot: int) -> LogError:
-        return AppendOutcomeUnknown(self.log, offset + slot, reason)
-
-    async def _heal(self, error: LogError) -> None:
-        _log.warning("writer_heals", log=self.log, epoch=self.epoch, error=str(error))
-        rolls = self._roller.leave()
-        own = (self._ledger, *self._roller.unsealed)
+    async def _answer(self, asked: Callable[[int], protocol.WritingEvent]) -> None:
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        waiter = self._tickets[ticket] = self._loop.create_future()
         try:
-            await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
-            opened = await heal(
-                self._ledgers,
-                self._node,
-                error,
-                epoch=self.epoch,
-                incarnation=self._incarnation,
-                term=self._term,
-                now_ms=self._now_ms,
-                patience_s=self._heal_s,
-            )
-            self._healed(opened)
-        except LogError as verdict:
-            self._not_healed(verdict)
-        except Exception as bug:  # noqa: BLE001 - what nobody foresaw must not leave callers waiting
-            self._not_healed(WriterFailed(self._ledger.ledger_id, repr(bug)))
+            self._run.post(asked(ticket))
+            await waiter
         finally:
-            healed = self._healing is None and self.error is None
-            for future in rolls:
-                if healed:
-                    done(future)
-                elif not future.done():
-                    future.set_exception(self.error or LogClosed(self.log))
+            self._tickets.pop(ticket, None)
 
-    def _not_healed(self, verdict: LogError) -> None:
-        self._healed_offset = self._next_offset
-        self._healing = None
-        self.lose(verdict)
+    # What the machine asks for.
 
-    def _healed(self, opened: OpenedLog) -> None:
-        """Settle what was in flight by what the log holds; go on in the new segment."""
-        manifest = opened.manifest
-        end, packer = manifest.sealed_end, self._packer
-        while packer.in_flight and self._confirmed_offset + packer.oldest.count <= end:
-            self._confirm(packer.confirmed(), self._confirmed_entry + 1)
-        if self._confirmed_offset != end:
-            reason = f"it ends at {end} where its writer has {self._confirmed_offset}"
-            raise DamagedLog(self.log, reason)
-        packer.put_all_back()
-        self._sent_offset = end
-        self._sent_txid = self._confirmed_txid = manifest.sealed_last_txid
-        self._healed_offset = end
-        self._healing = None
-        self._roller = Roller(
-            self._ledgers, self._node, self, manifest, opened.segment, now_ms=self._now_ms
-        )
-        _log.info("writer_healed", log=self.log, epoch=self.epoch, segment=opened.segment)
-        self._begin_segment(opened.ledger, opened.segment)
-        self._wake()
+    def _execute(self, effect: protocol.WritingEffect) -> None:
+        match effect:
+            case protocol.Confirm():
+                effect.group.outcome.confirm(effect.offset, effect.segment, effect.entry_id)
+                self._make_room()
+            case protocol.SendEntries():
+                self._send(effect)
+            case protocol.Refuse():
+                error = effect.error
+                effect.group.outcome.fail(lambda _: error)
+                self._make_room()
+            case protocol.LeaveUnknown():
+                effect.group.outcome.fail(partial(self._unknown, effect))
+                self._make_room()
+            case protocol.Answer():
+                self._resolve(effect)
+            case protocol.TakeRollStep() | protocol.TakeOver() | protocol.CloseSegment():
+                assert self._work is None or self._work.done(), "work goes on one after another"
+                self._work = self._run.spawn(self._ended(effect))
+            case protocol.StopWork():
+                if self._work is not None:
+                    self._work.cancel()
+                    self._stopped.append(self._work)
+                    self._work = None
+            case protocol.LetGo():
+                leaving = self._loop.create_task(self._let_go(effect))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._left)
+            case protocol.Lost():
+                self.lost.set()
+            case protocol.Closed():
+                self._closed.set()
+            case protocol.Note():
+                note = _log.warning if effect.warns else _log.info
+                note(effect.event, log=self.log, epoch=self.epoch, **effect.fields)
+            case _:
+                assert_never(effect)
 
-    async def _close_ledgers(self, deadline: float | None) -> None:
-        """Close and seal; what fails here is done by the next open, so it only is told."""
-        before, after = self._roller.unsealed
-        segment = self._segment
-        txid, txid_before = self._confirmed_txid, self._roller.previous_txid
-        own = [
-            (segment - 1, before, txid_before),
-            (segment, self._ledger, txid),
-            (segment + 1, after, txid),
-        ]
-        self.error = LogClosed(self.log)
-        try:
-            async with asyncio.timeout_at(deadline):
-                for number, ledger, last_txid in own:
-                    if ledger is not None:
-                        await self._close_ledger(
-                            number, ledger, last_txid, closes=ledger is not before
-                        )
-        except (LogError, TimeoutError) as error:
-            _log.warning("close_incomplete", log=self.log, error=str(error))
-        finally:  # those that are closed have nothing to let go of
-            ledgers = (ledger for _, ledger, _ in own if ledger is not None)
-            await asyncio.gather(*(ledger.abandon() for ledger in ledgers))
+    def _broken(self, error: BaseException) -> None:
+        """What nobody foresaw must not leave callers waiting."""
+        self._run = self._new_run()
+        failure = self._failure(error)
+        self._run.post(protocol.Broke(failure))
+        for ticket in tuple(self._tickets):  # their answers may have been about to be given
+            self._resolve(protocol.Answer(ticket, failure))
 
-    async def _close_ledger(
-        self, number: int, ledger: LedgerAppender, last_txid: int, *, closes: bool
+    def _failure(self, bug: BaseException) -> LogError:
+        return WriterFailed(min(self.own_ledgers), repr(bug))
+
+    def _gathered(self) -> None:
+        self._run.post(_GATHERED)
+
+    def _send(self, effect: protocol.SendEntries) -> None:
+        ledger = self._appenders[effect.ledger_id]
+        for sent, entry in enumerate(effect.entries):
+            group = entry.group
+            payload = encode_batch(
+                group,
+                base_index=entry.base_index,
+                base_timestamp_ms=group.base_timestamp_ms,
+                previous_txid=entry.previous_txid,
+                codec=self.settings.codec,
+            )
+            try:
+                future = ledger.add(payload)
+            except LogError as error:
+                unsent = len(effect.entries) - sent
+                reason = ledger.error or error
+                self._run.post(protocol.SendRefused(effect.ledger_id, unsent, reason))
+                return
+            future.add_done_callback(partial(self._on_added, ledger, len(payload)))
+
+    def _on_added(
+        self, ledger: LedgerAppender, size_bytes: int, future: asyncio.Future[EntryId]
     ) -> None:
-        if closes:
-            await ledger.close()
+        failed: BaseException | None = (
+            LogClosed("the ledger") if future.cancelled() else future.exception()
+        )
+        if failed is None:
+            self._run.post(protocol.EntryConfirmed(ledger.ledger_id, future.result(), size_bytes))
+            return
+        error = failed if isinstance(failed, LogError) else self._failure(failed)
+        self._run.post(protocol.AddFailed(ledger.ledger_id, ledger.error or error))
+
+    def _unknown(self, effect: protocol.LeaveUnknown, slot: int) -> LogError:
+        return AppendOutcomeUnknown(self.log, effect.offset + slot, effect.reason)
+
+    def _resolve(self, effect: protocol.Answer) -> None:
+        waiter = self._tickets.pop(effect.ticket, None)
+        if waiter is None or waiter.done():
+            return  # who asked was cancelled
+        if effect.error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(effect.error)
+
+    def _make_room(self) -> None:
+        while self._room and self.has_room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # What takes time.
+
+    async def _ended(self, effect: protocol.Work) -> protocol.WritingEvent:
+        """Do it; return the event it ends with, also if that was not foreseen."""
+        try:
+            return await self._do(effect)
+        except LogError as error:
+            return _failed(effect, error)
+        except Exception as bug:  # noqa: BLE001 - must not leave callers waiting
+            return _failed(effect, self._failure(bug))
+
+    async def _do(self, effect: protocol.Work) -> protocol.WritingEvent:
+        match effect:
+            case protocol.TakeRollStep():
+                step = await self._roll_steps.take(effect)
+                return protocol.RollStepped(effect.number, step)
+            case protocol.TakeOver():
+                return await self._take_over()
+            case protocol.CloseSegment():
+                return await self._close_segment(effect)
+            case _:
+                assert_never(effect)
+
+    async def _take_over(self) -> protocol.WritingEvent:
+        driver = TakeoverDriver(
+            self._ledgers,
+            self._node,
+            term=self._term,
+            now_ms=self._now_ms,
+            expected_epoch=self.epoch,
+            heals=self._incarnation,
+        )
+        opened = await driver.run()
+        ledger_id = opened.ledger.ledger_id
+        self._appenders[ledger_id] = opened.ledger
+        self._roll_steps = self._steps_by(opened.manifest)
+        return protocol.Healed(opened.manifest, opened.segment, ledger_id)
+
+    async def _close_segment(self, effect: protocol.CloseSegment) -> protocol.WritingEvent:
+        if effect.closes:
+            await self._appenders[effect.ledger_id].close()
         sealed = await seal_of(
             self._ledgers,
             self.log,
-            ledger.ledger_id,
-            last_txid=last_txid,
+            effect.ledger_id,
+            last_txid=effect.last_txid,
             created_ms=self._now_ms(),
         )
         await self._node.edit(
-            seal_segment(self.log, number, ledger.ledger_id, sealed, now_ms=self._now_ms())
+            seal_segment(self.log, effect.number, effect.ledger_id, sealed, now_ms=self._now_ms())
         )
+        return protocol.SegmentClosed()
+
+    async def _let_go(self, effect: protocol.LetGo) -> None:
+        stopped, self._stopped = self._stopped, []
+        if stopped:
+            await asyncio.wait(stopped)
+        own = [self._appenders.pop(each, None) for each in effect.ledger_ids]
+        await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled():
+            self._run.post(protocol.LedgersLetGo())
 
 
-def _closed_empty(error: LogError) -> bool:
-    """Whether *error* says that nothing which was sent to the ledger is kept."""
-    return isinstance(error, KeyDiffers) and error.closed_empty
+def _failed(effect: protocol.Work, error: LogError) -> protocol.WritingEvent:
+    match effect:
+        case protocol.TakeRollStep():
+            return protocol.RollFailed(effect.number, error)
+        case protocol.TakeOver():
+            return protocol.HealFailed(error)
+        case protocol.CloseSegment():
+            return protocol.CloseFailed(error)
+        case _:
+            assert_never(effect)

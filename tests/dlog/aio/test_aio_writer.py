@@ -7,7 +7,6 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import log_tail
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.write import append_path
 from dlog.errors import (
     AppendFailed,
     AppendOutcomeUnknown,
@@ -25,6 +24,7 @@ from dlog.errors import (
 )
 from dlog.manifest import Manifest
 from dlog.position import DLSN, RecordId
+from dlog.protocol import intake
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.recordbatch import Codec, decode_batch
 from dlog.settings import LogSettings
@@ -209,8 +209,8 @@ async def test_close_confirms_what_is_pending_and_seals_the_segment() -> None:
 
 async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     charge = 50 + RECORD_CHARGE
-    monkeypatch.setattr(append_path, "PENDING_BYTES_MAX", 2 * charge)
-    monkeypatch.setattr(append_path, "PENDING_BYTES_ROOM", charge)
+    monkeypatch.setattr(intake, "PENDING_BYTES_MAX", 2 * charge)
+    monkeypatch.setattr(intake, "PENDING_BYTES_ROOM", charge)
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()
@@ -539,7 +539,7 @@ async def test_a_roll_that_is_asked_for_while_the_store_is_down_is_told_in_time_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dlog.protocol.roll.BACKOFF_S", 0.001)
-    monkeypatch.setattr("dlog.aio.write.rolling.ROLL_PATIENCE_S", 0.05)
+    monkeypatch.setattr("dlog.protocol.writing.ROLL_PATIENCE_S", 0.05)
     client, store = faulty(FakeCluster())
     log = await Log.open("log", client=client)
     await log.append(b"x")

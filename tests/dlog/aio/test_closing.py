@@ -7,7 +7,7 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import verify_log
 from dlog.aio.store.manifests import ManifestNode
-from dlog.errors import AppendOutcomeUnknown, LogClosed
+from dlog.errors import AppendFailed, AppendOutcomeUnknown, LogClosed
 from dlog.names import path_of
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable, NotEnoughBookies
@@ -171,3 +171,25 @@ async def test_what_nobody_foresaw_in_healing_ends_the_writer() -> None:
         with pytest.raises(AppendOutcomeUnknown, match="a bug"):
             await future
         assert log.lost.is_set()
+
+
+async def test_what_nobody_foresaw_in_sending_ends_the_writer_and_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster()
+    log = await Log.open("log", client=cluster.client())
+
+    def broken(*_: object, **__: object) -> bytes:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("dlog.aio.write.writer.encode_batch", broken)
+    future = log.append_async(b"a")
+    flushing = asyncio.create_task(log.flush())
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(AppendOutcomeUnknown, match="a bug"):
+            await future
+        with pytest.raises(AppendFailed, match="a bug"):
+            await flushing
+        with pytest.raises(AppendFailed, match="a bug"):
+            await log.close()
+    assert log.lost.is_set()

@@ -105,7 +105,7 @@ def test_a_group_that_could_not_be_sent_is_the_next_to_be_taken() -> None:
     add(packer, 2)
     group = packer.take()
     assert group is not None
-    packer.put_back(group)
+    assert packer.put_back() is group
     packer.check()
     assert packer.take() is group
 

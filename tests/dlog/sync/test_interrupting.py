@@ -41,11 +41,11 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queued(
     interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
     log = Log.open("queued")
     log.append(b"a")
     thread = LoopThread.get()
-    log._inner.writer.hold(lambda: None)  # nothing more is sent
+    monkeypatch.setattr("dlog.protocol.writing.Writing._send", lambda _: [])
     futures = [log.append_async(b"b") for _ in range(10)]
     closing = asyncio.run_coroutine_threadsafe(log._close(None), thread.loop)
 

@@ -109,7 +109,7 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
 ) -> None:
     bound = 2 * (50 + RECORD_CHARGE)
     monkeypatch.setattr(append_queue, "QUEUED_BYTES_MAX", bound)
-    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", bound)
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", bound)
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []
@@ -133,7 +133,7 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
 def test_keys_and_headers_count_while_they_are_queued(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
     cluster.hold()
     log = Log.open("log")
     log.append_async(b"fills the room")
@@ -179,7 +179,7 @@ def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
 def test_what_is_queued_is_appended_before_the_log_is_closed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlog.aio.write.append_path.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
     log = Log.open("log")
     futures = [log.append_async(b"%d" % i) for i in range(100)]
     log.close()

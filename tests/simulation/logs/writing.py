@@ -140,6 +140,7 @@ class Leader:
     def _mark_end(self, log: Log) -> None:
         """Record how trouble ended the writer, if it did."""
         error = log.writer.error
+        assert "AssertionError" not in str(error), error
         if isinstance(error, AppendFailed):
             healing = self._profile.heal_s > 0
             self.process.mark("writer_did_not_heal_in_time" if healing else "writer_never_heals")
@@ -344,5 +345,5 @@ class Leader:
 
 def incarnation_of(log: Log) -> str:
     """Return which log of this name it is that was opened."""
-    metadata = log.writer._ledger.metadata
+    metadata = log.writer._appenders[min(log.writer.own_ledgers)].metadata
     return metadata.custom[STAMP_INCARNATION].decode()

@@ -9,7 +9,7 @@ from bookie.server import descriptors, made_ledgers, vouching
 from bookie.server import grpc as server
 from bookie.server.service import BookieService
 from dlog import recordbatch
-from dlog.aio.write import writer as log_writer
+from dlog.protocol import writing
 from ledger import vitals
 from ledger.protocol import fencing, reading, writer
 from ledger.protocol.recovery_events import LacRead
@@ -197,7 +197,7 @@ def a_reader_believes_the_first_strange_key(patch: Patch) -> None:
     test=f"{_POISON}::test_a_log_goes_on_in_ledgers_that_nobody_poisoned",
 )
 def a_log_ends_with_its_first_poisoned_ledger(patch: Patch) -> None:
-    patch.set(log_writer, "EMPTY_CLOSES_MAX", 0)
+    patch.set(writing, "EMPTY_CLOSES_MAX", 0)
 
 
 # What strangers can take of a process.

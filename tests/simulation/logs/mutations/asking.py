@@ -8,13 +8,13 @@ from dlog.aio.port import Ledgers
 from dlog.aio.store import manifests
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write import rolling
-from dlog.aio.write.append_path import AppendPath
 from dlog.columns import Columns
 from dlog.manifest import Manifest
 from dlog.names import LOGS_PATH
 from dlog.protocol import consumer_steps, dropping
 from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.edits import Edit, check_living
+from dlog.protocol.intake import Intake
 from dlog.protocol.packer import Packer, Part
 from dlog.protocol.procedure import Steps
 from dlog.settings import LogSettings
@@ -60,15 +60,15 @@ def drops_a_log_without_fencing_it(patch: Patch) -> None:
 
 @mutation("", logs=True)
 def looks_at_the_expected_offset_of_the_first_record_only(patch: Patch) -> None:
-    honest = AppendPath._refusal
+    honest = Intake._refusal
 
     def refusal(
-        self: AppendPath, size: int, txid: int | None, expected_offset: int | None
+        self: Intake, size: int, txid: int | None, expected_offset: int | None
     ) -> LogError | None:
-        first = expected_offset if self._next_offset == 0 else None
+        first = expected_offset if self.next_offset == 0 else None
         return honest(self, size, txid, first)
 
-    patch.set(AppendPath, "_refusal", refusal)
+    patch.set(Intake, "_refusal", refusal)
 
 
 @mutation(

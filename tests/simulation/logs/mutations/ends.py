@@ -1,15 +1,17 @@
 """Bugs of who says where a segment ends while its writer is about to go on in the next one."""
 
+from dataclasses import replace
+
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read import chunks, segments, tails
 from dlog.aio.read.chunks import ChunkReader
 from dlog.aio.read.segments import opened
 from dlog.aio.read.tails import TailTracker, _Open
-from dlog.aio.write.rolling import Roller
 from dlog.manifest import Manifest, Segment
-from dlog.position import NO_TXID
 from dlog.protocol import roll
 from dlog.protocol.cursor import CursorEvent, NothingNew, ReadEntries, SegmentEnded
+from dlog.protocol.writing import Writing
+from dlog.protocol.writing_events import RollStepped, WritingEffect
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -73,17 +75,15 @@ def adds_up_open_segments_whatever_they_are(patch: Patch) -> None:
 )
 def seals_with_the_txid_of_now(patch: Patch) -> None:
     """Of what was appended to the next segment while the one before was closed."""
-    honest = Roller._close
+    honest = Writing._roll_stepped
 
-    async def close(self: Roller, effect: roll.CloseLedger) -> roll.RollEvent:
-        assert self._previous is not None
-        if not effect.recover:
-            await self._previous.close()
-        txid = self._writer.last_txid
-        self.previous_txid = NO_TXID if txid is None else txid
-        return await honest(self, roll.CloseLedger(recover=True))
+    def roll_stepped(self: Writing, event: RollStepped, now: float) -> list[WritingEffect]:
+        if isinstance(event.event, roll.LedgerClosed):
+            sealed = replace(event.event.sealed, last_txid=self.confirmed_txid)
+            event = replace(event, event=roll.LedgerClosed(sealed))
+        return honest(self, event, now)
 
-    patch.set(Roller, "_close", close)
+    patch.set(Writing, "_roll_stepped", roll_stepped)
 
 
 @mutation(

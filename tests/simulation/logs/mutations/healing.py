@@ -1,11 +1,9 @@
 """Bugs of a writer that heals: what its ledger held, and whose log it is by now."""
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
-from dlog.aio.port import LedgerAppender
-from dlog.aio.write.opening import OpenedLog, TakeoverDriver
+from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.errors import AppendOutcomeUnknown
 from dlog.manifest import Manifest
@@ -14,39 +12,47 @@ from dlog.protocol import takeover
 from dlog.protocol.edits import check_incarnation
 from dlog.protocol.packer import Group, Packer
 from dlog.protocol.takeover import Takeover, TakeoverEffect
+from dlog.protocol.writing import Phase, Writing
+from dlog.protocol.writing_events import Healed, LeaveUnknown, WritingEffect
 from ledger.errors import LogError
-from ledger.ids import EntryId
+from ledger.ids import LedgerId
 from tests.simulation.logs.mutations.sealing import seal_by_lac
 from tests.simulation.mutations.mutation import Patch, mutation
 
 _KEEPS: Final = "tests/dlog/aio/test_what_healing_keeps.py"
+_SETTLES: Final = (
+    "tests/dlog/protocol/test_writing.py"
+    "::test_healing_confirms_what_the_log_holds_and_sends_the_rest_again"
+)
 
 
-@mutation("", logs=True)
+@mutation("", logs=True, test=_SETTLES)
 def heals_by_sending_again_what_the_log_has(patch: Patch) -> None:
     """What was in flight is sent to the new ledger, behind what recovery kept of it."""
-    honest = LogWriter._healed
+    honest = Writing._healed
 
-    def healed(self: LogWriter, opened: OpenedLog) -> None:
+    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+        end = event.manifest.sealed_end
         self._packer.put_all_back()
-        self._next_offset += opened.manifest.sealed_end - self._confirmed_offset
-        self._confirmed_offset = opened.manifest.sealed_end
-        honest(self, opened)
+        self._intake.next_offset += end - self.confirmed_offset
+        self.confirmed_offset = end
+        return honest(self, event, now)
 
-    patch.set(LogWriter, "_healed", healed)
+    patch.set(Writing, "_healed", healed)
 
 
-@mutation("", logs=True)
+@mutation("", logs=True, test=_SETTLES)
 def heals_and_takes_all_that_was_in_flight_for_kept(patch: Patch) -> None:
-    honest = LogWriter._healed
+    honest = Writing._healed
 
-    def healed(self: LogWriter, opened: OpenedLog) -> None:
+    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+        effects: list[WritingEffect] = []
         while self._packer.in_flight:
-            self._confirm(self._packer.confirmed(), self._confirmed_entry + 1)
-        self._confirmed_offset = opened.manifest.sealed_end
-        honest(self, opened)
+            effects.append(self._confirm())
+        self.confirmed_offset = event.manifest.sealed_end
+        return effects + honest(self, event, now)
 
-    patch.set(LogWriter, "_healed", healed)
+    patch.set(Writing, "_healed", healed)
 
 
 @mutation("", logs=True)
@@ -115,14 +121,15 @@ def forgets_the_txid_of_before_when_it_heals(patch: Patch) -> None:
 )
 def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
     """Not with that of the records that were in flight, and are kept."""
-    honest = LogWriter._healed
+    honest = Writing._healed
 
-    def healed(self: LogWriter, opened: OpenedLog) -> None:
-        before = self._confirmed_txid
-        honest(self, opened)
-        self._sent_txid = self._confirmed_txid = before
+    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+        before = self.confirmed_txid
+        effects = honest(self, event, now)
+        self._sent_txid = self.confirmed_txid = before
+        return effects
 
-    patch.set(LogWriter, "_healed", healed)
+    patch.set(Writing, "_healed", healed)
 
 
 @mutation(
@@ -133,8 +140,8 @@ def heals_with_the_txid_that_was_confirmed_before(patch: Patch) -> None:
 def names_one_offset_for_all_unknown_outcomes(patch: Patch) -> None:
     """That of the first group in flight, for the records of every one."""
 
-    def unknown(self: LogWriter, _offset: int, reason: str, slot: int) -> LogError:
-        return AppendOutcomeUnknown(self.log, self._confirmed_offset + slot, reason)
+    def unknown(self: LogWriter, effect: LeaveUnknown, slot: int) -> LogError:
+        return AppendOutcomeUnknown(self.log, self.last_offset + 1 + slot, effect.reason)
 
     patch.set(LogWriter, "_unknown", unknown)
 
@@ -150,18 +157,11 @@ def listens_to_the_ledger_of_before(patch: Patch) -> None:
     """With `ledger.LedgerWriter` it is the same: all its futures are settled when it is let go
     of, their callbacks run in the next turn of the loop, and no healing ends before. The port
     does not promise that."""
-    honest = LogWriter._on_added
 
-    def on_added(
-        self: LogWriter,
-        _ledger: LedgerAppender,
-        group: Group,
-        last_txid: int,
-        future: asyncio.Future[EntryId],
-    ) -> None:
-        honest(self, self._ledger, group, last_txid, future)
+    def hears(self: Writing, _: LedgerId) -> bool:
+        return self.phase in {Phase.APPENDING, Phase.HOLDING}
 
-    patch.set(LogWriter, "_on_added", on_added)
+    patch.set(Writing, "_hears", hears)
 
 
 @mutation(

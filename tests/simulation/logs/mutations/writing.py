@@ -2,49 +2,49 @@
 
 from dataclasses import replace
 
-from dlog.aio.port import LedgerAppender
 from dlog.aio.write import rolling, writer
-from dlog.aio.write.writer import LogWriter
 from dlog.errors import LostOwnership
 from dlog.manifest import Manifest, Sealed
-from dlog.protocol import sealing
+from dlog.protocol import roll, sealing
 from dlog.protocol.edits import Edit, check_incarnation, check_writable
-from dlog.protocol.packer import Group
+from dlog.protocol.packer import Packer
 from dlog.protocol.procedure import Steps
+from dlog.protocol.writing import Phase, Writing
+from dlog.protocol.writing_events import Confirm, SendEntries, WritingEffect
 from ledger.ids import LedgerId
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
 @mutation("seeds", logs=True)
 def switches_before_the_old_ledger_is_confirmed(patch: Patch) -> None:
-    def hold(self: LogWriter, on_confirmed: object) -> None:
-        assert callable(on_confirmed)
-        self._loop.call_soon(on_confirmed)
+    honest = Writing._step_roll
 
-    def switch(self: LogWriter, ledger: LedgerAppender, segment: int) -> LedgerAppender:
-        before, self._ledger = self._ledger, ledger
-        self._segment = segment
-        self._segment_first = self._sent_offset
-        self._segment_bytes = 0
-        self._on_confirmed = None
-        self._pump()
-        return before
+    def step_roll(self: Writing, event: roll.RollEvent, now: float) -> list[WritingEffect]:
+        effects = honest(self, event, now)
+        if self.phase is Phase.HOLDING:
+            packer, self._packer = self._packer, Packer()  # where nothing is in flight
+            effects += honest(self, roll.AddsConfirmed(), now)
+            self._packer = packer
+            effects += self._send()
+        return effects
 
-    patch.set(LogWriter, "hold", hold)
-    patch.set(LogWriter, "switch", switch)
+    patch.set(Writing, "_step_roll", step_roll)
 
 
 @mutation("", logs=True)
 def acknowledges_what_it_has_only_sent(patch: Patch) -> None:
-    honest = LogWriter._send
+    honest = Writing._send
 
-    def send(self: LogWriter, group: Group) -> None:
-        offset = self._sent_offset
-        honest(self, group)
-        entry = self._confirmed_entry + self._packer.in_flight
-        group.outcome.confirm(offset, self._segment, entry)
+    def send(self: Writing) -> list[WritingEffect]:
+        offset, entry = self._sent_offset, self._confirmed_entry + self._packer.in_flight
+        effects = honest(self)
+        for group in [e.group for s in effects if isinstance(s, SendEntries) for e in s.entries]:
+            entry += 1
+            effects.append(Confirm(group, offset, self.segment, entry))
+            offset += group.count
+        return effects
 
-    patch.set(LogWriter, "_send", send)
+    patch.set(Writing, "_send", send)
 
 
 @mutation("", logs=True)

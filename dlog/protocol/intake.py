@@ -1,0 +1,148 @@
+"""Where the records of a writer come in: refused at once, or given an offset and put into a group.
+
+The one path that every single record goes; what becomes of the groups is `protocol.writing`'s to
+say. An append costs no task and no wake-up of its own: it joins the open group, and *wake* is
+called once per turn, for all that gathers until the writer looks (`taken`). Offsets are given
+here and are final: if an entry cannot be confirmed every later append fails too.
+
+Hot path: no object per record beyond what the caller gave.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from dlog.columns import Columns
+from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
+from dlog.outcome import Outcome
+from dlog.position import NO_TXID, TXID_MAX
+from dlog.protocol.packer import Packer, Part
+from ledger.errors import LogError, TooManyPending
+
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which
+`submit` refuses."""
+PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
+"""Bytes of unconfirmed records below which waiting appends go on."""
+
+APPEND_MANY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of records that one `submit_many` may bring."""
+
+
+class Intake:
+    """Takes the records of *log* from *next_offset* on, each up to *record_bytes_max* bytes."""
+
+    def __init__(
+        self,
+        log: str,
+        *,
+        record_bytes_max: int,
+        next_offset: int,
+        last_txid: int,
+        now_ms: Callable[[], int],
+        wake: Callable[[], object],
+    ) -> None:
+        self.packer = Packer()
+        self.next_offset = next_offset
+        """Offset of the next append."""
+        self._log = log
+        self._record_bytes_max = record_bytes_max
+        self._last_txid = last_txid
+        """The highest one that was taken; `NO_TXID` if there is none."""
+        self._now_ms = now_ms
+        self._wake = wake
+        self._woken = False
+        self._shut: LogError | None = None
+        """What every append is answered; None: they are taken."""
+
+    @property
+    def has_room(self) -> bool:
+        """True iff appends are welcome; or refused at once, when nothing is pending any more."""
+        return self.packer.pending_bytes < PENDING_BYTES_ROOM
+
+    def shut(self, answer: LogError) -> None:
+        """Take nothing more: every append fails with *answer*."""
+        self._shut = answer
+
+    def taken(self) -> None:
+        """The writer looks at what has gathered: call *wake* again for the next record."""
+        self._woken = False
+
+    def submit(
+        self,
+        payload: bytes,
+        key: bytes | None,
+        txid: int | None,
+        timestamp_ms: int | None,
+        headers: bytes | None,
+        expected_offset: int | None,
+    ) -> tuple[Outcome, int]:
+        """Append one record; return the outcome it will have, sooner or later, and its slot.
+
+        Raises `TooManyPending` alone."""
+        packer = self.packer
+        if packer.pending_bytes >= PENDING_BYTES_MAX:
+            raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
+        size = len(payload) if key is None else len(payload) + len(key)
+        if headers is not None:
+            size += len(headers)
+        if (
+            self._shut is not None
+            or size > self._record_bytes_max
+            or txid is not None
+            or expected_offset is not None
+        ):
+            refusal = self._refusal(size, txid, expected_offset)
+            if refusal is not None:
+                return Outcome.refused(refusal), 0
+            if txid is not None:
+                self._last_txid = txid
+        self.next_offset += 1
+        group = packer.add(payload, key, txid, timestamp_ms, headers, self._now_ms)
+        if not self._woken:
+            self._woken = True
+            self._wake()
+        return group.outcome, len(group.values) - 1
+
+    def submit_many(
+        self,
+        records: Columns,
+        expected_offset: int | None,
+    ) -> list[Part]:
+        """Append records behind each other, all or none; return where they went, in order.
+
+        Raises why they are refused, and `TooManyPending`."""
+        packer = self.packer
+        if packer.pending_bytes >= PENDING_BYTES_MAX:
+            raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
+        sizes = records.sizes()
+        last_txid = self._last_txid
+        refusal = self._refusal(max(sizes), None, expected_offset)
+        if refusal is None and sum(sizes) > APPEND_MANY_BYTES_MAX:
+            refusal = BatchTooLarge(self._log, sum(sizes), APPEND_MANY_BYTES_MAX)
+        for txid in records.txids or ():
+            if refusal is None and txid is not None:
+                refusal = self._txid_refusal(txid, last_txid)
+                last_txid = txid
+        if refusal is not None:
+            raise refusal
+        self._last_txid = last_txid
+        self.next_offset += records.count
+        parts = packer.add_many(records, self._now_ms)
+        if not self._woken:
+            self._woken = True
+            self._wake()
+        return parts
+
+    def _refusal(self, size: int, txid: int | None, expected_offset: int | None) -> LogError | None:
+        if self._shut is not None:
+            return self._shut
+        if size > self._record_bytes_max:
+            return RecordTooLarge(self._log, size, self._record_bytes_max)
+        if expected_offset is not None and expected_offset != self.next_offset:
+            return UnexpectedOffset(self._log, expected_offset, self.next_offset)
+        return None if txid is None else self._txid_refusal(txid, self._last_txid)
+
+    def _txid_refusal(self, txid: int, last_txid: int) -> LogError | None:
+        if max(last_txid, NO_TXID + 1) <= txid <= TXID_MAX:
+            return None
+        return TxidOutOfOrder(self._log, txid, last_txid)

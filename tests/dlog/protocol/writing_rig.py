@@ -1,0 +1,103 @@
+"""A log's writer without a log: the machine, its intake, and a clock that tests set."""
+
+from dlog.columns import Columns
+from dlog.manifest import Manifest, Sealed, Segment
+from dlog.outcome import Outcome
+from dlog.position import NO_TXID
+from dlog.protocol import roll
+from dlog.protocol.intake import Intake
+from dlog.protocol.packer import Group
+from dlog.protocol.writing import Writing
+from dlog.protocol.writing_events import (
+    EntryConfirmed,
+    Healed,
+    RecordsGathered,
+    RollRequested,
+    RollStepped,
+    SendEntries,
+    WritingEffect,
+    WritingEvent,
+)
+from dlog.settings import LogSettings
+from ledger.ids import EntryId, LedgerId
+
+FIRST = LedgerId(1)
+NEXT = LedgerId(2)
+
+
+def seal(records: int, last_txid: int = NO_TXID) -> Sealed:
+    return Sealed(EntryId(records - 1), records, records, NO_TXID, last_txid, 0, 0)
+
+
+def healed(end: int, ledger_id: LedgerId = NEXT, *, last_txid: int = NO_TXID) -> Healed:
+    """The log ends at *end*, all of it in the first segment."""
+    segments = (Segment(1, FIRST, 0, 0, seal(end, last_txid)), Segment(9, ledger_id, 0, end))
+    return Healed(
+        Manifest(incarnation="i", segments=segments, next_segment=10, epoch=1), 9, ledger_id
+    )
+
+
+class Rig:
+    def __init__(self, *, heal_s: float = 30.0, **settings: int) -> None:
+        manifest = Manifest(
+            incarnation="i",
+            settings=LogSettings(**settings),  # type: ignore[arg-type]
+            segments=(Segment(1, FIRST, 0, 0),),
+            next_segment=2,
+            epoch=1,
+        )
+        self.now = 0.0
+        self.woken = 0
+        self.intake = Intake(
+            "log",
+            record_bytes_max=1000,
+            next_offset=0,
+            last_txid=NO_TXID,
+            now_ms=lambda: 0,
+            wake=self._wake,
+        )
+        self.machine = Writing("log", manifest, 1, FIRST, self.intake, heal_s=heal_s, now=0.0)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def step(self, event: WritingEvent) -> list[WritingEffect]:
+        effects = self.machine.step(event, now=self.now)
+        self.intake.packer.check()
+        return effects
+
+    def append(self, *values: bytes, txid: int | None = None) -> Group:
+        """Take *values* into one group; return it."""
+        txids: list[int | None] | None = None if txid is None else [txid] * len(values)
+        (part,) = self.intake.submit_many(Columns(list(values), txids=txids), None)
+        return part.group
+
+    def submit(self, value: bytes, *, txid: int | None = None) -> tuple[Outcome, int]:
+        """Take one record, or refuse it; return its outcome and its slot."""
+        return self.intake.submit(value, None, txid, None, None, None)
+
+    def sent(self, *values: bytes, txid: int | None = None) -> list[Group]:
+        """Send *values* as an entry each."""
+        groups = []
+        for value in values:
+            groups.append(self.append(value, txid=txid))
+            (send,) = self.step(RecordsGathered())
+            assert isinstance(send, SendEntries)
+        return groups
+
+    def confirm(self, entry: int = 0, ledger_id: LedgerId = FIRST) -> list[WritingEffect]:
+        return self.step(EntryConfirmed(ledger_id, EntryId(entry), 100))
+
+    def rolled(self, event: roll.RollEvent) -> list[WritingEffect]:
+        """A step of the first roll machine ends."""
+        return self.step(RollStepped(1, event))
+
+    def holding(self) -> list[Group]:
+        """Hold, with one record confirmed and two entries in flight; return these."""
+        self.sent(b"a")
+        self.confirm()
+        self.step(RollRequested(1))
+        self.rolled(roll.LedgerCreated(NEXT))
+        groups = self.sent(b"b", b"c")
+        assert self.rolled(roll.SegmentListed()) == []
+        return groups

@@ -1,0 +1,229 @@
+"""Bugs of the machine of a log's writer: what it does in the wrong phase, or forgets in one."""
+
+from typing import Final
+
+from dlog.protocol.intake import Intake
+from dlog.protocol.roll import LedgerCreated
+from dlog.protocol.writing import Phase, Writing
+from dlog.protocol.writing_events import (
+    Answer,
+    CloseSegment,
+    Healed,
+    LeaveUnknown,
+    LetGo,
+    Refuse,
+    RollStepped,
+    WritingEffect,
+)
+from ledger.errors import LogError
+from ledger.ids import LedgerId
+from tests.simulation.mutations.mutation import Patch, mutation
+
+_UNIT: Final = "tests/dlog/protocol/test_writing.py"
+
+
+def _sends_in(patch: Patch, phase: Phase) -> None:
+    honest = Writing._send
+
+    def send(self: Writing) -> list[WritingEffect]:
+        if self.phase is not phase:
+            return honest(self)
+        self.phase = Phase.APPENDING
+        effects = honest(self)
+        self.phase = phase
+        return effects
+
+    patch.set(Writing, "_send", send)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_UNIT}::test_nothing_is_sent_while_a_roll_holds",
+)
+def sends_while_a_roll_holds(patch: Patch) -> None:
+    """No record is lost by that: the switch only waits for longer, for ever under load."""
+    _sends_in(patch, Phase.HOLDING)
+
+
+@mutation("", logs=True, test=f"{_UNIT}::test_nothing_is_sent_or_confirmed_while_it_heals")
+def sends_while_it_heals(patch: Patch) -> None:
+    """To a ledger that it has let go of."""
+    _sends_in(patch, Phase.HEALING)
+
+
+@mutation("", logs=True, drawn=False, test=f"{_UNIT}::test_a_healing_without_progress_is_the_last")
+def heals_again_and_again_without_progress(patch: Patch) -> None:
+    """Each time a new ledger, for ever. Not drawn: simulated trouble passes."""
+
+    def may_heal(_self: Writing, _error: LogError) -> bool:
+        return True
+
+    patch.set(Writing, "_may_heal", may_heal)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_UNIT}::test_healing_that_takes_too_long_ends_the_writer_with_the_last_trouble",
+)
+def heals_for_as_long_as_it_takes(patch: Patch) -> None:
+    """Not drawn: it is right, but later than was promised."""
+    honest = Writing._let_go
+
+    def let_go(self: Writing, now: float) -> list[WritingEffect]:
+        effects = honest(self, now)
+        if self.phase is Phase.HEALING:
+            self._heal_by = now + 1e9
+        return effects
+
+    patch.set(Writing, "_let_go", let_go)
+
+
+@mutation(
+    "",
+    logs=True,
+    test=f"{_UNIT}::test_healing_confirms_what_the_log_holds_and_sends_the_rest_again",
+)
+def confirms_one_group_beyond_the_recovered_end(patch: Patch) -> None:
+    honest = Writing._healed
+
+    def healed(self: Writing, event: Healed, now: float) -> list[WritingEffect]:
+        end, packer = event.manifest.sealed_end, self._packer
+        effects: list[WritingEffect] = []
+        while packer.in_flight and self.confirmed_offset + packer.oldest.count <= end:
+            effects.append(self._confirm())
+        if packer.in_flight:
+            effects.append(self._confirm())
+        self.confirmed_offset = end
+        return effects + honest(self, event, now)
+
+    patch.set(Writing, "_healed", healed)
+
+
+@mutation(
+    "",
+    logs=True,
+    test=f"{_UNIT}"
+    "::test_what_was_in_flight_is_unknown_by_its_offset_and_the_rest_certainly_not_appended",
+)
+def calls_certainly_lost_what_may_be_kept(patch: Patch) -> None:
+    honest = Writing._outcomes
+
+    def outcomes(self: Writing, error: LogError, ended: LogError) -> list[WritingEffect]:
+        return [
+            Refuse(effect.group, ended) if isinstance(effect, LeaveUnknown) else effect
+            for effect in honest(self, error, ended)
+        ]
+
+    patch.set(Writing, "_outcomes", outcomes)
+
+
+@mutation(
+    "",
+    logs=True,
+    test=f"{_UNIT}::test_flushes_that_wait_fail_with_what_ends_the_writer_and_so_do_later_ones",
+)
+def forgets_who_waits_for_a_flush_when_it_ends(patch: Patch) -> None:
+    honest = Writing._end
+
+    def end(self: Writing, error: LogError, *own: LedgerId) -> list[WritingEffect]:
+        effects = honest(self, error, *own)
+        return [effect for effect in effects if not isinstance(effect, Answer)]
+
+    patch.set(Writing, "_end", end)
+
+
+@mutation(
+    "",
+    logs=True,
+    test=f"{_UNIT}::test_closing_confirms_what_is_pending_first_and_takes_nothing_more",
+)
+def takes_records_while_it_closes(patch: Patch) -> None:
+    """What is taken while the end is recorded is behind it, and nobody answers for it."""
+    patch.set(Intake, "shut", lambda _self, _answer: None)
+
+
+@mutation(
+    "", logs=True, drawn=False, test=f"{_UNIT}::test_a_roll_that_was_under_way_is_done_by_healing"
+)
+def believes_a_roll_that_healing_has_ended(patch: Patch) -> None:
+    """Its step is answered in the very turn of the loop in which trouble comes, or not at all."""
+    honest = Writing._roll_stepped
+
+    def roll_stepped(self: Writing, event: RollStepped, now: float) -> list[WritingEffect]:
+        return honest(self, RollStepped(self._rolls, event.event), now)
+
+    patch.set(Writing, "_roll_stepped", roll_stepped)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_UNIT}::test_a_ledger_that_a_roll_created_too_late_is_let_go",
+)
+def keeps_a_ledger_that_came_too_late(patch: Patch) -> None:
+    """Memory of the process only: the janitor deletes the ledger."""
+    honest = Writing._roll_stepped
+
+    def roll_stepped(self: Writing, event: RollStepped, now: float) -> list[WritingEffect]:
+        late = event.number != self._rolls and isinstance(event.event, LedgerCreated)
+        return [] if late else honest(self, event, now)
+
+    patch.set(Writing, "_roll_stepped", roll_stepped)
+
+
+@mutation(
+    "",
+    logs=True,
+    test=f"{_UNIT}::test_trouble_stops_the_work_and_lets_go_before_the_log_is_taken_over",
+)
+def heals_while_a_roll_goes_on(patch: Patch) -> None:
+    """The next segment is listed beside the one that healing begins."""
+    honest = Writing._heal
+
+    def heal(self: Writing, error: LogError) -> list[WritingEffect]:
+        effects = honest(self, error)
+        return [effect for effect in effects if isinstance(effect, LetGo)]
+
+    patch.set(Writing, "_heal", heal)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_UNIT}::test_a_log_closed_in_the_middle_of_a_roll_is_sealed_segment_by_segment",
+)
+def seals_the_newest_segment_only(patch: Patch) -> None:
+    """Not drawn: the next open seals the others."""
+    honest = Writing._seal_if_done
+
+    def seal_if_done(self: Writing) -> list[WritingEffect]:
+        effects = honest(self)
+        while len(self._to_seal) > 1:
+            self._to_seal.popleft()
+        return [
+            self._to_seal[0] if isinstance(effect, CloseSegment) else effect for effect in effects
+        ]
+
+    patch.set(Writing, "_seal_if_done", seal_if_done)
+
+
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=f"{_UNIT}::test_a_takeover_that_meets_trouble_is_tried_again_after_a_while",
+)
+def gives_up_at_the_first_trouble_of_healing(patch: Patch) -> None:
+    """Not drawn: a leader that ends is replaced."""
+    honest = Writing._heal_failed
+
+    def heal_failed(self: Writing, error: LogError, now: float) -> list[WritingEffect]:
+        return self._end(error) if self.phase is Phase.HEALING else honest(self, error, now)
+
+    patch.set(Writing, "_heal_failed", heal_failed)
