@@ -77,7 +77,7 @@ class Ledger:
 
 
 class Load:
-    """Writers, and what they were told."""
+    """Writers, and the answers they got."""
 
     def __init__(self, transport: GrpcTransport, ledgers: LedgerStore, lot: Random) -> None:
         self.transport = transport

@@ -1,4 +1,4 @@
-"""`python -m tests.transcripts` writes all transcripts anew."""
+"""`python -m tests.transcripts` rewrites all transcripts."""
 
 from pathlib import Path
 

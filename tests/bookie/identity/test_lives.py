@@ -1,4 +1,4 @@
-"""A running bookie tells the store how far its data are, and ends when it lost its identity."""
+"""A running bookie reports how far its data are, and ends when it lost its identity."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -164,7 +164,7 @@ def test_limbo_is_shown_in_the_store_and_stays_over_restarts_until_it_is_over() 
 
 
 async def test_a_server_that_lags_does_not_end_a_bookie() -> None:
-    """It tells of the life before."""
+    """It shows the life before."""
     store = await open_store("memory://lives-lag")
     lagging = LaggingStore(store)
     disk = SimDisk(0)

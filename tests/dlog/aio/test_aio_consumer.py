@@ -319,7 +319,7 @@ async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew()
 
 
 async def test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew() -> None:
-    """Their nodes are at the same version; only the count of deletions tells them apart."""
+    """Their nodes are at the same version; only the count of deletions distinguishes them."""
     client = FakeCluster().client()
     log = await written(client)
     handle = await Log.consumer("view", "log", client=client)

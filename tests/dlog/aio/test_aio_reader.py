@@ -208,7 +208,7 @@ async def test_a_tail_follows_rolls_and_takeovers() -> None:
 async def died_in_a_roll(cluster: FakeCluster) -> FakeLedgers:
     """Return a client; a writer appended 0 to 4 and died after its switch to segment 2.
 
-    Nobody was told that record 2, the last one of segment 1, is confirmed."""
+    Nobody learned that record 2, the last one of segment 1, is confirmed."""
     log = await written(cluster.client(), 2)
     cluster.ledgers[LedgerId(1)].silence()
     await log.append(b"2", txid=20)

@@ -20,7 +20,7 @@ async def test_a_poll_of_a_log_without_a_writer_waits_until_somebody_writes(seal
     await log.append(b"a")
     if sealed:
         await log.close()
-    else:  # its writer died between closing the ledger and telling the manifest
+    else:  # its writer died between closing the ledger and writing the manifest
         await log.abandon()
         for ledger in cluster.ledgers.values():
             ledger.state = LedgerState.CLOSED

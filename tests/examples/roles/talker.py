@@ -1,4 +1,4 @@
-"""A role that says what it is told to, and fails if told so."""
+"""A role that says what it is asked to, and fails on command."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Sessions of every store: ephemeral nodes, and what an owner is told."""
+"""Sessions of every store: ephemeral nodes, and what an owner learns."""
 
 import asyncio
 import signal

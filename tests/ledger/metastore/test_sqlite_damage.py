@@ -1,4 +1,4 @@
-"""The embedded store's files, damaged, shortened, taken away or exchanged for older ones: told.
+"""The embedded store's files, damaged, shortened, taken away or exchanged for older ones: reported.
 
 An open finds what was committed, all of it, or refuses; and what is refused is not touched.
 """
@@ -107,7 +107,7 @@ def test_a_flipped_bit_anywhere_loses_nothing_in_silence(name: str, tmp_path: Pa
             told += 1
         else:
             assert found == whole, f"{name}, byte {at}"
-    # One of the witness's two slots is enough, and written anew with the next commit.
+    # One of the witness's two slots is enough, and rewritten with the next commit.
     assert (told > 0) == (name != WITNESS)
 
 
