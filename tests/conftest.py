@@ -40,7 +40,7 @@ def patience(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where a test asks for no time-out itself, none expires because the machine stood still.
 
     What a test starts inherits it. The simulator has a clock of its own and the time-outs that
-    users have. Afterwards what the module left unclosed is collected, to be reported here."""
+    users have. Afterwards what the module left unclosed is collected, so that it is told here."""
     if "simulation" in request.path.parts:
         yield
         return

@@ -17,6 +17,8 @@ PATIENCE_S: Final = float(os.environ.get(PATIENCE_VARIABLE, "30"))
 `tests.mutants`."""
 SESSION_S: Final = 60.0
 """A session that shall not end by itself, however long the machine stands still."""
+TURNS_MAX: Final = 100_000
+"""Turns of an event loop after which it is busy for ever."""
 
 
 async def until(
@@ -27,6 +29,18 @@ async def until(
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         await asyncio.sleep(0.002)
+
+
+async def settled() -> None:
+    """Run the event loop until nothing is ready: then nothing more happens before a clock, a
+    socket or a thread makes it happen."""
+    loop = asyncio.get_running_loop()
+    ready = loop._ready  # type: ignore[attr-defined] # asyncio has no other way to ask
+    for _ in range(TURNS_MAX):
+        await asyncio.sleep(0)
+        if not ready:
+            return
+    raise AssertionError(f"still busy after {TURNS_MAX} turns of the loop")
 
 
 async def eventually(

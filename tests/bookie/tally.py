@@ -1,4 +1,4 @@
-"""What the tests of this package tried, counted; printed at the end of a run."""
+"""What the tests of this package tried, counted; told at the end of a run."""
 
 from collections import Counter
 

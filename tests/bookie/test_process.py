@@ -509,7 +509,7 @@ def test_a_copy_is_refused_beside_the_running_original(uri: str, tmp_path: Path)
 
 
 def test_a_process_whose_identity_was_taken_ends(uri: str, tmp_path: Path) -> None:
-    """As by a snapshot of its device that was started elsewhere, which no lock can detect."""
+    """As by a snapshot of its device that was started elsewhere, which no lock can tell."""
 
     async def take(name: str) -> None:
         store = await open_store(uri)

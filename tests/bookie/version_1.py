@@ -2,7 +2,7 @@
 
     python -m tests.bookie.version_1
 
-The file is kept for ever: every later version must be able to read it. It is re-created only while
+The file is kept for ever: every later version must be able to read it. It is made again only while
 version 1 was not released; later versions get files of their own.
 """
 

@@ -40,9 +40,9 @@ class FakeLedger:
     entries: list[bytes] = field(default_factory=list)
     last_add_confirmed: int = NO_ENTRY
     silent: bool = False
-    """Whether readers no longer learn what is confirmed: the writer died before."""
+    """Whether readers are not told any more what is confirmed: the writer died before."""
     told: int = NO_ENTRY
-    """What readers learned last, while `silent`."""
+    """What readers were told last, while `silent`."""
     pending: deque[asyncio.Future[EntryId]] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -63,7 +63,7 @@ class FakeLedger:
         return self.told if self.silent else self.last_add_confirmed
 
     def silence(self) -> None:
-        """Let readers learn nothing of what is confirmed from here on."""
+        """Tell readers nothing of what is confirmed from here on."""
         self.told, self.silent = self.last_add_confirmed, True
 
     def tell(self) -> None:

@@ -1,4 +1,4 @@
-"""A process that leads and follows on command, line by line; it answers with JSON lines.
+"""A process that leads and follows as it is told, line by line; it answers with JSON lines.
 
 Call: python -m tests.dlog.standby_member URI
 """

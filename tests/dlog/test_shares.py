@@ -1,6 +1,5 @@
 """What a reader of several logs holds, when logs are added to it and taken out of it."""
 
-import asyncio
 from os import urandom
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from dlog.aio import Log, ManyReader
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import until
+from tests.waiting import settled, until
 
 ENTRY_BYTES = 16 * 1024
 ENTRIES = 16
@@ -38,8 +37,7 @@ class Reads:
 
     async def ahead(self) -> int:
         """Return how many entries were read, once nothing more is."""
-        for _ in range(2000):
-            await asyncio.sleep(0)
+        await settled()
         return sum(self.last.values())
 
     async def _note(self, ledger_id: object, first: int) -> None:

@@ -47,7 +47,7 @@ class Program:
 async def program(
     name: str, *arguments: str, uri: str = "", session_timeout_s: float = SESSION_S
 ) -> AsyncIterator[Program]:
-    """Run an example; what it prints on standard error is returned by `interrupt` only."""
+    """Run an example; what it prints on standard error is told by `interrupt` only."""
     settings = {"DLOG_URI": uri} if uri else {}
     settings["DLOG_SESSION_TIMEOUT_S"] = str(session_timeout_s)
     process = await asyncio.create_subprocess_exec(

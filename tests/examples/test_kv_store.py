@@ -21,7 +21,7 @@ SHORT_SESSION_S = 10.0
 
 
 class Client:
-    """Asks whoever leads; asks again until it gets an answer."""
+    """Asks whoever leads; asks again until it is told."""
 
     def __init__(self, ports: list[int]) -> None:
         self._ports = ports

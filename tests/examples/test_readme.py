@@ -37,7 +37,8 @@ def test_the_first_program_prints_what_it_appended(tmp_path: Path) -> None:
                 env={**os.environ, "DLOG_URI": cluster.uri},
                 stdout=subprocess.PIPE,
             )
-            out, _ = await asyncio.wait_for(process.communicate(), 100.0)
+            async with asyncio.timeout(100.0):
+                out, _ = await process.communicate()
             assert process.returncode == 0
             return out.decode()
 

@@ -1,6 +1,6 @@
 """What one ledger's writer promised and its readers saw: the invariants, checked from outside.
 
-Everything here is reported by the real clients: no metadata and no disk is looked into. Names as
+Everything here is told by the real clients: no metadata and no disk is looked into. Names as
 in the simulator's invariants, which check the same with the lid off.
 """
 
@@ -21,7 +21,7 @@ class History:
     payloads: list[bytes] = field(default_factory=list)
     """As they were added, acknowledged or not."""
     acknowledged: list[int] = field(default_factory=list)
-    """In the order in which the writer's caller got the results."""
+    """In the order in which the writer's caller was told."""
     refused: list[str] = field(default_factory=list)
     """Names of the errors that adds ended with."""
     lac_seen: int = -1
@@ -52,7 +52,7 @@ class History:
         self.acknowledged.append(entry_id)
 
     def saw_lac(self, lac: int, confirmed_by_writer: int) -> None:
-        """A reader of the open ledger learned *lac*."""
+        """A reader of the open ledger was told *lac*."""
         assert lac <= confirmed_by_writer, f"LAC {lac} above the writer's {confirmed_by_writer}"
         self.lac_seen = max(self.lac_seen, lac)
 
@@ -80,7 +80,7 @@ class History:
             f"closed at {closed.last_entry}, acknowledged up to {last_promised}"
         )
         assert closed.last_entry >= self.lac_seen, (
-            f"closed at {closed.last_entry}, a reader learned LAC {self.lac_seen}"
+            f"closed at {closed.last_entry}, a reader was told LAC {self.lac_seen}"
         )
         assert closed.last_entry < len(self.payloads), "it holds what nobody added"
         assert closed.length == sum(map(len, self.payloads[: closed.last_entry + 1]))

@@ -77,7 +77,7 @@ class Ledger:
 
 
 class Load:
-    """Writers, and the answers they got."""
+    """Writers, and what they were told."""
 
     def __init__(self, transport: GrpcTransport, ledgers: LedgerStore, lot: Random) -> None:
         self.transport = transport

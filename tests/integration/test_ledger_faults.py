@@ -2,7 +2,7 @@
 
 Rounds of one ledger each, until the time is up. In a round a writer adds, a reader tails, and
 a nemesis makes trouble; then two recoverers race for the ledger while the trouble goes on for
-a while; then everything works again and everything must finish. What the clients learned is
+a while; then everything works again and everything must finish. What the clients were told is
 checked against `History`, and against the bytes that each bookie holds in the end.
 
 DLOG_TEST_CHAOS_S is how long faults go on (per metadata store), DLOG_TEST_CHAOS_SEED which.
@@ -252,7 +252,7 @@ class Round:
                 return closed
 
     async def _zombie(self, writer: LedgerWriter, writing: asyncio.Task[None]) -> None:
-        """The writer does not know; it must find out, and answer everything it was asked."""
+        """The writer was not told; it must find out, and answer everything it was asked."""
         self._over.set()
         await writing
         try:
@@ -321,7 +321,7 @@ class Round:
 
 
 def note(history: History, future: asyncio.Future[EntryId], payload: bytes) -> None:
-    """Report to *history* the add of *payload*, and how it ends."""
+    """Tell *history* of the add of *payload*, and how it ends."""
     entry_id = history.added(payload)
 
     def ended(done: asyncio.Future[EntryId]) -> None:

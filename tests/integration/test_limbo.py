@@ -1,4 +1,4 @@
-"""Bookies that lost files without knowing it: what they still may be asked, and how it ends."""
+"""Bookies that lost files nobody told them of: what they still may be asked, and how it ends."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ for line in sys.stdin:
         count += 1
     print(count, flush=True)
 """
-"""Appends as many as each line says, and prints how many were acknowledged in all."""
+"""Appends as many as each line tells, and prints how many were acknowledged in all."""
 
 
 class Cluster:
@@ -182,7 +182,7 @@ def test_a_bookie_without_its_files_makes_nobody_cut_off_acknowledged_records(
         wait_until(lambda: not cluster.status()["read_only"], "it knows what it has to doubt")
         [doubts] = [one for one in cluster.status()["warnings"] if "in limbo" in one]
         assert why in doubts
-        wait_until(lambda: cluster.listed()["limbo"] == doubts, "the metadata store knows")
+        wait_until(lambda: cluster.listed()["limbo"] == doubts, "the metadata store is told")
         assert f"bookie {NAME} is {doubts}" in cluster.dlog("bookie", "list")
 
         with pytest.raises(RecoveryFailed, match="Nothing was decided") as failure:

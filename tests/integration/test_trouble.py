@@ -100,7 +100,8 @@ async def test_an_open_log_goes_on_while_the_metadata_store_is_dead(
 
     async def append(log: Log, records: list[bytes]) -> None:
         for value in records:
-            await asyncio.wait_for(log.append(value), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await log.append(value)
 
     async def opening_fails(client: LedgerClient, ledger_id: LedgerId) -> None:
         once, creating = (tries * METADATA_TIMEOUT_S + SLACK_S for tries in (1, CREATE_TRIES))

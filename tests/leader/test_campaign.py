@@ -230,7 +230,7 @@ async def test_lost_replies_of_create_leave_one_node(lost: int) -> None:
 
 
 async def test_a_create_that_lands_late_is_given_up() -> None:
-    """A create without reply is repeated, and then both turn out to have been done."""
+    """A create without reply is made again, and then both turn out to have been done."""
     store, other = TroubledStore(await memory()), await memory()
     term = await campaign(other, LOG)
     waiting = await follower(store, "second")

@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that takes long says nothing; here nobody shall give up."""
+    """A connection that takes long tells nothing; here nobody shall give up."""
     monkeypatch.setattr(lifeline_module, "CONNECT_S", PATIENCE_S)
 
 

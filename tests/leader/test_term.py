@@ -77,7 +77,7 @@ async def test_a_leader_whose_lease_is_over_knows_it_before_any_task_of_it_has_r
     assert term.is_current()
     store.now_s = LEASE_S + 0.5
     assert not term.is_current()
-    assert not term.lost.is_set(), "nothing but the clock says so"
+    assert not term.lost.is_set(), "nothing but the clock has told it"
     assert not await term.verify(), "the store still has its node, which is no proof any more"
     await term.resign()
 

@@ -164,7 +164,7 @@ async def test_a_tail_ends_when_the_ledger_is_closed() -> None:
 
 
 async def test_a_reader_learns_of_a_close_between_its_open_and_its_watch() -> None:
-    """A writer's own close fences nothing: only the metadata shows it."""
+    """A writer's own close fences nothing: only the metadata tells."""
     async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
         writer = await client.create()

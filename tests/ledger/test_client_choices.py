@@ -21,7 +21,7 @@ from ledger.protocol.placement import RandomPlacement
 from ledger.protocol.writer_events import SendAdds
 from ledger.requests import Status
 from tests.ledger.local_bookies import LocalBookies, local_bookies
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, settled, until
 
 DEADLINE_S = 60
 SMALL = ClientConfig(bookie_timeout_s=PATIENCE_S, pending_bytes_max=1024)
@@ -48,7 +48,7 @@ async def test_a_writer_holds_so_much_and_says_when_there_is_room_again() -> Non
         assert caught.value.retryable
         assert writer.pending_bytes == 1024
         ready = asyncio.create_task(writer.ready())
-        await asyncio.sleep(0)
+        await settled()
         assert not ready.done()
         hold(cluster, held=False)
         await ready

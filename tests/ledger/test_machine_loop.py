@@ -1,4 +1,4 @@
-"""A machine that breaks reports to its handle, which would wait for ever otherwise."""
+"""A machine that breaks tells its handle, which would wait for ever otherwise."""
 
 import asyncio
 

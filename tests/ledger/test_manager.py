@@ -247,9 +247,11 @@ async def test_a_ledger_is_watched() -> None:
         ledger_id = await ledgers.create(METADATA)
         watch = ledgers.watch(ledger_id)
         await ledgers.write(ledger_id, METADATA.in_recovery(), 0)
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
         await ledgers.delete(ledger_id)
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 @EACH_LAYOUT

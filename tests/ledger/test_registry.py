@@ -1,6 +1,5 @@
 """Registrations of bookies, and the directory that follows them."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.registry import BookieDirectory, BookieRegistration, register, unregister
 from ledger.wire import metadata_pb2 as pb
 from tests.ledger.flaky_store import FlakyStore
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, settled, until
 
 B1 = BookieRegistration("b1", "host1:3181", "i1", "rack")
 B2 = BookieRegistration("b2", "host2:3181", "i2")
@@ -147,7 +146,7 @@ async def test_a_store_out_of_reach_leaves_the_last_list_and_fails_a_start() -> 
     async with following(follower) as directory:
         follower.cut()
         await register(store, B2)
-        await asyncio.sleep(0)
+        await settled()
         assert directory.available() == (B1,)
         follower.heal()
         await until(lambda: directory.available() == (B1, B2))

@@ -273,7 +273,8 @@ async def test_a_long_poll_returns_soon_after_the_entry_is_confirmed() -> None:
         await add(writer, run_of(1))
         assert not poll.done()
         await add(writer, run_of(2, lac=0))
-        answer = await asyncio.wait_for(poll, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await poll
         assert list(answer.entries) == [0]
         assert answer.lac_proof
 

@@ -1,4 +1,4 @@
-"""What readers and recovery believe of bookies and the metadata store, and writers send."""
+"""What readers and recovery believe of bookies and of the metadata store, and writers tell them."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ KEY = b"k" * 20
 
 
 class SilentWatch:
-    """Nothing is ever reported."""
+    """Nothing is ever told."""
 
     async def changed(self) -> None:
         await asyncio.Event().wait()
@@ -134,7 +134,7 @@ async def test_recovery_believes_no_frame_whose_digest_is_wrong(
 
 
 async def test_each_entry_tells_bookies_what_is_confirmed_by_then() -> None:
-    """What only an idle writer sent would keep readers of a busy one waiting for ever."""
+    """What only an idle writer told would keep readers of a busy one waiting for ever."""
     async with asyncio.timeout(DEADLINE_S), local_bookies() as cluster:
         client = await cluster.client()
         writer = await client.create()

@@ -1,4 +1,4 @@
-"""`python -m tests.transcripts` rewrites all transcripts."""
+"""`python -m tests.transcripts` writes all transcripts anew."""
 
 from pathlib import Path
 

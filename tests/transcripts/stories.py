@@ -3,7 +3,7 @@
 `transcript` plays one and returns every event and every effect of its machines as a line:
 
     # ...                 what the script does, in words
-    writer <- event       what happens to the machine of a client
+    writer <- event       what the machine of a client is told
     writer -> effect      what it says that must be done
     metadata = version    what is stored now
 

@@ -1,6 +1,6 @@
 """Golden transcripts: the protocol's main stories, event by event, as text that people read.
 
-After a change that is meant, `make transcripts` rewrites them. Commit only a difference
+After a change that is meant, `make transcripts` writes them anew. Commit only a difference
 that you can explain.
 """
 

@@ -82,7 +82,7 @@ class Cluster:
                 world.flush({one: range(5 * turn, 5 * turn + 3) for one in own})
 
     def start_again(self) -> None:
-        """Start over on the same disks."""
+        """Begin anew on the same disks."""
         self.collector = Collector(
             [world.directory for world in self.worlds],
             self.ledgers,
@@ -303,11 +303,11 @@ def test_ledgers_that_come_back_while_they_wait_are_kept() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-@pytest.mark.parametrize("instance", [None, "another"])
+@pytest.mark.parametrize("instance", [None, "made anew"])
 def test_a_namespace_that_is_not_the_bookies_own_deletes_nothing(
     instance: str | None, moment: str
 ) -> None:
-    """Re-created, or emptied, while the bookie runs; also while a collection runs."""
+    """Made anew, or emptied, while the bookie runs; also while a collection runs."""
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.drop(1)

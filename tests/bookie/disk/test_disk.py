@@ -71,7 +71,7 @@ def test_creating_a_file_that_is_there_empties_it(disk: Disk) -> None:
 
 @pytest.mark.integration
 def test_a_directory_belongs_to_one_bookie_at_a_time(tmp_path: Path) -> None:
-    """Another process learns which process holds it; when that is gone it is free."""
+    """Another process is told which process holds it; when that is gone it is free."""
     first = RealDisk(tmp_path)
     first.lock()
     first.lock()

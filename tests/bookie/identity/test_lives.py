@@ -1,4 +1,4 @@
-"""A running bookie reports how far its data are, and ends when it lost its identity."""
+"""A running bookie tells the store how far its data are, and ends when it lost its identity."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -98,7 +98,8 @@ def test_a_bookie_ends_when_another_process_took_its_identity() -> None:
         taken = replace(await node(store), token="another", address="elsewhere:1")
         await store.set(NODE, taken.encode())
         with pytest.raises(BookieSuperseded, match="under it at elsewhere:1"):
-            await asyncio.wait_for(life, PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await life
         assert await node(store) == taken, "it writes there no more"
 
     with_life(test)
@@ -111,7 +112,8 @@ def test_a_bookie_ends_when_its_name_is_retired() -> None:
         retired = replace(await node(store), retired_ms=1, retired_why="wiped")
         await store.set(NODE, retired.encode())
         with pytest.raises(BookieSuperseded, match="retired: wiped"):
-            await asyncio.wait_for(life, PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await life
 
     with_life(test)
 
@@ -164,7 +166,7 @@ def test_limbo_is_shown_in_the_store_and_stays_over_restarts_until_it_is_over() 
 
 
 async def test_a_server_that_lags_does_not_end_a_bookie() -> None:
-    """It shows the life before."""
+    """It tells of the life before."""
     store = await open_store("memory://lives-lag")
     lagging = LaggingStore(store)
     disk = SimDisk(0)

@@ -11,7 +11,7 @@ from bookie.identity.registering import Registrar
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.registry import BookieRegistration, register
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, settled, until
 
 ANNA = BookieRegistration("anna", "127.0.0.1:1", "start 1")
 READ_ONLY_ANNA = replace(ANNA, read_only=True)
@@ -106,8 +106,7 @@ async def test_a_session_that_ends_before_the_first_registration_is_replaced() -
     watched = Watched()
     watched.store.cut()
     starting = asyncio.create_task(watched.registrar.start())
-    for _ in range(20):
-        await asyncio.sleep(0)  # it has tried
+    await settled()  # it has tried
     watched.store.heal()
     await starting
     assert await watched.is_registered()
@@ -188,11 +187,13 @@ async def test_a_session_that_ends_while_it_moves_leaves_it_where_it_belongs() -
         await watched.until_in(available=False, read_only=True)
 
 
-async def test_a_store_out_of_reach_delays_the_move_only() -> None:
+async def test_a_store_out_of_reach_delays_the_move_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with registered() as watched:
         watched.store.cut()
         watched.registrar.set_read_only(read_only=True)
-        await asyncio.sleep(0)
+        await until(lambda: "not_registered" in caplog.text, "it has failed to move")
         watched.store.heal()
         await watched.until_in(available=False, read_only=True)
 

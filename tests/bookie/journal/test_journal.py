@@ -143,7 +143,7 @@ def outcome(disk: SimDisk) -> int | type[FileDamaged]:
 
 
 def test_every_byte_of_a_journal_flipped_is_found_or_was_never_needed() -> None:
-    """Damage before the last commit refuses. In the last commit it looks like a
+    """Damage before the last commit refuses. In the last commit it cannot be told from a
     write that was torn; then the records before it come back."""
     disk, ends = three_commits()
     path = fmt.path_of(1)

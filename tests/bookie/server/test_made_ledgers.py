@@ -216,7 +216,7 @@ def test_a_store_that_is_slow_holds_nobody_up_for_longer_than_clients_wait(
         assert [await added(service, one) for one in ids[1:]] == [Status.TOO_MANY_REQUESTS] * 2
         answers.set()
         assert await first is Status.OK
-        assert await added(service, ids[1]) is Status.OK, "it was busy, and said so"
+        assert await added(service, ids[1]) is Status.OK, "it was busy, and told so"
         assert ids[2] not in storage.ledgers
 
     on_service(scenario)

@@ -83,7 +83,8 @@ async def test_a_waiting_read_wakes_on_a_fence_by_another_client() -> None:
         poll = asyncio.ensure_future(reader.read(BOOKIE, ReadQuery(7, KEY, 0, 9, wait_ms=30_000)))
         await until(lambda: bool(bookie.service._until_changed))
         await recoverer.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
-        answer = await asyncio.wait_for(poll, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await poll
         assert answer.fenced
         assert list(answer.entries) == []
 
@@ -183,7 +184,8 @@ async def test_a_failed_commit_is_told_and_nothing_is_acknowledged_after_it() ->
         assert await add(transport, run_of(0)) is Status.OK
         storage.commit_error = OSError("no space left on device")
         transport.add(BOOKIE, run_of(1), answers.expect("lost"))
-        error = await asyncio.wait_for(bookie.service.failure, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            error = await bookie.service.failure
         assert "no space left" in str(error)
         await bookie.kill()
         assert await answers.wait(1) == [("lost", Status.UNREACHABLE)]
@@ -223,21 +225,26 @@ async def test_a_storage_that_raises_on_add_is_not_used_again() -> None:
         await bookie.kill()
 
 
-def test_checkpoints_come_by_bytes_and_by_time() -> None:
-    async def scenario(config: ServiceConfig) -> None:
-        storage = MemoryStorage()
-        info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
-        service = BookieService(storage, info, config)
-        stream = service.stream()
-        try:
-            stream.offer(1, [run_of(0, payload=b"x" * 1000)])
-            await until(lambda: storage.checkpoints >= 1)
-        finally:
-            stream.close()
-            await service.close()
-
-    asyncio.run(scenario(ServiceConfig(checkpoint_bytes=1000, checkpoint_interval_s=3600)))
-    asyncio.run(scenario(ServiceConfig(checkpoint_interval_s=0.05)))
+@pytest.mark.parametrize(
+    "config",
+    [
+        ServiceConfig(checkpoint_bytes=1000, checkpoint_interval_s=3600.0),
+        ServiceConfig(checkpoint_interval_s=0.05),
+    ],
+    ids=["bytes", "time"],
+)
+async def test_checkpoints_come_by_bytes_and_by_time(config: ServiceConfig) -> None:
+    """Each of the two alone: the other never becomes due."""
+    storage = MemoryStorage()
+    info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
+    service = BookieService(storage, info, config)
+    stream = service.stream()
+    stream.offer(1, [run_of(0, payload=b"x" * 1000)])
+    try:
+        await until(lambda: storage.checkpoints >= 1)
+    finally:
+        stream.close()
+        await service.close()
 
 
 async def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:

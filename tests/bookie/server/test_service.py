@@ -146,7 +146,8 @@ async def test_one_journal_that_fails_ends_them_all() -> None:
         client.offer(*runs([0]))
         storage.commit_error = OSError("broken")
         client.offer(*runs([1]))
-        assert "broken" in str(await asyncio.wait_for(service.failure, PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            assert "broken" in str(await service.failure)
         open_all(storage)
     assert client.acked == []
     assert not storage.closed

@@ -13,7 +13,7 @@ from ledger.requests import LacQuery, ReadQuery, Status
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY
 from tests.bookie.server.test_service import Client, runs, served
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, settled
 
 
 def broken(*_: object) -> NoReturn:
@@ -89,8 +89,7 @@ def test_nothing_is_acknowledged_after_a_failure(monkeypatch: pytest.MonkeyPatch
         service.fail(StorageError("the disk is broken"))
         storage.gate.set()
         await asyncio.wait(service._journals)
-        for _ in range(10):
-            await asyncio.sleep(0)  # an acknowledgement would take a few turns of the loop
+        await settled()  # an acknowledgement would take a few turns of the loop
         assert client.acked == acked
 
     within(scenario)

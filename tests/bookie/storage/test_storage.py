@@ -156,7 +156,7 @@ def test_what_an_add_needs_of_the_disk_is_told_and_looked_up_before(
     storage.load(1)
     assert not storage.needs_load(1)
     assert not storage.needs_load(77)
-    assert storage.add(run_of(1, 2, 3), again)[0] is Status.OK  # out of date: looked up again
+    assert storage.add(run_of(1, 2, 3), again)[0] is Status.OK  # out of date: looked up anew
     assert list(entries_of(storage, 1)) == [0, 1, 2, 3]
 
 
@@ -704,7 +704,7 @@ def test_the_status_says_what_is_where() -> None:
 
 
 def test_a_deleted_ledger_is_gone_for_good() -> None:
-    """Rule 70, #4462: not even a fence or a recovery add re-creates it, nor the journal."""
+    """Rule 70, #4462: not even a fence or a recovery add makes it again, nor the journal."""
     directories, disks = several()
     storage = BookieStorage.open(directories, SMALL)
     for ledger_id in range(1, 7):

@@ -1,7 +1,7 @@
 """Two crashes in a row: a process ends in the middle of something, and the power fails while the
 next one starts, or soon after.
 
-What the second process has found, it has answered to others: that must stay like a promise.
+What the second process has found, it has told others: that must stay, as if it had been promised.
 A small life, so that every operation of it can be the last of the first process, by power loss,
 by a kill, by a sync that fails, and every operation of the second process the last of that. With
 DLOG_TEST_CRASH_EVERY=1 all of that is tried, else a part; DLOG_TEST_CHAOS_SEED says which.
@@ -67,7 +67,7 @@ def second_life(promises: Promises) -> None:
 
 
 def believe(promises: Promises) -> None:
-    """Take for promised whatever is there now: somebody may have been answered."""
+    """Take for promised whatever is there now: somebody may have been told."""
     storage = promises.storage
     for ledger_id in storage.ledger_ids():
         if ledger_id not in promises.deleting:

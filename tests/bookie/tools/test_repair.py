@@ -45,7 +45,7 @@ def status_of(promises: Promises, entry_id: int) -> Status:
 
 
 def compact(promises: Promises) -> list[str]:
-    """Compact whatever is not all live; return what was reported about it."""
+    """Compact whatever is not all live; return what was told about it."""
     (directory,) = promises.storage.ledger_directories
     collection = DirectoryCollection(directory, COLLECTOR, promises.storage.ledger_ids)
     for _ in collection.run(0.99):

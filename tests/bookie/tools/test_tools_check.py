@@ -1,4 +1,4 @@
-"""The offline check: whole data are whole, and each damage to something promised is reported."""
+"""The offline check: whole data are whole, and each damage to something promised is told."""
 
 import random
 from contextlib import suppress

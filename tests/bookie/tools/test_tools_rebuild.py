@@ -1,4 +1,4 @@
-"""The index rebuilt: everything is there again, every ledger is fenced, no crash hurts."""
+"""The index made anew: everything is there again, every ledger is fenced, no crash hurts."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -173,7 +173,7 @@ def test_damaged_tombstones_are_given_up() -> None:
 
 
 def test_a_damaged_entry_log_refuses_it() -> None:
-    """What is lost there would be answered as "no such entry"; the old index reports it."""
+    """What is lost there would be answered as "no such entry"; the old index tells it."""
     promises = used_bookie()
     log = next(path for path in promises.disk.files() if path.startswith("entrylog/"))
     promises.disk.damage(log, 200, b"\xff\xff")

@@ -12,6 +12,7 @@ from ledger.errors import BookieUnavailable
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.ledger.local_bookies import local_bookies
+from tests.waiting import settled
 
 
 @pytest.mark.slow
@@ -41,8 +42,7 @@ async def test_a_barrier_waits_until_what_bookies_hold_is_confirmed() -> None:
     await asyncio.sleep(0)
     reader = await Log.tail("log", client=cluster.client())
     barrier = asyncio.create_task(reader.barrier())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await settled()
     assert not barrier.done()
     cluster.release()
     assert await barrier == 3

@@ -39,7 +39,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.metastore.ops import CreateOp, Op
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore, OvertakenStore
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, settled
 
 
 async def written(client: FakeLedgers, count: int = 10) -> Log:
@@ -319,7 +319,7 @@ async def test_a_deletion_that_slept_leaves_the_consumers_of_the_log_made_anew()
 
 
 async def test_a_handle_of_a_deleted_consumer_never_moves_the_one_made_anew() -> None:
-    """Their nodes are at the same version; only the count of deletions distinguishes them."""
+    """Their nodes are at the same version; only the count of deletions tells them apart."""
     client = FakeCluster().client()
     log = await written(client)
     handle = await Log.consumer("view", "log", client=client)
@@ -410,8 +410,7 @@ async def test_who_waits_for_a_consumer_while_the_client_is_closed_is_told_so() 
     waiting = asyncio.ensure_future(
         Log.consumer("c", "log", client=second, exclusive=True, wait_s=PATIENCE_S)
     )
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await settled()
     await second.store.close()
     with pytest.raises(HandleClosed):
         await waiting

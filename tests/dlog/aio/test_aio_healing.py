@@ -111,7 +111,7 @@ async def test_entries_are_read_on_while_the_metadata_store_is_away(
     reader = await Log.tail("log", client=cluster.client(store))
     assert await take(reader, 3) == [0, 1, 2]
     store.down = True
-    await truncate_log("log", before=1, client=cluster.client())  # the reader learns of a change
+    await truncate_log("log", before=1, client=cluster.client())  # the reader is told of a change
     for offset in range(3, 30):
         await log.append(b"x")
         assert await take(reader, 1) == [offset]
@@ -124,7 +124,7 @@ async def test_entries_are_read_on_while_the_metadata_store_is_away(
 
 
 class _Watch:
-    """Never reports anything, or breaks."""
+    """Never tells of anything, or breaks."""
 
     def __init__(self, error: LogError | None) -> None:
         self._error = error
@@ -161,7 +161,7 @@ async def test_a_reader_whose_watch_is_lost_or_breaks_still_gets_on(
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
 
-    cluster.before("close", never)  # so only the manifest shows the next segment
+    cluster.before("close", never)  # so only the manifest tells of the next segment
     rolling = asyncio.create_task(log.roll())
     while (appended := await log.append(b"x")).dlsn.segment < 2:
         pass

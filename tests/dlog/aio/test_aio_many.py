@@ -11,6 +11,7 @@ from dlog.errors import InvalidPosition, LogClosed, NoSuchLog, TooManyLogs, Trim
 from dlog.position import Start, Txid
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.waiting import settled
 
 
 async def opened(client: FakeLedgers, *names: str, records: int = 0) -> list[Log]:
@@ -52,8 +53,7 @@ async def test_logs_take_turns_entry_by_entry() -> None:
     logs = await opened(client, "busy", records=500)
     logs += await opened(client, "quiet", records=2)
     many = await Log.tail_many(["busy", "quiet"], client=client)
-    for _ in range(20):  # let both read ahead
-        await asyncio.sleep(0)
+    await settled()  # let both read ahead
     first = [log for log, _ in [await anext(many) for _ in range(4)]]
     assert sorted(first) == ["busy", "busy", "quiet", "quiet"]
     await many.close()
@@ -157,8 +157,7 @@ async def test_many_logs_share_one_read_ahead(monkeypatch: pytest.MonkeyPatch) -
 
     cluster.before("read", count)
     async with await Log.tail_many(names, follow=False, client=client) as many:
-        for _ in range(200):
-            await asyncio.sleep(0)
+        await settled()
         assert set(reads.values()) <= {2, 3}  # 4 KB each
         assert len([record async for record in many]) == 500
     await close(*logs)

@@ -27,6 +27,7 @@ from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
+from tests.waiting import settled
 
 
 async def written(client: FakeLedgers, count: int = 10, *, per_segment: int = 4) -> Log:
@@ -208,7 +209,7 @@ async def test_a_tail_follows_rolls_and_takeovers() -> None:
 async def died_in_a_roll(cluster: FakeCluster) -> FakeLedgers:
     """Return a client; a writer appended 0 to 4 and died after its switch to segment 2.
 
-    Nobody learned that record 2, the last one of segment 1, is confirmed."""
+    Nobody was told that record 2, the last one of segment 1, is confirmed."""
     log = await written(cluster.client(), 2)
     cluster.ledgers[LedgerId(1)].silence()
     await log.append(b"2", txid=20)
@@ -335,8 +336,7 @@ async def test_reading_ahead_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch
 
     reader = await Log.tail("log", client=client, follow=False)
     cluster.before("read", count)
-    for _ in range(200):
-        await asyncio.sleep(0)
+    await settled()
     assert 5 <= len(reads) <= 12
     assert len([record async for record in reader]) == 100
     await reader.close()
@@ -547,8 +547,7 @@ async def test_a_tracker_follows_appends_rolls_truncations_and_never_moves_back(
     await truncate_log("log", before=12, client=client)
     assert (await tracker.poll()).first_offset == 12
     waiting = asyncio.create_task(tracker.poll(wait_s=60))
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settled()
     await log.append(b"x")
     assert (await waiting).next_offset == 21
     await tracker.close()

@@ -205,7 +205,7 @@ async def test_a_term_that_ends_by_the_clock_alone_ends_leadership() -> None:
         assert not node.standby.is_leader
         with pytest.raises(LostOwnership, match="term is over"):
             await node.standby.promote()
-        assert node.standby.lost.is_set(), "whoever asks gets one answer"
+        assert node.standby.lost.is_set(), "whoever asks is told one thing"
         assert "term is over" in node.standby.lost_reason
 
 

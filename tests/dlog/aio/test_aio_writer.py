@@ -34,17 +34,12 @@ from ledger.metadata import LedgerState
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import Fault, FaultyStore
+from tests.waiting import settled
 
 
 async def manifest_of(client: FakeLedgers, log: str = "log") -> Manifest:
     manifest, _ = await ManifestNode(client.store, log).read()
     return manifest
-
-
-async def turns(count: int = 20) -> None:
-    """Let everything happen that can happen now."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def listed_segments(client: FakeLedgers, count: int) -> None:
@@ -219,8 +214,7 @@ async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -
             log.append_async(b"x")
         assert caught.value.retryable
         waiting = asyncio.create_task(log.append(b"y"))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settled()
         assert not waiting.done()
         cluster.release()
         assert (await waiting).offset == 2
@@ -476,7 +470,7 @@ async def test_nothing_goes_to_the_new_ledger_before_all_of_the_old_is_confirmed
         await listed.wait()
         await listed_segments(client, 2)
         late = log.append_async(b"c")
-        await turns()
+        await settled()
         old, new = cluster.ledgers[LedgerId(1)], cluster.ledgers[LedgerId(2)]
         assert len(old.entries) == 2
         assert new.entries == []
@@ -497,18 +491,18 @@ async def test_a_roll_switches_only_when_the_last_of_several_adds_is_confirmed()
 
         cluster.before("create", wait)
         rolling = asyncio.create_task(log.roll())
-        await turns()
+        await settled()
         cluster.hold()
         for _ in range(3):
             log.append_async(b"b")
-            await turns()
+            await settled()
         go.set()
         await listed_segments(client, 2)
         old, new = cluster.ledgers[LedgerId(1)], cluster.ledgers[LedgerId(2)]
         assert len(old.pending) == 3
         late = log.append_async(b"c")
         for confirmed in range(3):
-            await turns()
+            await settled()
             assert len(old.pending) == 3 - confirmed
             assert new.entries == []
             old.confirm(1)

@@ -15,7 +15,7 @@ from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.dlog.faulty_store import OvertakenStore
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, settled, until
 
 TROUBLE = NotEnoughBookies(2, ["b1"])
 
@@ -53,8 +53,7 @@ async def test_who_closes_a_log_that_is_being_closed_waits_for_that() -> None:
     first = asyncio.create_task(log.close())
     await asyncio.sleep(0)
     second = asyncio.create_task(log.close())
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settled()
     assert not second.done()
     cluster.release()
     async with asyncio.timeout(PATIENCE_S):
@@ -91,15 +90,12 @@ async def test_a_roll_ends_with_the_log_that_is_let_go_while_it_heals() -> None:
 
     cluster.before("create", never)
     rolling = asyncio.create_task(log.roll())
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settled()
     log.writer.lose(TROUBLE)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settled()
     assert not rolling.done()
     await log.abandon()
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settled()
     assert rolling.done(), "and not only when its patience ends"
     with pytest.raises(LogClosed):
         await rolling

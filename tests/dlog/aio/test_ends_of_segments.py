@@ -1,4 +1,4 @@
-"""Where a segment ends, reported while its writer goes on in the next one."""
+"""Where a segment ends, told while its writer goes on in the next one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""The manifest's node: versions of a log that was re-created are not those of the one before."""
+"""The manifest's node: versions of a log that was made anew are not those of the one before."""
 
 from collections.abc import Sequence
 

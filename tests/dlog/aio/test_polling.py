@@ -9,7 +9,7 @@ from dlog.aio import Log
 from dlog.aio.admin import TailTracker
 from ledger.metadata import LedgerState
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, settled
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -20,7 +20,7 @@ async def test_a_poll_of_a_log_without_a_writer_waits_until_somebody_writes(seal
     await log.append(b"a")
     if sealed:
         await log.close()
-    else:  # its writer died between closing the ledger and writing the manifest
+    else:  # its writer died between closing the ledger and telling the manifest
         await log.abandon()
         for ledger in cluster.ledgers.values():
             ledger.state = LedgerState.CLOSED
@@ -30,8 +30,7 @@ async def test_a_poll_of_a_log_without_a_writer_waits_until_somebody_writes(seal
     assert (await tracker.poll(wait_s=0.05)).next_offset == 1
     assert time.monotonic() - began >= 0.05
     polling = asyncio.create_task(tracker.poll(wait_s=PATIENCE_S))
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await settled()
     assert not polling.done()
     began = time.monotonic()
     async with await Log.open("log", client=client) as log:

@@ -9,7 +9,6 @@ from dlog.errors import RecordTooLarge
 from dlog.protocol.packer import ENTRY_BYTES_FULL, RECORD_CHARGE
 from dlog.recordbatch import parse_header
 from dlog.settings import LogSettings
-from tests.dlog.asynchronous import asynchronous
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -18,7 +17,6 @@ async def headers_of(client: FakeLedgers) -> list[dict[str, bytes]]:
         return [dict(record.headers) async for record in reader]
 
 
-@asynchronous
 async def test_headers_are_read_with_their_records() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -32,7 +30,6 @@ async def test_headers_are_read_with_their_records() -> None:
     assert await headers_of(client) == wrote
 
 
-@asynchronous
 async def test_headers_of_many_records_are_cut_with_them_into_entries() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:
@@ -43,7 +40,6 @@ async def test_headers_of_many_records_are_cut_with_them_into_entries() -> None:
     assert await headers_of(client) == headers
 
 
-@asynchronous
 async def test_only_entries_with_headers_are_of_the_format_that_has_them() -> None:
     cluster = FakeCluster()
     client = cluster.client()
@@ -57,7 +53,6 @@ async def test_only_entries_with_headers_are_of_the_format_that_has_them() -> No
     assert [parse_header(each).headers_bytes for each in payloads] == [0, 14, 0]
 
 
-@asynchronous
 async def test_headers_count_as_bytes_of_their_record() -> None:
     client = FakeCluster().client()
     settings = LogSettings(record_bytes_max=100)
@@ -73,7 +68,6 @@ async def test_headers_count_as_bytes_of_their_record() -> None:
         assert log.writer.pending_bytes == 0
 
 
-@asynchronous
 async def test_what_is_no_header_is_refused_before_anything_is_appended() -> None:
     client = FakeCluster().client()
     async with await Log.open("log", client=client) as log:

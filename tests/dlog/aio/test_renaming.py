@@ -125,7 +125,7 @@ async def test_consumers_move_with_their_log() -> None:
 async def test_a_consumer_that_is_made_anew_while_its_log_is_renamed_is_the_one_that_moves() -> (
     None
 ):
-    """Both are at the same version, so that of the node alone shows nothing."""
+    """Both are at the same version, so that of the node alone does not tell."""
     cluster = FakeCluster()
     store = OvertakenStore(MemoryStore("memory://fake", "fake"))
     client = cluster.client()
@@ -173,7 +173,7 @@ async def test_a_rename_onto_a_log_that_is_half_deleted_finishes_the_deletion() 
 
 
 class _LostReplies(FaultyStore):
-    """Does the next transaction and does not answer."""
+    """Does the next transaction and does not tell."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -198,7 +198,7 @@ async def test_a_rename_that_got_no_answer_recognises_its_own_work() -> None:
 
 @pytest.mark.parametrize("looked", [False, True])
 async def test_a_version_from_before_a_rename_never_fits_the_node_after_it(looked: bool) -> None:
-    """The new node's versions start over, at the one that a sleeper knows of the old node."""
+    """The new node's versions begin anew, at the one that a sleeper knows of the old node."""
     client = FakeCluster().client()
     await create_log("a", client=client)
     node = ManifestNode(client.store, "a")
@@ -346,7 +346,7 @@ async def test_whatever_comes_between_a_log_that_is_renamed_all_the_time_loses_n
 
 
 async def test_a_version_from_before_does_not_fit_a_log_that_was_given_its_old_name_back() -> None:
-    """Its node was re-created and counts from 0 again, up to the version that a sleeper knows."""
+    """Its node was made anew and counts from 0 again, up to the version that a sleeper knows."""
     client = FakeCluster().client()
     async with await Log.open("a", client=client) as log:
         for _ in range(9):

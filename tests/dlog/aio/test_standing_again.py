@@ -12,7 +12,7 @@ from ledger.metastore.memory import MemoryStore
 from tests.dlog.aio.test_aio_standby import LOG, State
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.dlog.faulty_store import FaultyStore
-from tests.waiting import until
+from tests.waiting import settled, until
 
 
 async def test_a_resignation_while_the_store_is_away_is_followed_by_following_once_it_is_back() -> (
@@ -86,8 +86,7 @@ async def test_closing_waits_for_a_resignation_that_goes_on() -> None:
     resigning = asyncio.create_task(standby.resign())
     await asyncio.sleep(0)
     closing = asyncio.create_task(standby.close())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await settled()
     assert not closing.done()
     cluster.release()
     await asyncio.gather(closing, resigning)

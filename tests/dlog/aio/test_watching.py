@@ -9,6 +9,7 @@ from dlog.aio.store.watching import LogChange
 from ledger.errors import HandleClosed
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import settled
 
 
 async def test_logs_that_are_there_come_first_then_each_change() -> None:
@@ -95,8 +96,7 @@ async def test_who_watches_with_a_client_that_is_closed_is_told_and_not_cancelle
     client = FakeCluster().client()
     async with await watch_logs(client=client) as watch:
         waiting = asyncio.ensure_future(anext(watch))
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await settled()
         await client.store.close()
         with pytest.raises(HandleClosed):
             await waiting

@@ -12,7 +12,7 @@ from dlog.recordbatch import encode_batch
 from ledger.errors import LedgerFenced, NotEnoughBookies
 from ledger.ids import EntryId, LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import until
+from tests.waiting import settled, until
 
 TROUBLE = NotEnoughBookies(2, ["b1"])
 
@@ -105,8 +105,7 @@ async def test_an_answer_about_the_ledger_of_before_says_nothing_of_what_is_sent
         waiting.set_result(EntryId(0))
     else:
         waiting.set_exception(LedgerFenced(old.ledger_id))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await settled()
     assert not again.done(), "the new ledger has not confirmed it"
     assert not log.lost.is_set()
     cluster.release()

@@ -64,7 +64,7 @@ async def test_a_part_of_what_was_in_flight_may_be_kept() -> None:
     cluster.hold()
     futures = await sent(log, b"a", b"b", b"c")
     ledger = cluster.ledgers[LedgerId(1)]
-    ledger.last_add_confirmed = 0  # a bookie had it, and the writer got no answer
+    ledger.last_add_confirmed = 0  # a bookie had it, and the writer was not told
     ledger.fail(TROUBLE)
     cluster.held = False
     ids = [await future for future in futures]
@@ -125,7 +125,7 @@ async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
     (future,) = await sent(log, b"a")
     for number in (1, 2):
         async with asyncio.timeout(PATIENCE_S):
-            while not in_flight(cluster, number):  # noqa: ASYNC110 - there is no event
+            while not in_flight(cluster, number):  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0)
         cluster.ledgers[LedgerId(number)].fail(TROUBLE)
     with pytest.raises(AppendOutcomeUnknown):

@@ -194,7 +194,7 @@ def test_a_janitor_applies_retention_to_a_log_that_nobody_writes(shell: CliShell
     shell.run("log", "settings", "set", "kept", "retention_age_s=1d")  # records are of 1970
     done = shell.json("janitor", "run", "--once")
     assert done["records_trimmed"] == 30
-    assert done["ledgers_deleted"] == 2, "the last one stays for what it says of the end"
+    assert done["ledgers_deleted"] == 2, "the last one stays for what it tells of the end"
     assert (done["orphans"], done["troubles"]) == ([], [])
     assert shell.json("log", "show", "kept")["first_offset"] == 30
     assert "0 records trimmed" in shell.run("janitor", "run", "--once")

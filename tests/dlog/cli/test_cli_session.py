@@ -23,7 +23,7 @@ TIMEOUT_S = 60.0
 
 
 class Shell:
-    """Runs ``dlog`` with the environment that ``dlog up`` says to export."""
+    """Runs ``dlog`` with the environment that ``dlog up`` tells to export."""
 
     def __init__(self, uri: str, home: Path) -> None:
         kept = {name: os.environ[name] for name in ("PATH",) if name in os.environ}

@@ -174,7 +174,7 @@ def hold(log: str = "a") -> Operation:
 def living() -> Namespace:
     """A log with a sealed segment and two that are open, and consumers, one of them locked.
 
-    What others re-create is brought to the versions that its nodes have here."""
+    What others create anew is brought to the versions that its nodes have here."""
     namespace = Namespace()
     consumers = *map(begin_consumer, ("shop", "audit", "fresh")), commit(2)
     founding = act(namespace, "founder", create(), take_over(), take_over(), roll(), *consumers)

@@ -306,7 +306,7 @@ def test_a_log_that_nobody_may_write_is_refused(
 def test_a_log_that_was_renamed_meanwhile_keeps_the_ledger_it_may_list(
     there: Manifest | None,
 ) -> None:
-    """A rename looks like a deletion here; of a deleted log the janitor deletes it."""
+    """Nothing tells a rename from a deletion here; of a deleted log the janitor deletes it."""
     takeover, _ = at_write()
     step(takeover, StepFailed(LOST_REPLY))
     assert isinstance(give_up(step(takeover, ManifestRead(there, 0))), NoSuchLog)
@@ -336,7 +336,7 @@ def test_a_ledger_that_is_gone_was_trimmed_so_the_manifest_is_read_again() -> No
 
 
 def test_a_ledger_that_is_gone_is_a_race_and_no_trouble_however_often_there_was_some() -> None:
-    """A takeover that slept while its log was deleted and re-created found a ledger gone."""
+    """A takeover that slept while its log was deleted and made again found a ledger gone."""
     takeover = Takeover("log")
     step(takeover, OpenRequested())
     silent = RecoveryFailed(12, "bookies")

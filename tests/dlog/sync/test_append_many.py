@@ -24,6 +24,7 @@ from ledger.errors import LogError, NotEnoughBookies, TooManyPending
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.waiting import settled
 
 
 async def records_of(client: FakeLedgers) -> list[Record]:
@@ -139,7 +140,7 @@ async def test_many_of_which_the_first_were_kept_have_an_unknown_outcome_that_na
     await asyncio.sleep(0)
     monkeypatch.setattr(Writing, "_send", lambda _: [])  # as while a roll holds
     cluster.release()
-    await asyncio.sleep(0)
+    await settled()
     assert log.last_offset == 0
     await log.abandon()
     with pytest.raises(AppendOutcomeUnknown, match="log 'log': the record sent for offset 0"):

@@ -11,7 +11,7 @@ from dlog.aio.port import Ledgers
 from dlog.sync.loop_thread import LoopThread
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, settled
 
 
 @pytest.fixture
@@ -50,8 +50,7 @@ def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queue
     closing = asyncio.run_coroutine_threadsafe(log._close(None), thread.loop)
 
     async def cancel() -> None:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await settled()
         closing.cancel()  # as LoopThread.run does when its thread is interrupted
 
     thread.run(cancel())

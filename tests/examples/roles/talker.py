@@ -1,4 +1,4 @@
-"""A role that says what it is asked to, and fails on command."""
+"""A role that says what it is told to, and fails if told so."""
 
 import sys
 

@@ -19,7 +19,7 @@ from tests.integration.chaos.stage import Plan, Stage
 
 _PR_SET_PDEATHSIG: Final = 1
 _INSIDE: Final = "DLOG_TEST_CHAOS_INSIDE"
-"""Says to the second start, in the namespace, whose child it is; and why there is none."""
+"""Tells the second start, in the namespace, whose child it is; and why there is none."""
 SESSION_TIMEOUT_S: Final = "4"
 
 

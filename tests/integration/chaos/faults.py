@@ -44,7 +44,7 @@ class Fault:
 
 
 Making = AbstractAsyncContextManager[str]
-"""Inside, the fault is on; it says whom it hit."""
+"""Inside, the fault is on; it tells whom it hit."""
 Maker = Callable[[Stage, Random], Making]
 
 

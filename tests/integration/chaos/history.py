@@ -1,4 +1,4 @@
-"""What writers reported and readers wrote down, and whether it is one history."""
+"""What writers told and readers wrote down, and whether it is one history."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ class Seen:
 
     records: dict[int, bytes]
     gaps: list[tuple[int, int]]
-    """Records that it learned are gone: from, up to."""
+    """Records it was told are gone: from, up to."""
     end: int
 
     def missed(self, offset: int) -> bool:
@@ -76,7 +76,7 @@ class History:
             yield f"{name} read up to {seen.end}, the log ends at {end}"
         for first, to in seen.gaps:
             if to > self.truncated_before:
-                yield f"{name} got Trimmed: {first} to {to}, up to {self.truncated_before} may"
+                yield f"{name} was told {first} to {to} is gone, up to {self.truncated_before} may"
         for offset, record in self.acknowledged.items():
             got = seen.records.get(offset)
             if got != record and not (got is None and seen.missed(offset)):

@@ -39,7 +39,7 @@ class Place:
         return [*self.prefix, *dying_with_parent(command, os.getpid())]
 
     async def cut(self) -> None:
-        """Let nothing through in either direction; connections do not learn it."""
+        """Let nothing through in either direction; connections are not told."""
         await run("ip", "link", "set", self.link, "down")
 
     async def heal(self) -> None:
@@ -66,7 +66,7 @@ class Places:
         number = len(self._holders) + 2
         holder = self._hold()
         async with asyncio.timeout(_PATIENCE_S):
-            while not _is_apart(holder):  # noqa: ASYNC110 - the kernel informs nobody
+            while not _is_apart(holder):  # noqa: ASYNC110 - the kernel tells nobody
                 await asyncio.sleep(_POLL_S)
         link, host = f"to-{number}", f"{_SUBNET}.{number}"
         inside = ("nsenter", "-t", str(holder), "-n")

@@ -1,4 +1,4 @@
-"""The writers and readers as processes that get commands, and are killed, stopped and cut off."""
+"""The writers and readers as processes that are told things, killed, stopped and cut off."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
 """A reader that follows the log and writes down what it is given: an offset and a record a line.
 
-A line ``trimmed FROM TO`` stands where it learned that the records in between are gone. Started
+A line ``trimmed FROM TO`` stands where it was told that the records in between are gone. Started
 again on its file, it goes on behind the last whole line.
 
 Call: python -m tests.integration.chaos.reader URI FILE

@@ -1,4 +1,4 @@
-"""A candidate: stands by, and while it leads appends records and reports which were acknowledged.
+"""A candidate: stands by, and while it leads appends records and tells which were acknowledged.
 
 A record is ``<life>:<sequence>``: which process, and its how many-th append. Told on standard
 output as JSON lines; asked on standard input to resign, to truncate, to finish.
@@ -116,7 +116,7 @@ class Candidate:
                 with suppress(NotPromoted):
                     await standby.resign()
                 self._next_offset = log.last_offset + 1
-            else:  # by its own clock; why, it learns a moment later
+            else:  # by its own clock; why, it is told a moment later
                 async with asyncio.timeout(RESOLVED_S):
                     await standby.lost.wait()
         except LogError as error:

@@ -72,7 +72,8 @@ async def settled(watch: Watch) -> None:
     """Take the wake-ups that are still on their way from changes already seen."""
     while True:
         try:
-            await asyncio.wait_for(watch.changed(), 0.2)
+            async with asyncio.timeout(0.2):
+                await watch.changed()
         except TimeoutError:
             return
 

@@ -1,4 +1,4 @@
-"""Sessions of every store: ephemeral nodes, and what an owner learns."""
+"""Sessions of every store: ephemeral nodes, and what an owner is told."""
 
 import asyncio
 import signal
@@ -27,7 +27,8 @@ async def test_ephemeral_nodes_go_when_their_store_closes_and_no_others(backend:
         assert session.lost.is_set()
         await gone(watcher, "/e/mine")
         assert await watcher.children("/e") == ["kept", "other"]
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 async def test_an_ephemeral_node_is_changed_and_deleted_like_any_other(backend: Backend) -> None:
@@ -71,7 +72,8 @@ async def test_a_killed_process_loses_its_ephemeral_nodes(backend: Backend) -> N
             assert await store.get("/e") == Versioned(b"held", 0)
             process.send_signal(signal.SIGKILL)
             await gone(store, "/e")
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()
 
 
 @pytest.mark.integration

@@ -24,7 +24,8 @@ async def test_value_creation_deletion_and_children_wake_a_watch(backend: Backen
         ):
             await settled(watch)
             await change
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()
         watch.close()
 
 
@@ -33,7 +34,8 @@ async def test_a_change_right_after_watch_is_not_missed(backend: Backend) -> Non
         for n in range(20):
             watch = b.watch(f"/w{n}")
             await a.create(f"/w{n}")
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()
             watch.close()
 
 
@@ -41,7 +43,8 @@ async def test_a_store_sees_its_own_changes(backend: Backend) -> None:
     async with backend.one() as store:
         watch = store.watch("/w")
         await store.create("/w/a")
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 async def test_who_reads_after_each_wake_up_ends_with_the_last_value(backend: Backend) -> None:
@@ -51,7 +54,8 @@ async def test_who_reads_after_each_wake_up_ends_with_the_last_value(backend: Ba
 
         async def follow() -> None:
             while (await b.get("/w")).value != b"50":
-                await asyncio.wait_for(watch.changed(), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    await watch.changed()
 
         following = asyncio.create_task(follow())
         for n in range(1, 51):
@@ -70,7 +74,8 @@ async def test_many_changes_become_few_wake_ups(backend: Backend) -> None:
         woken = 0
         while True:
             try:
-                await asyncio.wait_for(watch.changed(), 0.3)
+                async with asyncio.timeout(0.3):
+                    await watch.changed()
             except TimeoutError:
                 break
             woken += 1
@@ -87,7 +92,8 @@ async def test_changes_elsewhere_do_not_wake_a_watch(backend: Backend) -> None:
         await a.create("/w2")
         await a.set("/", b"above")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(watch.changed(), 0.3)
+            async with asyncio.timeout(0.3):
+                await watch.changed()
 
 
 async def test_a_waiter_that_gives_up_leaves_the_change_for_the_next(backend: Backend) -> None:
@@ -98,7 +104,8 @@ async def test_a_waiter_that_gives_up_leaves_the_change_for_the_next(backend: Ba
         waiter = asyncio.create_task(watch.changed())
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 async def test_each_watch_of_a_path_is_woken_and_closing_one_leaves_the_others(
@@ -112,7 +119,8 @@ async def test_each_watch_of_a_path_is_woken_and_closing_one_leaves_the_others(
         watches[0].close()
         await a.create("/w")
         for watch in watches[1:]:
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()
 
 
 async def test_closing_a_watch_or_its_store_cancels_who_waits(backend: Backend) -> None:
@@ -127,7 +135,8 @@ async def test_closing_a_watch_or_its_store_cancels_who_waits(backend: Backend) 
         else:
             close(watch)
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(waiter, PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await waiter
 
 
 async def test_a_watch_made_and_closed_again_and_again_works_each_time(backend: Backend) -> None:
@@ -136,5 +145,6 @@ async def test_a_watch_made_and_closed_again_and_again_works_each_time(backend: 
         for n in range(10):
             watch = b.watch("/w")
             await a.set("/w", b"%d" % n)
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()
             watch.close()

@@ -32,8 +32,10 @@ async def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_notice
         session, lease = store.session, store._lease
         for call in (store.get("/a"), store.create("/a"), store.sync()):
             with pytest.raises(MetadataUnavailable):
-                await asyncio.wait_for(call, PATIENCE_S)
-        await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    await call
+        async with asyncio.timeout(PATIENCE_S):
+            await session.lost.wait()
         assert lease is not None
         assert lease._trusted_s < session_timeout_s  # before anybody else could think so
         with pytest.raises(MetadataUnavailable):
@@ -58,7 +60,8 @@ async def test_another_database_in_the_old_ones_place_is_not_taken_for_it(
             with pytest.raises(MetadataUnavailable) as caught:
                 await store.get("/a")
             assert "replaced" in str(caught.value)
-            await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await store.session.lost.wait()
 
 
 def test_a_locked_database_stops_writes_in_time_and_no_reads(
@@ -74,7 +77,8 @@ def test_a_locked_database_stops_writes_in_time_and_no_reads(
 
             async def told_why() -> bool:
                 with pytest.raises(MetadataUnavailable) as caught:
-                    await asyncio.wait_for(impatient.set("/a", b"w"), PATIENCE_S)
+                    async with asyncio.timeout(PATIENCE_S):
+                        await impatient.set("/a", b"w")
                 return "locked" in str(caught.value)
 
             await eventually(told_why, "it says that the database is locked")
@@ -152,7 +156,8 @@ async def test_a_session_that_another_process_ended_is_told_and_replaced(
         tree = database.connect(timeout_s=PATIENCE_S)
         tree.end_session(session.session_id)
         tree.close()
-        await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await session.lost.wait()
         await renewed(store)
         assert await store.exists("/e") is None
         await store.create("/e", ephemeral=True)
@@ -223,7 +228,8 @@ async def test_a_watcher_that_finds_a_gap_in_the_changes_takes_it_that_all_chang
                 (CHANGES_KEPT,),
             )
         other.close()
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:

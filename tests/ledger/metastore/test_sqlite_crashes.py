@@ -76,7 +76,7 @@ class Crashes:
         monkeypatch.setattr(Witness, "write", observed)
 
     def possible(self, before: Files, after: Files, rng: random.Random) -> Iterator[Files]:
-        """Yield files that a power loss may leave until the commit is reported."""
+        """Yield files that a power loss may leave until the commit is told."""
         committed = self.committed
         for wal in partly(before.get(WAL, b""), committed.get(WAL, b""), rng, 6):
             yield before | {WAL: wal}

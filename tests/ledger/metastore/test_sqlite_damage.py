@@ -1,4 +1,4 @@
-"""The embedded store's files, damaged, shortened, taken away or exchanged for older ones: reported.
+"""The embedded store's files, damaged, shortened, taken away or exchanged for older ones: told.
 
 An open finds what was committed, all of it, or refuses; and what is refused is not touched.
 """
@@ -107,7 +107,7 @@ def test_a_flipped_bit_anywhere_loses_nothing_in_silence(name: str, tmp_path: Pa
             told += 1
         else:
             assert found == whole, f"{name}, byte {at}"
-    # One of the witness's two slots is enough, and rewritten with the next commit.
+    # One of the witness's two slots is enough, and written anew with the next commit.
     assert (told > 0) == (name != WITNESS)
 
 
@@ -288,4 +288,5 @@ async def test_an_older_witness_under_processes_that_run_stops_their_writes(
         witness.unlink()
         with pytest.raises(MetadataUnavailable):
             await store.create("/d")
-        await asyncio.wait_for(store.session.lost.wait(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await store.session.lost.wait()

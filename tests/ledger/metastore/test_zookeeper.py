@@ -59,7 +59,8 @@ async def test_a_stopped_server_fails_calls_in_time_and_the_session_by_our_own_c
                 with pytest.raises(MetadataUnavailable):
                     await call
             assert time.monotonic() - began < PATIENCE_S
-            await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await session.lost.wait()
             assert lease is not None
             assert lease._proven_at <= began
             assert lease._trusted_s < session_timeout_s  # before the server could end it
@@ -84,11 +85,13 @@ async def test_watches_and_data_outlive_a_restart_of_the_server(server: ManagedZ
         server.kill()
         await fixed.start()
         try:
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)  # it may have changed meanwhile
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()  # it may have changed meanwhile
             await settled(watch)
             assert (await b.get("/w")).value == b"v"
             assert await set_until_done(a, "/w", b"w") == 1
-            await asyncio.wait_for(watch.changed(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await watch.changed()
             assert b.session is session
             assert not session.lost.is_set()
         finally:
@@ -105,14 +108,16 @@ async def test_an_expired_session_is_told_and_replaced_and_watches_go_on(
         watch = a.watch("/w")
         session = a.session
         await asyncio.to_thread(expire, a, zookeeper.hosts)
-        await asyncio.wait_for(session.lost.wait(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await session.lost.wait()
         await gone(b, "/e")
         await renewed(a)
         assert a.session is not session
         await a.create("/e", ephemeral=True)
         await settled(watch)
         await b.create("/w")
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 async def test_a_session_is_believed_in_no_longer_than_the_server_grants(
@@ -165,7 +170,8 @@ async def test_closed_watches_leave_nothing_on_the_server_or_in_the_client(
         watch = store.watch("/there")  # and it can be watched again
         await settled(watch)
         await store.set("/there", b"x")
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
 
 
 async def test_many_calls_at_once_are_all_answered(zookeeper: ManagedZooKeeper) -> None:

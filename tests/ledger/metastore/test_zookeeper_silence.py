@@ -44,10 +44,12 @@ async def test_a_connection_that_is_taken_and_not_served_costs_no_session(
         await until(lambda: way.connections == 2)
         assert (await store.get("/a")).value == b"v"
         assert way.connections > 2
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)  # it is armed again
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()  # it is armed again
         await settled(watch)
         await store.set("/a", b"w")
-        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await watch.changed()
         assert store.session is session
         assert not session.lost.is_set()
 
@@ -81,7 +83,8 @@ async def test_a_connection_that_falls_silent_is_given_up_whatever_waits_on_it(
         busy = asyncio.create_task(call_often())
         await until(lambda: way.connections == 2)
         busy.cancel()
-        answers = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            answers = await asyncio.gather(*calls)
         assert {answer.value for answer in answers} == {b"v"}
         assert store.session is session
         assert not session.lost.is_set()

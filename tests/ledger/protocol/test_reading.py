@@ -176,7 +176,7 @@ def test_a_tail_ends_when_time_is_up() -> None:
 
 
 def test_a_tail_wakes_when_the_ledger_is_closed() -> None:
-    """Rule 37; the watch reports it, nobody asked."""
+    """Rule 37; the watch tells, nobody asked."""
     machine = reading(first=5, lac=4, wait_s=30)
     step(machine, ReadStarted())
     closed = OPEN.closed(EntryId(4), 50)

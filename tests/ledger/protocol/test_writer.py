@@ -305,7 +305,7 @@ def test_closing_a_ledger_that_another_took_is_an_error(stored: LedgerMetadata) 
 
 
 def test_what_bookies_say_while_the_ledger_is_closed_decides_nothing() -> None:
-    """All is confirmed by then: only the CAS shows whether the close or a recovery won."""
+    """All is confirmed by then: only the CAS tells whether the close or a recovery won."""
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
     closed = METADATA.closed(EntryId(0), 10)
@@ -446,7 +446,7 @@ def test_a_delayed_change_counts_the_write_sets_of_a_striped_ensemble_one_by_one
 
 @pytest.mark.parametrize("config", [WriterConfig(), DELAYED])
 def test_a_bookie_that_knows_of_no_such_ledger_makes_the_writer_ask(config: WriterConfig) -> None:
-    """It was deleted, or that bookie lost it; with no CAS to find out, the metadata is read."""
+    """It was deleted, or that bookie lost it; with no CAS to tell, the metadata is read."""
     machine = writer(config=config)
     step(machine, AppendRequested(1, 10))
     assert step(machine, AddsRefused(0, 0, 0, 0, Status.NO_SUCH_LEDGER)) == [
