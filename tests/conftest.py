@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import importlib
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +63,18 @@ def patience(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(dlog.aio.standby, "LEASE_S", PATIENCE_S)
         yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that runs in this process sets up its log: for its own test only. Else nothing
+    below an error would be logged any more, and a test that waits for a warning waits in vain."""
+    root, kazoo = logging.getLogger(), logging.getLogger("kazoo")
+    handlers, level, level_of_kazoo = root.handlers[:], root.level, kazoo.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    kazoo.setLevel(level_of_kazoo)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ OURS = {*FLOORS, "examples", "benchmarks", "tests"}
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
-    "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "ruff",
-    "types-grpcio", "types-protobuf",
+    "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
+    "ruff", "types-grpcio", "types-protobuf",
 }  # fmt: skip
 LOADED_BY = {"dlog/testing/plugin.py": {"pytest"}}
 """Modules that only the one who has this distribution ever loads."""
@@ -36,8 +37,13 @@ def every_requirement() -> list[Requirement]:
     return [each for extra in extras for each in declared(extra).values()]
 
 
-def modules_of(path: Path) -> Iterator[str]:
-    """Yield the top-level modules that *path* imports, or looks for by name."""
+@cache
+def modules_of(path: Path) -> frozenset[str]:
+    """Return the top-level modules that *path* imports, or looks for by name."""
+    return frozenset(named_in(path))
+
+
+def named_in(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (each.name.split(".")[0] for each in node.names)
@@ -52,7 +58,7 @@ def imported(*folders: str) -> dict[str, set[str]]:
     users = defaultdict[str, set[str]](set)
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for module in set(modules_of(path)) - sys.stdlib_module_names - OURS:
+            for module in modules_of(path) - sys.stdlib_module_names - OURS:
                 name = canonicalize_name(DISTRIBUTIONS.get(module, module))
                 users[name].add(path.relative_to(ROOT).as_posix())
     return dict(users)

@@ -7,7 +7,7 @@ import pytest
 from dlog.aio import Log
 from dlog.aio.admin import log_info, seal_log, truncate_log, update_settings
 from dlog.errors import ManifestTooLarge, RollPostponed
-from dlog.manifest import FULL_BYTES, Manifest, Sealed
+from dlog.manifest import FULL_BYTES, Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.edits import add_segment, drop_log, seal_segment, trim
 from dlog.protocol.takeover import GiveUp, ManifestRead, OpenRequested, Takeover
@@ -97,7 +97,8 @@ def sealed(records: int, *, number: int = LARGEST) -> Sealed:
 
 def nearly_full() -> Manifest:
     """Return a manifest with an open segment that gets just one more, of the largest numbers."""
-    begun = Manifest(incarnation="i", next_segment=NEXT).with_segment(NEXT, LedgerId(LARGEST), 0)
+    only = Segment(NEXT, LedgerId(LARGEST), created_ms=0, first_offset=0)
+    begun = Manifest(incarnation="i", segments=(only,), next_segment=NEXT + 1)
     empty = len(begun.encode("log"))
     listed = tuple(LedgerId(2**62 + i) for i in range((FULL_BYTES - 1 - empty) // 9))
     return replace(begun, deleting=listed)
