@@ -6,6 +6,7 @@
     |  |- InvalidSettings         settings of a log contradict each other
     |  |- InvalidPosition         no such place can be in this log
     |  |- RecordTooLarge
+    |  |- InvalidHeaders          too many, or a name that cannot be stored; also a ValueError
     |  |- BatchTooLarge           more than one append_many may bring
     |  |- CodecMissing            the library of a codec is not installed
     |  |- AppendRejected          the record was not sent; the log goes on without it
@@ -83,6 +84,14 @@ class RecordTooLarge(CallerError):
             "split it, or create the log with a larger record_bytes_max"
         )
         self.log, self.size_bytes, self.size_bytes_max = log, size_bytes, size_bytes_max
+
+
+class InvalidHeaders(CallerError, ValueError):
+    """Nothing of the call was appended. A ValueError too, as for other values out of range."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"headers of a record: {reason}")
+        self.reason = reason
 
 
 class BatchTooLarge(CallerError):

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dlog.errors import DamagedBatch
+from dlog.errors import DamagedBatch, InvalidHeaders
 
 HEADERS_MAX: Final = 64
 NAME_BYTES_MAX: Final = 255
@@ -60,19 +60,25 @@ NO_HEADERS: Final = Headers(b"")
 
 
 def encode_headers(headers: Mapping[str, bytes | bytearray | memoryview]) -> bytes | None:
-    """Return how *headers* are stored, None if there are none. Raises `TypeError`, `ValueError`."""
+    """Return how *headers* are stored, None if there are none.
+
+    Raises `TypeError` for what is no text or no bytes, `InvalidHeaders` for what is too many or
+    too long."""
     if len(headers) > HEADERS_MAX:
-        raise ValueError(f"{len(headers)} headers; a record has {HEADERS_MAX} at most")
+        raise InvalidHeaders(f"there are {len(headers)}; give a record {HEADERS_MAX} at most")
     parts: list[bytes] = []
     for name, value in headers.items():
         if not isinstance(name, str):
             raise TypeError(f"name of a header must be str, not {type(name).__name__}")
         if not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"header {name!r} must be bytes, not {type(value).__name__}")
-        named, copied = name.encode(), bytes(value)
+        try:
+            named, copied = name.encode(), bytes(value)
+        except UnicodeEncodeError as error:
+            raise InvalidHeaders(f"name {name!r} is no text that UTF-8 has: {error}") from error
         if not 1 <= len(named) <= NAME_BYTES_MAX:
-            reason = f"{len(named)} bytes; use 1 to {NAME_BYTES_MAX}"
-            raise ValueError(f"name {name!r} of a header has {reason}")
+            reason = f"has {len(named)} bytes; use 1 to {NAME_BYTES_MAX}"
+            raise InvalidHeaders(f"name {name!r} {reason}")
         parts += (_SIZES.pack(len(named), len(copied)), named, copied)
     return b"".join(parts) or None
 

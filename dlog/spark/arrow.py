@@ -4,8 +4,8 @@ The value column of a record batch is laid out as Arrow's, so its buffers are ta
 are; keys and txids likewise. What follows from the place (log, offset, dlsn) is computed in
 columns. Spark compares the schema of the first batch with its own type by type, so
 `ARROW_SCHEMA` and `SPARK_SCHEMA` say the same thing twice. Only the column of headers, which is
-there if it was asked for, is put together record by record; its type is that of Spark's Kafka
-source, and it is null where a record has none, as there.
+there if it was asked for, is put together record by record, where a batch has any; its type is
+that of Spark's Kafka source, and it is empty where a record has none (decision 60).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -124,8 +124,9 @@ def _keys(batch: RecordBatch) -> pa.Array:
 def _headers(batch: RecordBatch) -> pa.Array:
     headers = batch.headers_list()
     if headers is None:
-        return pa.nulls(batch.count, _HEADERS)
-    pairs = [[{"key": n, "value": v} for n, v in each.items()] or None for each in headers]
+        none = pa.array(np.zeros(batch.count + 1, dtype=np.int32))
+        return pa.ListArray.from_arrays(none, pa.nulls(0, _HEADERS.value_type))
+    pairs = [[{"key": n, "value": v} for n, v in each.items()] for each in headers]
     return pa.array(pairs, _HEADERS)
 
 

@@ -38,7 +38,7 @@ class SourceOptions:
     poll_ms: int = POLL_MS
     """How long the source waits for new records before it says that there are none."""
     include_headers: bool = False
-    """Whether there is a column `headers`."""
+    """Whether there is a column `headers`, as Spark's Kafka source has it."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.errors import DamagedBatch
+from dlog.errors import DamagedBatch, InvalidHeaders
 from dlog.headers import HEADERS_MAX, NO_HEADERS, Headers, decode_headers, encode_headers
+from ledger.errors import CallerError
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
 MAPPINGS = st.dictionaries(NAMES, st.binary(max_size=20), max_size=8)
@@ -40,10 +41,10 @@ def test_values_that_can_change_are_copied() -> None:
 @pytest.mark.parametrize(
     ("headers", "error", "reason"),
     [
-        ({str(i): b"" for i in range(HEADERS_MAX + 1)}, ValueError, "65 headers"),
-        ({"": b""}, ValueError, "0 bytes; use 1 to 255"),
-        ({"ä" * 128: b""}, ValueError, "256 bytes; use 1 to 255"),
-        ({"\ud800": b""}, ValueError, "surrogates not allowed"),
+        ({str(i): b"" for i in range(HEADERS_MAX + 1)}, InvalidHeaders, "65; give a record 64 at"),
+        ({"": b""}, InvalidHeaders, "0 bytes; use 1 to 255"),
+        ({"ä" * 128: b""}, InvalidHeaders, "256 bytes; use 1 to 255"),
+        ({"\ud800": b""}, InvalidHeaders, "surrogates not allowed"),
         ({b"name": b""}, TypeError, "must be str, not bytes"),
         ({"a": "text"}, TypeError, "header 'a' must be bytes, not str"),
         ({"a": None}, TypeError, "header 'a' must be bytes, not NoneType"),
@@ -54,6 +55,12 @@ def test_what_is_no_header_is_refused(
 ) -> None:
     with pytest.raises(error, match=reason):
         encode_headers(headers)
+
+
+def test_headers_that_are_refused_are_a_value_out_of_range_and_an_error_of_ours() -> None:
+    assert issubclass(InvalidHeaders, ValueError)
+    assert issubclass(InvalidHeaders, CallerError)
+    assert not InvalidHeaders("x").retryable
 
 
 ONE = b"\x01\x02\0\0\0abc"

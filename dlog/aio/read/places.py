@@ -103,16 +103,20 @@ async def last_records(
             ):
                 for record in chunk.records():
                     records.append(record)
-                    size += len(record.value) + len(record.key or b"")
+                    size += _size_of(record)
                     while size > bytes_max and len(records) > 1:
-                        gone = records.popleft()
-                        size -= len(gone.value) + len(gone.key or b"")
+                        size -= _size_of(records.popleft())
         except Trimmed:  # meanwhile
             if race == RACES_MAX:
                 raise
             continue
         return list(records)
     raise AssertionError("unreachable")
+
+
+def _size_of(record: Record) -> int:
+    headers = sum(len(name) + len(value) for name, value in record.headers.items())
+    return len(record.value) + len(record.key or b"") + headers
 
 
 async def _offset_of_dlsn(ledgers: Ledgers, log: str, manifest: Manifest, dlsn: DLSN) -> int:

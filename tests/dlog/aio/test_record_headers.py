@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dlog.aio import Log
-from dlog.errors import RecordTooLarge
+from dlog.errors import InvalidHeaders, RecordTooLarge
 from dlog.protocol.packer import ENTRY_BYTES_FULL, RECORD_CHARGE
 from dlog.recordbatch import parse_header
 from dlog.settings import LogSettings
@@ -28,6 +28,28 @@ async def test_headers_are_read_with_their_records() -> None:
         assert ids.end_offset == 7
     wrote = [{}, {"trace": b"17", "größe": b"\xff"}, {}, {"a": b""}, {}, {"n": b"2"}, {}]
     assert await headers_of(client) == wrote
+
+
+async def test_every_way_to_read_shows_the_headers() -> None:
+    client = FakeCluster().client()
+    headers = [{"n": b"%d" % i} for i in range(4)]
+    async with await Log.open("log", client=client) as log:
+        await log.append_many([b"x"] * 4, headers=headers)
+    last = await Log.last("log", 3, client=client)
+    assert [record.headers for record in last] == headers[1:]
+    async with await Log.tail_many(["log"], follow=False, client=client) as many:
+        assert [record.headers async for _, record in many] == headers
+    async with await Log.consumer("reads", "log", follow=False, client=client) as consumer:
+        assert [record.headers async for record in consumer] == headers
+
+
+async def test_headers_count_as_bytes_of_the_last_records() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append_many([b"12345"] * 3, headers=[{"name": b"v"}, {"name": b"v"}, None])
+    for bytes_max, there in ((5, 1), (14, 1), (15, 2), (24, 2), (25, 3)):
+        last = await Log.last("log", 3, bytes_max=bytes_max, client=client)
+        assert len(last) == there, bytes_max
 
 
 async def test_headers_of_many_records_are_cut_with_them_into_entries() -> None:
@@ -73,8 +95,10 @@ async def test_what_is_no_header_is_refused_before_anything_is_appended() -> Non
     async with await Log.open("log", client=client) as log:
         with pytest.raises(TypeError, match="header 'a' must be bytes"):
             log.append_async(b"x", headers={"a": "text"})  # type: ignore[dict-item]
-        with pytest.raises(ValueError, match="0 bytes"):
+        with pytest.raises(InvalidHeaders, match="0 bytes"):
             await log.append(b"x", headers={"": b""})
+        with pytest.raises(InvalidHeaders, match="65; give a record 64 at most"):
+            await log.append_many([b"", b""], headers=[None, {str(n): b"" for n in range(65)}])
         with pytest.raises(ValueError, match="2 headers for 1 records"):
             await log.append_many([b"x"], headers=[{}, {}])
         assert log.last_offset == -1

@@ -6,8 +6,15 @@ import pyarrow as pa
 import pytest
 
 from dlog.columns import Columns
+from dlog.headers import encode_headers
 from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
-from dlog.spark.arrow import ARROW_SCHEMA, ROWS_MAX, gather, to_arrow
+from dlog.spark.arrow import (
+    ARROW_SCHEMA,
+    ARROW_SCHEMA_WITH_HEADERS,
+    ROWS_MAX,
+    gather,
+    to_arrow,
+)
 
 VALUES = [b"a", b"", b"ccc"]
 
@@ -20,8 +27,10 @@ def batch_of(
     return decode_batch(payload)
 
 
-def arrow(batch: RecordBatch) -> pa.RecordBatch:
-    made = to_arrow("flights", batch, first_offset=40, segment=3, entry=17)
+def arrow(batch: RecordBatch, *, include_headers: bool = False) -> pa.RecordBatch:
+    made = to_arrow(
+        "flights", batch, first_offset=40, segment=3, entry=17, include_headers=include_headers
+    )
     made.validate(full=True)
     return made
 
@@ -51,6 +60,33 @@ def test_optional_columns_keep_their_gaps() -> None:
     assert made["key"].to_pylist() == [b"k", None, b""]
     assert made["txid"].to_pylist() == [None, 5, 6]
     assert [moment.timestamp() for moment in made["timestamp"].to_pylist()] == [0.999, 1.0, 2.0]
+
+
+def test_headers_are_a_column_of_pairs_in_their_order_if_they_are_asked_for() -> None:
+    given = [{"b": b"\xff", "a": b""}, {}, {"größe": b"3"}]
+    batch = batch_of(VALUES, headers=[encode_headers(each) for each in given])
+    made = arrow(batch, include_headers=True)
+    assert made.schema.equals(ARROW_SCHEMA_WITH_HEADERS)
+    assert made["headers"].to_pylist() == [
+        [{"key": "b", "value": b"\xff"}, {"key": "a", "value": b""}],
+        [],
+        [{"key": "größe", "value": b"3"}],
+    ]
+    assert arrow(batch).schema.equals(ARROW_SCHEMA)
+
+
+def test_the_column_of_headers_is_empty_where_no_record_has_any() -> None:
+    made = arrow(batch_of(VALUES), include_headers=True)
+    assert made.schema.equals(ARROW_SCHEMA_WITH_HEADERS)
+    assert made["headers"].to_pylist() == [[], [], []]
+    assert made.slice(1, 1)["headers"].to_pylist() == [[]]
+
+
+def test_batches_with_and_without_headers_are_put_together() -> None:
+    headed = batch_of([b"x"], headers=[encode_headers({"a": b"1"})])
+    pieces = [arrow(each, include_headers=True) for each in (batch_of(VALUES), headed)]
+    [together] = gather(pieces)
+    assert together["headers"].to_pylist() == [[], [], [], [{"key": "a", "value": b"1"}]]
 
 
 def test_timestamps_far_from_the_first_one_are_kept() -> None:

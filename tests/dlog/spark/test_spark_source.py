@@ -180,3 +180,45 @@ def test_the_source_is_named_as_its_format_and_knows_its_schema() -> None:
     assert made.name() == "dlog"
     assert made.schema().startswith("log string, offset bigint")
     assert pickle.loads(pickle.dumps(made)).schema() == made.schema()
+
+
+@pytest.mark.parametrize(
+    ("options", "there"),
+    [
+        ({}, False),
+        ({"includeHeaders": "false"}, False),
+        ({"includeHeaders": "true"}, True),
+        ({"INCLUDEHEADERS": "True"}, True),
+    ],
+)
+def test_headers_are_a_column_only_if_they_are_asked_for(
+    options: dict[str, str], there: bool
+) -> None:
+    schema = DlogSource({"logs": "a", "uri": "file:///nowhere", **options}).schema()
+    assert schema.endswith("headers array<struct<key: string, value: binary>>") is there
+
+
+@pytest.mark.parametrize("text", ["yes", "1", ""])
+def test_whether_headers_are_included_is_said_in_no_other_words(text: str) -> None:
+    with pytest.raises(InvalidOption, match=r"includeheaders.*must be true or false"):
+        SourceOptions.parse({"logs": "a", "includeHeaders": text})
+
+
+def test_executors_learn_whether_headers_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    class Reading(FakeAccess):
+        def read(self, piece: LogRange, *, include_headers: bool = False) -> list[object]:
+            asked.append(include_headers)
+            return []
+
+    monkeypatch.setattr(source, "shared_access", Reading)
+    partition = source.LogPartition([LogRange("a", "i", 0, 1)])
+    for reader in (
+        stream_reader(includeheaders="true"),
+        batch_reader(includeheaders="true"),
+        stream_reader(),
+        batch_reader(),
+    ):
+        assert list(pickle.loads(pickle.dumps(reader)).read(partition)) == []
+    assert asked == [True, True, False, False]

@@ -19,7 +19,12 @@ from dlog.aio import Log
 from dlog.aio.admin import delete_log
 from dlog.local.cluster import LocalCluster
 from dlog.local.java import java_environment
-from dlog.spark.arrow import ARROW_SCHEMA, SPARK_SCHEMA
+from dlog.spark.arrow import (
+    ARROW_SCHEMA,
+    ARROW_SCHEMA_WITH_HEADERS,
+    SPARK_SCHEMA,
+    SPARK_SCHEMA_WITH_HEADERS,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]
 
@@ -149,6 +154,53 @@ def test_rows_say_where_their_records_are(spark: SparkSession, uri: str) -> None
     assert rows[0].timestamp <= rows[19].timestamp
     assert frame.schema == StructType.fromDDL(SPARK_SCHEMA)
     assert to_arrow_schema(frame.schema, timezone="UTC").equals(ARROW_SCHEMA)
+
+
+def append_headed(uri: str, log: str) -> None:
+    """Append records with headers and without, in an entry together and in entries of their own."""
+
+    async def scenario() -> None:
+        async with await Log.open(log, uri=uri) as writer:
+            await writer.append_many([b"0", b"1"], headers=[{"trace": b"\xff", "b": b""}, None])
+            await writer.append(b"2")
+            await writer.roll()
+            await writer.append(b"3", headers={"größe": b"3"})
+
+    asyncio.run(scenario())
+
+
+def headers_in(frame: DataFrame) -> list[list[tuple[str, bytes]]]:
+    rows = frame.orderBy("offset").collect()
+    return [[(header.key, bytes(header.value)) for header in row.headers] for row in rows]
+
+
+HEADERS = [[("trace", b"\xff"), ("b", b"")], [], [], [("größe", b"3")]]
+
+
+def test_headers_are_a_column_of_a_batch_read_that_asks_for_them(
+    spark: SparkSession, uri: str
+) -> None:
+    append_headed(uri, "headed")
+    reader = spark.read.format("dlog").option("uri", uri)
+    frame = reader.option("includeHeaders", True).load("headed")
+    assert headers_in(frame) == HEADERS
+    assert frame.schema == StructType.fromDDL(SPARK_SCHEMA_WITH_HEADERS)
+    assert to_arrow_schema(frame.schema, timezone="UTC").equals(ARROW_SCHEMA_WITH_HEADERS)
+    found = frame.selectExpr("offset", "map_from_entries(headers)['trace'] AS trace")
+    assert [row.offset for row in found.where("trace IS NOT NULL").collect()] == [0]
+    plain = spark.read.format("dlog").option("uri", uri).load("headed")
+    assert plain.schema == StructType.fromDDL(SPARK_SCHEMA)
+    assert plain.count() == 4
+
+
+def test_headers_are_a_column_of_a_stream_that_asks_for_them(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    append_headed(uri, "streamed")
+    frame = stream(spark, uri, "streamed", includeHeaders="true", minTaskRecords=1)
+    query = into_parquet(frame, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination(QUERY_TIMEOUT_S)
+    assert headers_in(spark.read.parquet(str(tmp_path / "parquet"))) == HEADERS
 
 
 def test_a_batch_read_keeps_to_its_offsets(spark: SparkSession, uri: str) -> None:

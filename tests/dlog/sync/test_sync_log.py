@@ -12,7 +12,7 @@ import pytest
 import dlog
 from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
 from dlog.aio.port import Ledgers
-from dlog.errors import InvalidPosition, LogSealed, UsedAfterFork
+from dlog.errors import InvalidHeaders, InvalidPosition, LogSealed, UsedAfterFork
 from dlog.position import DLSN
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
@@ -128,6 +128,29 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
     thread.join()
     log.close()
     assert [future.result().offset for future in done] == list(range(10))
+
+
+def test_headers_are_appended_and_read_by_every_blocking_call(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        log.append(b"0", headers={"n": b"0"})
+        log.append_async(b"1", headers={"n": b"1"}).result()
+        log.append_many([b"2", b"3"], headers=[{"n": b"2"}, None])
+        log.append_many_async([b"4"], headers=[{"n": b"4"}]).result()
+        many = {str(n): b"" for n in range(65)}
+        for refused in (
+            lambda: log.append(b"5", headers=many),
+            lambda: log.append_async(b"5", headers=many),
+            lambda: log.append_many([b"5"], headers=[many]),
+            lambda: log.append_many_async([b"5"], headers=[many]),
+        ):
+            with pytest.raises(InvalidHeaders, match="give a record 64 at most"):
+                refused()
+    wrote = [{"n": b"0"}, {"n": b"1"}, {"n": b"2"}, {}, {"n": b"4"}]
+    assert [record.headers for record in Log.last("log", 10)] == wrote
+    with Log.tail_many(["log"], follow=False) as reader:
+        assert [record.headers for _, record in reader] == wrote
+    with Log.tail("log", follow=False) as one:
+        assert [record.headers for record in one] == wrote
 
 
 def test_keys_and_headers_count_while_they_are_queued(
