@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     """How long a dead process may keep its leadership; longer bears longer pauses."""
     timeout_s: float = Field(default=10.0, gt=0.0, le=300.0)
     """How long one call of the metadata store may take."""
+    bookie_timeout_s: float = Field(default=5.0, gt=0.0, le=300.0)
+    """How long a bookie may take to answer before it counts as unreachable."""
 
     @classmethod
     def settings_customise_sources(

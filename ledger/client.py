@@ -36,7 +36,8 @@ class ClientConfig:
     metadata_timeout_s: float = 10.0
     """How long one call to the metadata store may take."""
     bookie_timeout_s: float = 5.0
-    """How long a bookie may take to answer before it counts as unreachable."""
+    """How long a bookie may take to answer before it counts as unreachable. To be connected to it
+    has 2 s, or two fifths of this if that is longer."""
     pending_bytes_max: int = 64 * 1024 * 1024
     """How much a writer holds that is not confirmed; see `LedgerWriter.ready`."""
     placement: PlacementPolicy = field(default_factory=RackAwarePlacement)

@@ -8,12 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-import dlog.aio.standby
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.zookeeper import ManagedZooKeeper
-from leader import campaign
-from ledger.client import ClientConfig
-from ledger.transport.grpc import GrpcTransport
 from tests.waiting import PATIENCE_S, SESSION_S
 
 pytest_plugins = ["tests.coroutines", "tests.tiers"]
@@ -38,29 +34,20 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where a test asks for no time-out itself, none expires because the machine stood still.
+    """What reads its settings from the environment, as a user's program does, does not give up
+    because the machine stood still; what a test starts inherits them.
 
-    What a test starts inherits it. The simulator has a clock of its own and the time-outs that
-    users have. Afterwards what the module left unclosed is collected, so that it is told here."""
+    Nothing else is patient by itself: a test that connects, transports or campaigns by a call of
+    its own passes time-outs (`tests.patience`). The simulator has a clock of its own and the
+    time-outs that users have. Afterwards what the module left unclosed is collected, so that
+    it is reported here."""
     if "simulation" in request.path.parts:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLOG_SESSION_TIMEOUT_S", str(SESSION_S))
         patch.setenv("DLOG_TIMEOUT_S", str(PATIENCE_S))
-        for call, name, seconds in (
-            (ClientConfig.__init__, "session_timeout_s", SESSION_S),
-            (ClientConfig.__init__, "metadata_timeout_s", PATIENCE_S),
-            (ClientConfig.__init__, "bookie_timeout_s", PATIENCE_S),
-            (GrpcTransport.__init__, "timeout_s", PATIENCE_S),
-            (GrpcTransport.__init__, "connect_timeout_s", PATIENCE_S),
-            (campaign, "lease_s", PATIENCE_S),
-        ):
-            defaults = call.__kwdefaults__
-            assert defaults is not None
-            assert name in defaults
-            patch.setitem(defaults, name, seconds)
-        patch.setattr(dlog.aio.standby, "LEASE_S", PATIENCE_S)
+        patch.setenv("DLOG_BOOKIE_TIMEOUT_S", str(PATIENCE_S))
         yield
     gc.collect()
 

@@ -27,7 +27,9 @@ async def connect(uri: str | None) -> Ledgers:
     found = resolve_uri(uri)
     settings = load()
     config = ClientConfig(
-        session_timeout_s=settings.session_timeout_s, metadata_timeout_s=settings.timeout_s
+        session_timeout_s=settings.session_timeout_s,
+        metadata_timeout_s=settings.timeout_s,
+        bookie_timeout_s=settings.bookie_timeout_s,
     )
     return await LedgerClient.connect(found, config)
 

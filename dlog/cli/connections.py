@@ -55,7 +55,9 @@ async def connected(uri: str | None) -> "AsyncIterator[LedgerClient]":
 
     settings = load()
     config = ClientConfig(
-        session_timeout_s=settings.session_timeout_s, metadata_timeout_s=settings.timeout_s
+        session_timeout_s=settings.session_timeout_s,
+        metadata_timeout_s=settings.timeout_s,
+        bookie_timeout_s=settings.bookie_timeout_s,
     )
     client = await LedgerClient.connect(resolve_uri(uri), config)
     try:

@@ -35,12 +35,21 @@ from ledger.transport.window import OnDone, WindowLimits
 
 _BACKOFF_S_MIN: Final = 0.05
 _BACKOFF_S_MAX: Final = 1.0
+_CONNECT_S: Final = 2.0
+_CONNECTING: Final = 0.4
+"""The part of a longer time-out."""
 _ARRIVE_S: Final = 1.0
 """How long closing waits for what was sent to arrive: an entry that is confirmed may still be on
 its way to the slowest of its bookies, and nobody would send it again."""
 
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
+
+
+def connecting_s(timeout_s: float) -> float:
+    """Return within what time there has to be a connection if an answer may take *timeout_s*: who
+    is not there is noticed sooner than who is slow."""
+    return min(timeout_s, max(_CONNECT_S, _CONNECTING * timeout_s))
 
 
 class GrpcTransport:
@@ -51,7 +60,7 @@ class GrpcTransport:
         resolve: Callable[[BookieId], str | None],
         *,
         timeout_s: float = 5.0,
-        connect_timeout_s: float = 2.0,
+        connect_timeout_s: float | None = None,
         batch_bytes_max: int = 512 * 1024,
         flight_bytes_max: int = 8 * 1024 * 1024,
         pending_bytes_max: int = 64 * 1024 * 1024,
@@ -59,7 +68,7 @@ class GrpcTransport:
         self._resolve = resolve
         self._limits = SessionLimits(
             timeout_s=timeout_s,
-            connect_timeout_s=min(connect_timeout_s, timeout_s),
+            connect_timeout_s=min(connect_timeout_s or connecting_s(timeout_s), timeout_s),
             window=WindowLimits(
                 batch_bytes_max=batch_bytes_max,
                 flight_bytes_max=flight_bytes_max,

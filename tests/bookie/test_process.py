@@ -24,7 +24,7 @@ from bookie.identity.stamp import accept_loss
 from bookie.process import run_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
-from ledger.client import ClientConfig, LedgerClient
+from ledger.client import LedgerClient
 from ledger.errors import RecoveryFailed
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerState
@@ -37,6 +37,7 @@ from ledger.transport.operator import BookieOperator
 from tests.bookie.processes import START_S_MAX, bookie, is_alive
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add, add_until_ok
+from tests.patience import PATIENT, patient_transport
 from tests.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = pytest.mark.integration
@@ -53,7 +54,7 @@ def with_transport(
     name: str, address: str, work: Callable[[GrpcTransport, BookieId], Awaitable[Result]]
 ) -> Result:
     async def scenario() -> Result:
-        transport = GrpcTransport({name: address}.get)
+        transport = patient_transport({name: address}.get)
         try:
             return await work(transport, BookieId(name))
         finally:
@@ -284,7 +285,7 @@ def test_a_ledger_that_the_cluster_does_not_know_goes_by_itself_and_for_good(
 async def test_a_client_finds_its_bookie_again_after_a_restart(uri: str, tmp_path: Path) -> None:
     with bookie(uri, tmp_path / "b", "--id", "anna") as first:
         name, address = first.ready()
-        transport = GrpcTransport({name: address}.get)
+        transport = patient_transport({name: address}.get)
         try:
             assert await add(transport, run_of(0), bookie=BookieId(name)) is Status.OK
             first.kill()
@@ -531,7 +532,7 @@ def test_after_an_accepted_loss_a_bookie_denies_nothing(uri: str, tmp_path: Path
     """The backup has nothing of a ledger that is open: its end must not be decided by that."""
 
     async def fill() -> LedgerId:
-        client = await LedgerClient.connect(uri, ClientConfig())
+        client = await LedgerClient.connect(uri, PATIENT)
         try:
             await client.bookies.wait_for(1, PATIENCE_S)
             writer = await client.create(Quorum(1, 1, 1))
@@ -542,7 +543,7 @@ def test_after_an_accepted_loss_a_bookie_denies_nothing(uri: str, tmp_path: Path
             await client.close()
 
     async def recover(ledger_id: LedgerId) -> None:
-        client = await LedgerClient.connect(uri, ClientConfig())
+        client = await LedgerClient.connect(uri, PATIENT)
         try:
             await client.bookies.wait_for(0, PATIENCE_S)
             with pytest.raises(RecoveryFailed):

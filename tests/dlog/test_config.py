@@ -1,8 +1,11 @@
+import os
 from pathlib import Path
 
 import pytest
 
+from dlog.aio.connecting import connect
 from dlog.config import InvalidConfig, default_uri, load, metadata_uri, resolve_uri
+from ledger import ClientConfig, LedgerClient
 from ledger.errors import InvalidUri
 from ledger.metastore.uri import FileUri, parse_uri
 
@@ -10,8 +13,8 @@ from ledger.metastore.uri import FileUri, parse_uri
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("DLOG_URI", "DLOG_CONFIG", "DLOG_TIMEOUT_S", "DLOG_SESSION_TIMEOUT_S"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [each for each in os.environ if each.startswith("DLOG_")]:
+        monkeypatch.delenv(name)
     return tmp_path
 
 
@@ -32,6 +35,22 @@ def test_the_environment_wins_over_the_file(home: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("DLOG_URI", "file:///from-environment")
     settings = load()
     assert (settings.uri, settings.timeout_s) == ("file:///from-environment", 3.5)
+
+
+def test_time_outs_are_those_that_the_manual_names() -> None:
+    settings = load()
+    assert (settings.session_timeout_s, settings.timeout_s) == (10.0, 10.0)
+    assert settings.bookie_timeout_s == ClientConfig().bookie_timeout_s == 5.0
+
+
+async def test_who_connects_by_a_uri_has_the_time_outs_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DLOG_BOOKIE_TIMEOUT_S", "7")
+    client = await connect("memory://time-outs")
+    assert isinstance(client, LedgerClient)
+    assert client._environment.transport._limits.timeout_s == 7.0  # type: ignore[attr-defined]
+    await client.close()
 
 
 def test_another_file_can_be_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

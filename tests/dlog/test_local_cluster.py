@@ -16,6 +16,7 @@ from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from ledger.client import LedgerClient
 from ledger.errors import InvalidUri
 from ledger.quorum import Quorum
+from tests.patience import PATIENT
 from tests.waiting import alive, wait_until
 
 pytestmark = pytest.mark.integration
@@ -50,7 +51,7 @@ def test_the_next_start_finds_the_data_and_a_killed_bookie_comes_back_with_its_o
 ) -> None:
     async def test() -> None:
         async with LocalCluster(tmp_path) as cluster:
-            client = await LedgerClient.connect(cluster.uri)
+            client = await LedgerClient.connect(cluster.uri, PATIENT)
             writer = await client.create(Quorum(3, 3, 2))
             for payload in (b"a", b"b", b"c"):
                 await writer.add(payload)
@@ -64,7 +65,7 @@ def test_the_next_start_finds_the_data_and_a_killed_bookie_comes_back_with_its_o
             await writer.close()
             await client.close()
         async with LocalCluster(tmp_path) as cluster:
-            client = await LedgerClient.connect(cluster.uri)
+            client = await LedgerClient.connect(cluster.uri, PATIENT)
             reader = await client.open(writer.ledger_id)
             entries = await reader.read(0, 3)
             assert [bytes(entry.payload) for entry in entries] == [b"a", b"b", b"c", b"d"]

@@ -13,6 +13,7 @@ from dlog.errors import AppendOutcomeUnknown, LostOwnership
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.settings import LogSettings
+from tests.patience import PATIENT
 from tests.zookeeper import fresh_uri
 
 pytestmark = pytest.mark.integration
@@ -153,7 +154,7 @@ def test_a_range_read_by_another_process_is_exact(tmp_path: Path) -> None:
         async with await Log.open("flights", uri=cluster.uri) as log:
             futures = [log.append_async(b"%d" % i) for i in range(20_000)]
             await asyncio.gather(*futures)
-            client = await LedgerClient.connect(cluster.uri)
+            client = await LedgerClient.connect(cluster.uri, PATIENT)
             got = [
                 int(record.value)
                 async for chunk in read_range(client, "flights", 7, 19_999)

@@ -19,6 +19,7 @@ from dlog import Log, LogSettings, aio
 from dlog.testing.memory_disk import MemoryDisk
 from ledger.errors import MetadataUnavailable
 from ledger.quorum import Quorum
+from tests.patience import patient_campaign
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,6 @@ def test_without_the_metadata_store_appends_go_on_and_opening_fails_until_it_is_
 def test_a_cut_ends_terms_of_leadership_on_other_loops_too(
     dlog_cluster: dlog.testing.Cluster,
 ) -> None:
-    from leader import campaign
     from ledger.metastore import open_store
 
     lost = threading.Event()
@@ -174,7 +174,7 @@ def test_a_cut_ends_terms_of_leadership_on_other_loops_too(
 
     async def lead() -> None:
         store = await open_store(dlog_cluster.uri)
-        term = await campaign(store, "orders")
+        term = await patient_campaign(store, "orders")
         elected.set()
         async with asyncio.timeout(PATIENCE_S):
             await term.lost.wait()

@@ -17,9 +17,9 @@ from ledger.manager import LedgerStore
 from ledger.metastore import open_store
 from ledger.registry import BookieDirectory
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
-from ledger.transport.grpc import GrpcTransport
 from tests.bookie.processes import SmallBookie
 from tests.integration.test_bookie_chaos import BOOKIE, KEY, frame_of, metadata
+from tests.patience import patient_transport
 
 WAIT_S: Final = 60.0
 RUN: Final = 20
@@ -36,7 +36,7 @@ class Scene:
         self.directory.symlink_to(disk / "data", target_is_directory=True)
         self.ballast = disk / "ballast"
         self.address = ""
-        self.transport = GrpcTransport(lambda _: self.address)
+        self.transport = patient_transport(lambda _: self.address)
         self.acked: dict[LedgerId, dict[int, None]] = {}
         self.fenced: dict[LedgerId, None] = {}
         self.ledgers: LedgerStore

@@ -10,9 +10,11 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
-from ledger import ClientConfig, LedgerClient
+from ledger import LedgerClient
 from ledger.transport.grpc import GrpcTransport
+from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
 _CHUNK_BYTES = 64 * 1024
@@ -133,7 +135,7 @@ class Network:
     @asynccontextmanager
     async def client(self, name: str, uri: str, *, timeout_s: float) -> AsyncIterator[LedgerClient]:
         """Connect a client whose way to each bookie is a link of its own."""
-        client = await LedgerClient.connect(uri, ClientConfig(bookie_timeout_s=timeout_s))
+        client = await LedgerClient.connect(uri, replace(PATIENT, bookie_timeout_s=timeout_s))
         try:
             for bookie in self.bookies:
                 link = self._links[name, bookie] = Link(bookie, client.bookies.address)

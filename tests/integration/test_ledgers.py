@@ -11,6 +11,7 @@ from dlog.local.cluster import LocalCluster
 from ledger import LedgerClient, LedgerState
 from ledger.errors import LedgerFenced, NotEnoughBookies
 from ledger.writer import LedgerWriter
+from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -21,7 +22,7 @@ Scenario = Callable[[LocalCluster, LedgerClient], Awaitable[None]]
 
 @asynccontextmanager
 async def connected(cluster: LocalCluster) -> AsyncIterator[LedgerClient]:
-    client = await LedgerClient.connect(cluster.uri)
+    client = await LedgerClient.connect(cluster.uri, PATIENT)
     try:
         await client.bookies.wait_for(len(cluster.processes), PATIENCE_S)
         yield client

@@ -26,7 +26,7 @@ from dlog.local.cluster import LocalCluster
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.settings import LogSettings
-from ledger import ClientConfig, LedgerClient, Quorum
+from ledger import LedgerClient, Quorum
 from ledger.errors import (
     BookieUnavailable,
     InvalidQuorum,
@@ -44,6 +44,7 @@ from ledger.transport.grpc import GrpcTransport
 from tests.bookie.processes import bookie
 from tests.bookie.runs import run_of
 from tests.ledger.serving import add
+from tests.patience import PATIENT, patient_transport
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -132,7 +133,7 @@ async def test_an_open_log_goes_on_while_the_metadata_store_is_dead(
         await append(log, [b"more"])
         await log.close()
 
-    config = ClientConfig(session_timeout_s=4.0)
+    config = replace(PATIENT, session_timeout_s=4.0)
     uri = server.uri("/dlog")
     async with (
         asyncio.timeout(DEADLINE_S),
@@ -220,7 +221,7 @@ async def test_bookies_that_cannot_be_reached_are_told_in_bounded_time(
         assert isinstance(await error_within(SLACK_S, log.append(b"never sent")), AppendFailed)
 
     async with asyncio.timeout(DEADLINE_S), LocalCluster(tmp_path) as cluster:
-        client = await LedgerClient.connect(cluster.uri)
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
         log = await Log.open("flights", client=client, heal_s=0)
         expected = [b"%d" % i for i in range(100)]
         for value in expected:
@@ -291,7 +292,7 @@ def test_a_bookie_whose_journal_is_damaged_says_where_and_does_not_start(tmp_pat
     runs = 10
 
     async def fill(name: str, address: str) -> None:
-        transport = GrpcTransport({name: address}.get)
+        transport = patient_transport({name: address}.get)
         try:
             for entry_id in range(runs):  # one commit each: the later prove the earlier ones
                 run = run_of(entry_id, payload=b"payload %d" % entry_id)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from leader import InvalidCampaign, NotElected, Term, campaign, current_leader
+from leader import InvalidCampaign, NotElected, Term, current_leader
 from leader.election import leaders_path
 from leader.info import UNREADABLE, candidates
 from leader.waiting import PAUSE_MIN_S
@@ -12,6 +12,7 @@ from ledger.errors import HandleClosed, MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore
 from tests.leader.stores import TroubledStore
+from tests.patience import patient_campaign
 from tests.waiting import PATIENCE_S, eventually, until
 
 LOG = "eu/flights"
@@ -40,7 +41,7 @@ async def follower(store: MemoryStore | TroubledStore, name: str) -> asyncio.Tas
     """Start a campaign that stands behind all that stand now."""
     look = await memory()
     before = len(await nodes(look))
-    task = asyncio.create_task(campaign(store, LOG, candidate=name))
+    task = asyncio.create_task(patient_campaign(store, LOG, candidate=name))
     await standing_count(look, before + 1)
     await look.close()
     return task
@@ -48,7 +49,7 @@ async def follower(store: MemoryStore | TroubledStore, name: str) -> asyncio.Tas
 
 async def test_the_first_candidate_is_elected_at_once() -> None:
     store = await memory()
-    term = await campaign(store, LOG, candidate="a", timeout_s=PATIENCE_S)
+    term = await patient_campaign(store, LOG, candidate="a", timeout_s=PATIENCE_S)
     assert (term.log, term.candidate, term.lost.is_set()) == (LOG, "a", False)
     assert term.is_current()
     assert await term.verify()
@@ -61,13 +62,13 @@ async def test_the_first_candidate_is_elected_at_once() -> None:
 async def test_nobody_leads_a_log_that_nobody_stands_for() -> None:
     store = await memory()
     assert await current_leader(store, LOG) is None
-    await (await campaign(store, LOG)).resign()
+    await (await patient_campaign(store, LOG)).resign()
     assert await current_leader(store, LOG) is None
 
 
 async def test_a_candidate_whose_record_is_damaged_is_shown_as_such_and_hides_nobody() -> None:
     store, other = await memory(), await memory()
-    term = await campaign(store, LOG, candidate="a", timeout_s=PATIENCE_S)
+    term = await patient_campaign(store, LOG, candidate="a", timeout_s=PATIENCE_S)
     waiting = await follower(other, "b")
     (first, *_) = sorted(await nodes(store), key=lambda name: name[-10:])
     await store.set(f"{leaders_path(LOG)}/{first}", b"\xff")
@@ -81,7 +82,7 @@ async def test_a_candidate_whose_record_is_damaged_is_shown_as_such_and_hides_no
 async def test_after_a_resignation_the_next_leads_with_a_larger_epoch() -> None:
     first, second = await memory(), await memory()
     # Without a lifeline nobody clears away what it leaves behind.
-    term = await campaign(first, LOG, candidate="first", lifeline_host=None)
+    term = await patient_campaign(first, LOG, candidate="first", lifeline_host=None)
     waiting = await follower(second, "second")
     assert not waiting.done()
     await term.resign()
@@ -92,7 +93,7 @@ async def test_after_a_resignation_the_next_leads_with_a_larger_epoch() -> None:
         following = await waiting
     assert following.epoch > term.epoch
     await following.resign()
-    third = await campaign(first, LOG)
+    third = await patient_campaign(first, LOG)
     assert third.epoch > following.epoch, "also when nobody stood in between"
     await third.resign()
 
@@ -101,8 +102,8 @@ async def test_logs_have_leaders_of_their_own() -> None:
     store = await memory()
     async with (
         asyncio.timeout(PATIENCE_S),
-        await campaign(store, "a"),
-        await campaign(store, "a/b"),
+        await patient_campaign(store, "a"),
+        await patient_campaign(store, "a/b"),
     ):
         pass
 
@@ -110,14 +111,14 @@ async def test_logs_have_leaders_of_their_own() -> None:
 async def test_a_term_that_is_left_is_resigned() -> None:
     store = await memory()
     with pytest.raises(RuntimeError, match="trouble"):
-        async with await campaign(store, LOG):
+        async with await patient_campaign(store, LOG):
             raise RuntimeError("trouble")
     assert await nodes(store) == []
 
 
 async def test_the_end_of_the_session_ends_the_term_and_elects_the_next() -> None:
     first, second = await memory(), await memory()
-    term = await campaign(first, LOG)
+    term = await patient_campaign(first, LOG)
     waiting = await follower(second, "second")
     first.expire()
     assert not term.is_current(), "known before any task ran"
@@ -131,7 +132,7 @@ async def test_the_end_of_the_session_ends_the_term_and_elects_the_next() -> Non
 
 async def test_a_node_deleted_by_somebody_ends_the_term() -> None:
     store, other = await memory(), await memory()
-    term = await campaign(store, LOG)
+    term = await patient_campaign(store, LOG)
     [name] = await nodes(other)
     await other.delete(f"{leaders_path(LOG)}/{name}")
     async with asyncio.timeout(PATIENCE_S):
@@ -141,7 +142,7 @@ async def test_a_node_deleted_by_somebody_ends_the_term() -> None:
 
 async def test_verify_notices_what_the_watch_has_not_told_yet() -> None:
     store, other = await memory(), await memory()
-    term = await campaign(store, LOG)
+    term = await patient_campaign(store, LOG)
     [name] = await nodes(other)
     path = f"{leaders_path(LOG)}/{name}"
     await asyncio.gather(other.delete(path), term.verify())
@@ -151,7 +152,7 @@ async def test_verify_notices_what_the_watch_has_not_told_yet() -> None:
 
 async def test_verify_raises_when_the_store_says_nothing() -> None:
     store = TroubledStore(await memory())
-    term = await campaign(store, LOG)
+    term = await patient_campaign(store, LOG)
     store.refuse["children"] = 1
     with pytest.raises(MetadataUnavailable):
         await term.verify()
@@ -162,7 +163,7 @@ async def test_verify_raises_when_the_store_says_nothing() -> None:
 
 async def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_way() -> None:
     store, other = TroubledStore(await memory()), await memory()
-    term = await campaign(store, LOG, lease_s=PATIENCE_S / 3, lifeline_host=None)
+    term = await patient_campaign(store, LOG, lease_s=PATIENCE_S / 3, lifeline_host=None)
     waiting = await follower(other, "other")
     store.refuse["sync"] = 1_000_000
     term._lease_s = 0.2  # only now: before, a busy machine might end it
@@ -176,7 +177,7 @@ async def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_w
 
 async def test_a_leader_outlives_a_store_that_is_silent_for_less_than_the_lease() -> None:
     store = TroubledStore(await memory())
-    term = await campaign(store, LOG, lease_s=PATIENCE_S / 3)
+    term = await patient_campaign(store, LOG, lease_s=PATIENCE_S / 3)
     store.refuse["exists"] = 1
     seen = store.calls["exists"]
     await until(lambda: store.calls["exists"] >= seen + 3, "the term was proven again")
@@ -186,16 +187,16 @@ async def test_a_leader_outlives_a_store_that_is_silent_for_less_than_the_lease(
 
 async def test_a_campaign_gives_up_in_time_and_takes_its_node_away() -> None:
     first, second = await memory(), await memory()
-    async with await campaign(first, LOG):
+    async with await patient_campaign(first, LOG):
         with pytest.raises(NotElected, match=r"within 0\.1 s") as caught:
-            await campaign(second, LOG, timeout_s=0.1)
+            await patient_campaign(second, LOG, timeout_s=0.1)
         assert caught.value.retryable
         assert len(await nodes(first)) == 1
 
 
 async def test_a_cancelled_campaign_takes_its_node_away_and_the_one_behind_it_waits_on() -> None:
     stores = [await memory() for _ in range(3)]
-    term = await campaign(stores[0], LOG)
+    term = await patient_campaign(stores[0], LOG)
     second, third = await follower(stores[1], "second"), await follower(stores[2], "third")
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -209,7 +210,7 @@ async def test_a_cancelled_campaign_takes_its_node_away_and_the_one_behind_it_wa
 
 async def test_a_node_whose_withdrawal_failed_is_taken_away_later() -> None:
     first, second = await memory(), TroubledStore(await memory())
-    async with await campaign(first, LOG):
+    async with await patient_campaign(first, LOG):
         waiting = await follower(second, "second")
         second.refuse["delete"] = 3
         waiting.cancel()
@@ -222,7 +223,7 @@ async def test_a_node_whose_withdrawal_failed_is_taken_away_later() -> None:
 async def test_lost_replies_of_create_leave_one_node(lost: int) -> None:
     store = TroubledStore(await memory())
     store.lose_replies["create"] = lost
-    term = await campaign(store, LOG, timeout_s=PATIENCE_S)
+    term = await patient_campaign(store, LOG, timeout_s=PATIENCE_S)
     assert len(await nodes(await memory())) == 1
     assert store.calls["create"] == 1, "the node was found by its token"
     await term.resign()
@@ -232,7 +233,7 @@ async def test_lost_replies_of_create_leave_one_node(lost: int) -> None:
 async def test_a_create_that_lands_late_is_given_up() -> None:
     """A create without reply is made again, and then both turn out to have been done."""
     store, other = TroubledStore(await memory()), await memory()
-    term = await campaign(other, LOG)
+    term = await patient_campaign(other, LOG)
     waiting = await follower(store, "second")
     own = max(await nodes(other), key=lambda name: name[-10:])
     token = own.rpartition("-")[0]
@@ -246,7 +247,7 @@ async def test_a_create_that_lands_late_is_given_up() -> None:
 
 async def test_a_campaign_outlives_the_loss_of_its_session() -> None:
     first, second = await memory(), await memory()
-    term = await campaign(first, LOG)
+    term = await patient_campaign(first, LOG)
     waiting = await follower(second, "second")
     [_, before] = sorted(await nodes(first), key=lambda name: name[-10:])
     second.expire()
@@ -281,7 +282,7 @@ async def test_a_node_whose_session_ends_as_it_is_looked_at_elects_nobody() -> N
 
     inner = await memory()
     store = Expiring(inner)
-    term = await campaign(store, LOG, timeout_s=PATIENCE_S)
+    term = await patient_campaign(store, LOG, timeout_s=PATIENCE_S)
     assert term.is_current()
     assert store.calls["create"] == 2
     await term.resign()
@@ -291,7 +292,7 @@ async def test_a_node_whose_session_ends_as_it_is_looked_at_elects_nobody() -> N
 async def test_a_session_lost_between_look_and_create_leaves_no_node_behind(operation: str) -> None:
     """It would be in a session that lives on, and hold its own candidate back for ever."""
     store, other = ReplacesItsSession(await memory(), operation), await memory()
-    term = await campaign(store, LOG, timeout_s=PATIENCE_S)
+    term = await patient_campaign(store, LOG, timeout_s=PATIENCE_S)
     assert len(await nodes(other)) == 1
     await term.resign()
     assert await nodes(other) == []
@@ -306,10 +307,10 @@ async def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely(away
     else:
         store.refuse["sync"] = 1_000_000
     with pytest.raises(NotElected, match="did not answer"):
-        await campaign(store, LOG, timeout_s=0.1)
+        await patient_campaign(store, LOG, timeout_s=0.1)
     store.calls.clear()
     started = asyncio.get_running_loop().time()
-    waiting = asyncio.create_task(campaign(store, LOG))
+    waiting = asyncio.create_task(patient_campaign(store, LOG))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await asyncio.shield(waiting)
@@ -323,7 +324,7 @@ async def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely(away
 
 async def test_a_change_of_leader_wakes_one_candidate_and_not_the_herd() -> None:
     stores = [TroubledStore(await memory()) for _ in range(12)]
-    term = await campaign(stores[0], LOG)
+    term = await patient_campaign(stores[0], LOG)
     waiting = [await follower(store, f"c{index}") for index, store in enumerate(stores[1:])]
     before = [store.calls.total() for store in stores]
     await term.resign()
@@ -348,7 +349,7 @@ async def test_two_never_both_verify_whatever_happens_to_the_sessions() -> None:
 
     async def candidate(store: MemoryStore, rounds: int) -> None:
         for round_number in range(rounds):
-            term = await campaign(store, LOG)
+            term = await patient_campaign(store, LOG)
             held.append(term)
             epochs.append(term.epoch)
             if round_number % 2:
@@ -376,7 +377,7 @@ async def test_two_never_both_verify_whatever_happens_to_the_sessions() -> None:
 
 async def test_closing_the_store_ends_the_term() -> None:
     store = await memory()
-    term = await campaign(store, LOG)
+    term = await patient_campaign(store, LOG)
     await store.close()
     async with asyncio.timeout(PATIENCE_S):
         await term.lost.wait()
@@ -387,14 +388,14 @@ async def test_a_campaign_on_a_closed_store_is_refused() -> None:
     store = await memory()
     await store.close()
     with pytest.raises(HandleClosed):
-        await campaign(TroubledStore(store), LOG, timeout_s=PATIENCE_S)
+        await patient_campaign(TroubledStore(store), LOG, timeout_s=PATIENCE_S)
 
 
 async def test_senseless_campaigns_are_refused() -> None:
     store = await memory()
     with pytest.raises(InvalidCampaign):
-        await campaign(store, "")
+        await patient_campaign(store, "")
     with pytest.raises(InvalidCampaign):
-        await campaign(store, LOG, timeout_s=-1)
+        await patient_campaign(store, LOG, timeout_s=-1)
     with pytest.raises(InvalidCampaign):
-        await campaign(store, LOG, lease_s=0)
+        await patient_campaign(store, LOG, lease_s=0)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from leader import campaign, current_leader
+from leader import current_leader
 from leader.election import leaders_path
 from ledger.metastore import open_store
 from tests.leader.members import LOG, Member, number, wait_for_candidates
+from tests.patience import patient_campaign
 from tests.waiting import PATIENCE_S, SESSION_S
 
 pytestmark = pytest.mark.integration
@@ -77,8 +78,8 @@ def test_candidates_that_are_killed_in_line_are_skipped(uri: str, start: Start) 
 
 async def test_campaigns_of_one_process_stand_against_each_other_too(uri: str) -> None:
     first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
-    term = await campaign(first, LOG, candidate="first")
-    waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
+    term = await patient_campaign(first, LOG, candidate="first")
+    waiting = asyncio.create_task(patient_campaign(second, LOG, candidate="second"))
     await wait_for_candidates(uri, 2)
     await term.resign()
     async with asyncio.timeout(PATIENCE_S):
@@ -94,9 +95,9 @@ async def test_campaigns_of_one_process_stand_against_each_other_too(uri: str) -
 async def test_a_campaign_cancelled_at_any_moment_leaves_no_node(uri: str) -> None:
     """Also not one whose create was on its way to the disk."""
     store = await open_store(uri, session_timeout_s=SESSION_S, timeout_s=PATIENCE_S)
-    await (await campaign(store, LOG)).resign()
+    await (await patient_campaign(store, LOG)).resign()
     for turns in range(40):
-        task = asyncio.create_task(campaign(store, LOG))
+        task = asyncio.create_task(patient_campaign(store, LOG))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()

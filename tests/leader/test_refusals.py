@@ -3,12 +3,12 @@
 import asyncio
 from dataclasses import replace
 
-from leader import campaign
 from leader.election import leaders_path
 from leader.lifeline import Lifeline, network
 from leader.record import CandidateRecord
 from leader.refusals import STACKS_MAX, LifelineAddress, Refusals
 from ledger.metastore import open_store
+from tests.patience import patient_campaign
 from tests.waiting import eventually
 
 LOG = "flights"
@@ -75,7 +75,7 @@ async def test_a_candidate_whose_predecessor_died_unwatched_leads_before_its_ses
         node = CandidateRecord("dead", 0, lifeline.address).encode()
         prefix = f"{leaders_path(LOG)}/dead-"
         await dead.create(prefix, node, ephemeral=True, sequential=True)
-        term = await campaign(store, LOG)
+        term = await patient_campaign(store, LOG)
         assert not dead.session.lost.is_set()
         await term.resign()
 
@@ -90,7 +90,7 @@ def test_a_candidate_of_another_machine_with_a_loopback_address_is_left_in_peace
             node = CandidateRecord("other", 0, address).encode()
             prefix = f"{leaders_path(LOG)}/other-"
             made = await other.create(prefix, node, ephemeral=True, sequential=True)
-            standing = asyncio.create_task(campaign(store, LOG))
+            standing = asyncio.create_task(patient_campaign(store, LOG))
 
             async def stands() -> bool:
                 return len(await store.children(leaders_path(LOG))) == 2

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from leader import campaign
 from leader.election import leaders_path
 from leader.withdrawal import WITHDRAW_S
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore
 from tests.leader.stores import TroubledStore
+from tests.patience import patient_campaign
 from tests.waiting import PATIENCE_S, eventually
 
 LOG = "flights"
@@ -35,7 +35,7 @@ async def memory() -> MemoryStore:
 def test_resigning_takes_no_longer_although_a_proof_of_leadership_is_awaited() -> None:
     async def run() -> None:
         store = SilentStore(await memory())
-        term = await campaign(store, LOG, lease_s=1000 * PATIENCE_S)
+        term = await patient_campaign(store, LOG, lease_s=1000 * PATIENCE_S)
         store.answering.clear()
         before = store.calls["sync"]
         (node,) = await store.children(leaders_path(LOG))
@@ -55,7 +55,7 @@ def test_resigning_takes_no_longer_although_a_proof_of_leadership_is_awaited() -
 def test_a_resignation_that_is_cancelled_clears_the_way_all_the_same() -> None:
     async def run() -> None:
         store = await memory()
-        term = await campaign(store, LOG)
+        term = await patient_campaign(store, LOG)
         resigning = asyncio.create_task(term.resign())
         await asyncio.sleep(0)
         resigning.cancel()

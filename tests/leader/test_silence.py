@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from leader import campaign
 from leader import lifeline as lifeline_module
 from leader.election import leaders_path
 from leader.lifeline import Lifeline, has_died, network
@@ -13,6 +12,7 @@ from leader.refusals import LifelineAddress
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore
 from tests.leader.stores import TroubledStore
+from tests.patience import patient_campaign
 from tests.waiting import until
 
 LOG = "flights"
@@ -51,7 +51,7 @@ async def test_a_campaign_that_is_given_up_while_its_create_is_on_its_way_leaves
     memory = await open_store("memory://election")
     assert isinstance(memory, MemoryStore)
     store = LateStore(memory)
-    campaigning = asyncio.create_task(campaign(store, LOG, lifeline_host=None))
+    campaigning = asyncio.create_task(patient_campaign(store, LOG, lifeline_host=None))
     await until(lambda: store.late is not None, "it has asked for its node")
     campaigning.cancel()
     await asyncio.gather(campaigning, return_exceptions=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dlog.local.zookeeper import ManagedZooKeeper
-from leader import campaign, current_leader
+from leader import current_leader
 from ledger.metastore import open_store
 from tests.leader.members import LOG, Member, number, wait_for_candidates
+from tests.patience import patient_campaign
 from tests.waiting import PATIENCE_S, SESSION_S
 from tests.zookeeper import fresh_uri
 
@@ -82,8 +83,8 @@ def test_a_leader_that_was_stopped_knows_at_once_when_it_wakes(
 
 async def test_a_resignation_hands_over_at_once_with_a_larger_epoch(uri: str) -> None:
     first, second = [await open_store(uri, session_timeout_s=SESSION_S) for _ in range(2)]
-    term = await campaign(first, LOG, candidate="first")
-    waiting = asyncio.create_task(campaign(second, LOG, candidate="second"))
+    term = await patient_campaign(first, LOG, candidate="first")
+    waiting = asyncio.create_task(patient_campaign(second, LOG, candidate="second"))
     await wait_for_candidates(uri, 2)
     assert await term.verify()
     await term.resign()

@@ -19,6 +19,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.registry import BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
 from tests.bookie.memory_storage import MemoryStorage
+from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
 
@@ -87,7 +88,7 @@ class LocalBookies:
 
     async def client(self, config: ClientConfig | None = None) -> LedgerClient:
         """Return a client of its own store session, closed with the cluster."""
-        client = await LedgerClient.connect(self.uri, config or ClientConfig())
+        client = await LedgerClient.connect(self.uri, config or PATIENT)
         self._clients.append(client)
         await client.bookies.wait_for(len(self.bookies), PATIENCE_S)
         return client

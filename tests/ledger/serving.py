@@ -66,6 +66,7 @@ async def transport_to(
     address: str | Callable[[], str | None], **settings: float
 ) -> AsyncIterator[GrpcTransport]:
     resolve = address if callable(address) else lambda: str(address)
+    settings.setdefault("timeout_s", PATIENCE_S)
     transport = GrpcTransport(lambda _: resolve(), **settings)  # type: ignore[arg-type]
     try:
         yield transport

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from traceback import extract_tb
 
 import pytest
 
-from ledger import ClientConfig, Quorum
+from ledger import Quorum
 from ledger.errors import (
     EntryLost,
     HandleClosed,
@@ -21,10 +22,11 @@ from ledger.protocol.placement import RandomPlacement
 from ledger.protocol.writer_events import SendAdds
 from ledger.requests import Status
 from tests.ledger.local_bookies import LocalBookies, local_bookies
-from tests.waiting import PATIENCE_S, settled, until
+from tests.patience import PATIENT
+from tests.waiting import settled, until
 
 DEADLINE_S = 60
-SMALL = ClientConfig(bookie_timeout_s=PATIENCE_S, pending_bytes_max=1024)
+SMALL = replace(PATIENT, pending_bytes_max=1024)
 
 
 def hold(cluster: LocalBookies, *, held: bool) -> None:
@@ -190,7 +192,7 @@ async def test_ensembles_and_replacements_span_the_racks_that_bookies_registered
 async def test_a_client_that_wants_random_ensembles_gets_them() -> None:
     async with local_bookies(0) as cluster, asyncio.timeout(DEADLINE_S):
         racks = {(await cluster.add(rack)).name: rack for rack in ("r1", "r1", "r1", "r2")}
-        client = await cluster.client(ClientConfig(placement=RandomPlacement()))
+        client = await cluster.client(replace(PATIENT, placement=RandomPlacement()))
         spans = set[int]()
         while len(spans) < 2:
             writer = await client.create(Quorum(2, 2, 1))
@@ -199,7 +201,7 @@ async def test_a_client_that_wants_random_ensembles_gets_them() -> None:
 
 
 async def test_with_delayed_changes_a_killed_bookie_stays_in_the_ensemble() -> None:
-    config = ClientConfig(delay_ensemble_change=True)
+    config = replace(PATIENT, delay_ensemble_change=True)
     async with local_bookies(4) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client(config)
         writer = await client.create()
@@ -283,7 +285,7 @@ async def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_fo
     monkeypatch.setattr("ledger.transport.grpc.MESSAGE_BYTES_MAX", 6 * mebibyte)
 
     async with local_bookies(2) as cluster, asyncio.timeout(DEADLINE_S):
-        slow = await cluster.client(ClientConfig(bookie_timeout_s=PATIENCE_S))
+        slow = await cluster.client(PATIENT)
         writer = await slow.create(Quorum(2, 2, 2))
         hanging, other = cluster.bookies
         hanging.storage.gate.clear()
@@ -292,7 +294,7 @@ async def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_fo
         await writer.abandon()
         assert not any(add.exception() is None for add in adds)
         await cluster.add()
-        impatient = await cluster.client(ClientConfig(bookie_timeout_s=2))
+        impatient = await cluster.client(replace(PATIENT, bookie_timeout_s=2))
         closed = await impatient.recover(writer.ledger_id)
         assert closed.last_entry == 11
         assert hanging.name not in closed.last_fragment.bookies

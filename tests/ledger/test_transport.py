@@ -8,6 +8,7 @@ import pytest
 
 from ledger.ids import BookieId
 from ledger.requests import LacQuery, ReadQuery, Status
+from ledger.transport.grpc import connecting_s
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import (
@@ -321,3 +322,10 @@ async def test_an_exception_of_a_callback_hurts_nobody_else() -> None:
         transport.add(BOOKIE, run_of(1), answers.expect("next"))
         assert await answers.wait(1) == [("next", Status.OK)]
     assert told == ["of the caller"]
+
+
+@pytest.mark.parametrize(("answer_s", "connecting"), [(1.0, 1.0), (5.0, 2.0), (30.0, 12.0)])
+def test_to_be_connected_to_a_bookie_has_a_part_of_the_time_for_an_answer(
+    answer_s: float, connecting: float
+) -> None:
+    assert connecting_s(answer_s) == connecting

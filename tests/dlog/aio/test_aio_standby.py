@@ -24,6 +24,7 @@ from leader import NotElected, current_leader
 from leader.election import leaders_path
 from ledger.client import LedgerClient
 from ledger.metastore import open_store
+from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, until
 
 LOG = "orders"
@@ -279,10 +280,10 @@ async def test_leadership_lost_while_catching_up_is_won_again_and_nothing_applie
     async with dlog.testing.cluster() as cluster:
         async with await Log.open(LOG, uri=cluster.uri) as log:
             await append(log, *numbered(0, 100))
-        client = await LedgerClient.connect(cluster.uri)
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
         node = Node()
         node.gate.clear()
-        standby = await Standby.open(LOG, node.apply, client=client)
+        standby = await Standby.open(LOG, node.apply, client=client, lease_s=PATIENCE_S)
         promoting = asyncio.create_task(standby.promote())
         await until(lambda: standby._following.end == 100)
         store = client.store

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dlog.aio import Log
 from dlog.testing import AsyncCluster, cluster
 from ledger import LedgerClient
+from tests.patience import PATIENT
 from tests.waiting import until
 
 FIRST, SECOND = (0, 1, 2), (3, 4, 5)
@@ -22,7 +23,7 @@ async def only(made: AsyncCluster, writable: Collection[int], client: LedgerClie
 
 async def test_a_log_opens_without_the_bookies_of_a_segment_that_is_sealed() -> None:
     async with cluster(6) as made:
-        client = await LedgerClient.connect(made.uri)
+        client = await LedgerClient.connect(made.uri, PATIENT)
         await only(made, FIRST, client)
         log = await Log.open("log", client=client)
         await log.append(b"old")

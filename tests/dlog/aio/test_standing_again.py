@@ -12,7 +12,7 @@ from ledger.metastore.memory import MemoryStore
 from tests.dlog.aio.test_aio_standby import LOG, State
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.dlog.faulty_store import FaultyStore
-from tests.waiting import settled, until
+from tests.waiting import PATIENCE_S, settled, until
 
 
 async def test_a_resignation_while_the_store_is_away_is_followed_by_following_once_it_is_back() -> (
@@ -21,7 +21,7 @@ async def test_a_resignation_while_the_store_is_away_is_followed_by_following_on
     store = FaultyStore(MemoryStore("memory://fake", "fake"))
     client = FakeCluster().client(store)
     state = State()
-    async with await Standby.open(LOG, state.apply, client=client) as standby:
+    async with await Standby.open(LOG, state.apply, client=client, lease_s=PATIENCE_S) as standby:
         log = await standby.promote()
         await log.append(b"own")
         store.down = True
@@ -37,7 +37,7 @@ async def test_a_resignation_while_the_store_is_away_is_followed_by_following_on
 
 async def test_who_could_not_append_all_before_it_resigned_does_not_lead_again() -> None:
     cluster = FakeCluster()
-    standby = await Standby.open(LOG, State().apply, client=cluster.client())
+    standby = await Standby.open(LOG, State().apply, client=cluster.client(), lease_s=PATIENCE_S)
     log = await standby.promote()
     cluster.hold()
     future = log.append_async(b"a")
@@ -59,7 +59,7 @@ async def test_who_could_not_append_all_before_it_resigned_does_not_lead_again()
 
 async def test_who_cancels_a_resignation_does_not_lead_again() -> None:
     cluster = FakeCluster()
-    standby = await Standby.open(LOG, State().apply, client=cluster.client())
+    standby = await Standby.open(LOG, State().apply, client=cluster.client(), lease_s=PATIENCE_S)
     log = await standby.promote()
     cluster.hold()
     future = log.append_async(b"a")
@@ -79,7 +79,7 @@ async def test_who_cancels_a_resignation_does_not_lead_again() -> None:
 
 async def test_closing_waits_for_a_resignation_that_goes_on() -> None:
     cluster = FakeCluster()
-    standby = await Standby.open(LOG, State().apply, client=cluster.client())
+    standby = await Standby.open(LOG, State().apply, client=cluster.client(), lease_s=PATIENCE_S)
     log = await standby.promote()
     cluster.hold()
     future = log.append_async(b"a")
@@ -96,7 +96,8 @@ async def test_closing_waits_for_a_resignation_that_goes_on() -> None:
 async def test_a_promotion_that_succeeds_while_it_is_cancelled_does_not_lead_in_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standby = await Standby.open(LOG, State().apply, client=FakeCluster().client())
+    client = FakeCluster().client()
+    standby = await Standby.open(LOG, State().apply, client=client, lease_s=PATIENCE_S)
     guard = Standby._guard
 
     async def cancelled_meanwhile(*arguments: object) -> None:

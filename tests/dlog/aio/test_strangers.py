@@ -18,6 +18,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
 from tests.ledger.serving import add
+from tests.patience import PATIENT, patient_transport
 
 NOTHING = access_key(b"")
 """What every ledger without a password once had."""
@@ -64,7 +65,7 @@ class Stranger:
 @asynccontextmanager
 async def stranger(made: AsyncCluster, key: bytes = NOTHING) -> AsyncIterator[Stranger]:
     addresses = {BookieId(each.name): each.address for each in made.bookies}
-    transport = GrpcTransport(addresses.get)
+    transport = patient_transport(addresses.get)
     try:
         yield Stranger(transport, tuple(addresses), key)
     finally:
@@ -106,7 +107,7 @@ async def test_a_stranger_reads_forges_and_stops_nothing(digest: Digest) -> None
 
 async def test_each_ledger_has_a_secret_of_its_own_that_nothing_shows() -> None:
     async with cluster(3) as made:
-        client = await LedgerClient.connect(made.uri)
+        client = await LedgerClient.connect(made.uri, PATIENT)
         writers = [await client.create(), await client.create()]
         metadata = [await client.describe(writer.ledger_id) for writer in writers]
         one, other = metadata
@@ -127,7 +128,7 @@ async def test_each_ledger_has_a_secret_of_its_own_that_nothing_shows() -> None:
 
 async def test_a_ledger_with_a_password_has_no_secret() -> None:
     async with cluster(3) as made:
-        client = await LedgerClient.connect(made.uri)
+        client = await LedgerClient.connect(made.uri, PATIENT)
         writer = await client.create(password=b"mine", digest=Digest.HMAC_SHA256)
         await writer.add(b"one")
         await writer.close()

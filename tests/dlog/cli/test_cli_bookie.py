@@ -15,10 +15,11 @@ from typer.testing import CliRunner, Result
 from bookie.disk.port import RealDisk
 from bookie.identity.cookie import read_cookie
 from dlog.cli.app import app
-from ledger import ClientConfig, LedgerClient, Quorum
+from ledger import LedgerClient, Quorum
 from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
 from tests.bookie.processes import bookie
+from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -74,7 +75,7 @@ class Used:
 
 
 async def fill(uri: str) -> tuple[int, int]:
-    client = await LedgerClient.connect(uri, ClientConfig())
+    client = await LedgerClient.connect(uri, PATIENT)
     try:
         await client.bookies.wait_for(1, PATIENCE_S)
         ledgers = []
@@ -233,7 +234,7 @@ def test_the_index_is_shown_and_the_access_key_is_not(used: Used) -> None:
     assert "key digest" in output
 
     async def keys() -> list[bytes]:
-        client = await LedgerClient.connect(used.uri)
+        client = await LedgerClient.connect(used.uri, PATIENT)
         try:
             both = (used.open_ledger, used.closed_ledger)
             metadata = [await client.describe(LedgerId(ledger)) for ledger in both]
@@ -271,7 +272,7 @@ def test_a_damaged_index_is_shown_and_rebuilt_and_everything_is_there_and_fenced
 
 
 async def everything_is_there(used: Used) -> None:
-    client = await LedgerClient.connect(used.uri, ClientConfig())
+    client = await LedgerClient.connect(used.uri, PATIENT)
     try:
         await client.bookies.wait_for(1, PATIENCE_S)
         for ledger in (used.open_ledger, used.closed_ledger):
@@ -286,7 +287,7 @@ async def everything_is_there(used: Used) -> None:
 
 
 async def test_a_writer_from_before_a_rebuild_is_refused(used: Used) -> None:
-    client = await LedgerClient.connect(used.uri, ClientConfig())
+    client = await LedgerClient.connect(used.uri, PATIENT)
     try:
         with used.process() as process:
             process.ready()

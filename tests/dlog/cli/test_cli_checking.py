@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
+from tests.patience import PATIENT
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def remove_ledger(shell: CliShell, ledger: int) -> None:
     from ledger.ids import LedgerId
 
     async def remove() -> None:
-        client = await LedgerClient.connect(shell.uri)
+        client = await LedgerClient.connect(shell.uri, PATIENT)
         await client.delete(LedgerId(ledger))
         await client.close()
 
@@ -105,7 +106,7 @@ def make_orphan(shell: CliShell, log: str) -> int:
     incarnation = shell.json("log", "show", log)["incarnation"]
 
     async def make() -> int:
-        client = await LedgerClient.connect(shell.uri)
+        client = await LedgerClient.connect(shell.uri, PATIENT)
         stamp = {
             STAMP_LOG: log.encode(),
             STAMP_INCARNATION: incarnation.encode(),

@@ -13,10 +13,11 @@ from typer.testing import CliRunner, Result
 from bookie import command
 from dlog.cli.app import app
 from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown_size
-from ledger import ClientConfig, LedgerClient, Quorum
+from ledger import LedgerClient, Quorum
 from ledger.manager import LAYOUTS
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.processes import bookie
+from tests.patience import PATIENT
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +84,7 @@ def test_the_status_of_all_and_of_one(cluster: Cluster) -> None:
 
 def test_readonly_keeps_entries_out_until_it_is_off_again(cluster: Cluster) -> None:
     async def create() -> None:
-        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
         try:
             writer = await client.create(Quorum(1, 1, 1))
             await writer.add(b"entry")
@@ -107,7 +108,7 @@ def test_readonly_keeps_entries_out_until_it_is_off_again(cluster: Cluster) -> N
 
 def test_a_deleted_ledger_is_collected_at_once(cluster: Cluster) -> None:
     async def create_and_delete() -> None:
-        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
         try:
             writer = await client.create(Quorum(2, 2, 2))
             await writer.add(b"entry")
@@ -126,7 +127,7 @@ def test_a_deleted_ledger_is_collected_at_once(cluster: Cluster) -> None:
 
 def test_ledgers_that_vanished_wait_for_an_operator_and_are_shown(cluster: Cluster) -> None:
     async def create_and_lose() -> None:
-        client = await LedgerClient.connect(cluster.uri, ClientConfig())
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
         try:
             for _ in range(3):
                 writer = await client.create(Quorum(2, 2, 2))

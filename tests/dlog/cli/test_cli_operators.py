@@ -11,10 +11,11 @@ import pytest
 
 import dlog
 from dlog.sync.loop_thread import LoopThread
-from leader import Term, campaign, candidates, contested_logs
+from leader import Term, candidates, contested_logs
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
+from tests.patience import patient_campaign
 from tests.waiting import eventually
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ def candidates_of(shell: CliShell, log: str, *names: str) -> Iterator[None]:
         store = await open_store(shell.uri)
         stores.append(store)
         seen = len(await candidates(store, log))
-        campaigns.append(asyncio.create_task(campaign(store, log, candidate=name)))
+        campaigns.append(asyncio.create_task(patient_campaign(store, log, candidate=name)))
 
         async def stands() -> bool:
             return len(await candidates(store, log)) > seen

@@ -42,6 +42,7 @@ def main() -> int:
     if parent is not None and os.getppid() != int(parent):
         return 1
     os.environ["DLOG_SESSION_TIMEOUT_S"] = SESSION_TIMEOUT_S
+    os.environ.pop("DLOG_BOOKIE_TIMEOUT_S", None)  # bookies that stand still are noticed as usual
     plan = Plan(
         seconds=options.seconds,
         seed=options.seed,
