@@ -17,9 +17,11 @@ from ledger.manager import LedgerStore
 from ledger.metastore import open_store
 from ledger.registry import BookieDirectory
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
+from ledger.transport.operator import BookieOperator
 from tests.bookie.processes import SmallBookie
 from tests.integration.test_bookie_chaos import BOOKIE, KEY, frame_of, metadata
 from tests.patience import patient_transport
+from tests.waiting import eventually
 
 WAIT_S: Final = 60.0
 RUN: Final = 20
@@ -99,6 +101,16 @@ class Scene:
             assert lac.fenced == (ledger_id in self.fenced)
         return sum(map(len, self.acked.values()))
 
+    async def met_by_a_checkpoint(self) -> None:
+        """Return once a checkpoint has found no space."""
+        async with BookieOperator(self.address) as operator:
+
+            async def met() -> bool:
+                reasons = (await operator.status()).reasons
+                return any("a checkpoint found no space" in reason for reason in reasons)
+
+            await eventually(met, "a checkpoint has found no space", timeout_s=WAIT_S)
+
     def fill(self, left_bytes: int = 0) -> None:
         """Let the ballast take what space there is."""
         with self.ballast.open("ab") as file:
@@ -174,7 +186,7 @@ async def fills_up_at_once(scene: Scene) -> None:
     told("refuses adds with no byte left")
     await scene.fence(ledger_ids[0])
     told(f"{await scene.check()} entries are read; a fence is taken")
-    await asyncio.sleep(1.0)  # so that checkpoints have met it: nothing is waited for
+    await scene.met_by_a_checkpoint()
     await asyncio.to_thread(scene.fill)
     await scene.check()
     scene.process.kill()

@@ -66,7 +66,7 @@ async def test_a_waiting_read_is_woken_by_any_log_and_a_cancelled_one_takes_noth
     many = await Log.tail_many(["a", "b"], client=client)
     for turn in range(6):
         cancelled = asyncio.ensure_future(many.read_batch())
-        await asyncio.sleep(0)
+        await settled()
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
@@ -88,7 +88,7 @@ async def test_logs_come_and_go_while_others_are_read() -> None:
     many = await Log.tail_many(["a"], client=client)
     assert [(await anext(many))[1].offset for _ in range(3)] == [0, 1, 2]
     waiting = asyncio.ensure_future(anext(many))
-    await asyncio.sleep(0)
+    await settled()
     await many.add("b", start=1)
     await many.add("b")  # it is read already
     name, record = await waiting

@@ -24,8 +24,9 @@ from leader import NotElected, current_leader
 from leader.election import leaders_path
 from ledger.client import LedgerClient
 from ledger.metastore import open_store
+from ledger.metastore.port import MetadataStore
 from tests.patience import PATIENT
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 LOG = "orders"
 
@@ -156,6 +157,15 @@ async def test_leadership_goes_round_and_no_state_misses_or_doubles_a_record() -
         assert not a.standby.lost.is_set()
 
 
+async def standing(store: MetadataStore, count: int) -> None:
+    """Return once so many stand for election."""
+
+    async def stand() -> bool:
+        return len(await store.children(leaders_path(LOG))) == count
+
+    await eventually(stand, f"{count} candidates")
+
+
 async def test_only_the_next_in_line_stands_up_when_a_leader_resigns() -> None:
     async with (
         dlog.testing.cluster() as cluster,
@@ -166,15 +176,10 @@ async def test_only_the_next_in_line_stands_up_when_a_leader_resigns() -> None:
         await a.standby.promote()
         store = await open_store(cluster.uri)
 
-        async def standing(count: int) -> None:
-            async with asyncio.timeout(PATIENCE_S):
-                while len(await store.children(leaders_path(LOG))) < count:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-
         second = asyncio.create_task(b.standby.promote())
-        await standing(2)
+        await standing(store, 2)
         third = asyncio.create_task(c.standby.promote())
-        await standing(3)
+        await standing(store, 3)
         await a.standby.resign()
         await second
         assert not third.done()
@@ -264,9 +269,7 @@ async def test_a_promotion_that_is_cancelled_leaves_no_candidate_and_can_be_trie
         await a.standby.promote()
         store = await open_store(cluster.uri)
         promoting = asyncio.create_task(b.standby.promote())
-        async with asyncio.timeout(PATIENCE_S):
-            while len(await store.children(leaders_path(LOG))) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await standing(store, 2)
         promoting.cancel()
         await asyncio.wait({promoting})
         assert promoting.cancelled()
@@ -387,11 +390,13 @@ async def test_closing_ends_a_promotion_that_waits() -> None:
         Node.running(cluster) as b,
     ):
         await a.standby.promote()
+        store = await open_store(cluster.uri)
         promoting = asyncio.create_task(b.standby.promote())
-        await asyncio.sleep(0)
+        await standing(store, 2)
         await b.standby.close()
         with pytest.raises(LogClosed):
             await promoting
+        await store.close()
 
 
 def test_threads_have_the_same_standby() -> None:

@@ -34,7 +34,7 @@ from ledger.metadata import LedgerState
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import Fault, FaultyStore
-from tests.waiting import settled
+from tests.waiting import eventually, settled
 
 
 async def manifest_of(client: FakeLedgers, log: str = "log") -> Manifest:
@@ -43,11 +43,10 @@ async def manifest_of(client: FakeLedgers, log: str = "log") -> Manifest:
 
 
 async def listed_segments(client: FakeLedgers, count: int) -> None:
-    for _ in range(10_000):
-        if len((await manifest_of(client)).segments) == count:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"there never were {count} segments")
+    async def listed() -> bool:
+        return len((await manifest_of(client)).segments) == count
+
+    await eventually(listed, f"{count} segments are listed")
 
 
 def faulty(cluster: FakeCluster) -> tuple[FakeLedgers, FaultyStore]:
@@ -280,8 +279,7 @@ async def test_records_that_were_not_sent_when_the_log_was_lost_are_certainly_no
     sent = []
     for _ in range(10):  # four leave, one by one; the others wait for the window
         sent.append(old.append_async(b"x"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await settled()
     new = await Log.open("log", client=cluster.client())
     kinds = [type(error) for error in await asyncio.gather(*sent, return_exceptions=True)]
     assert kinds == [AppendOutcomeUnknown] * 4 + [LostOwnership] * 6

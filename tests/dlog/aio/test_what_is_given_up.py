@@ -15,6 +15,7 @@ from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
 from tests.dlog.aio.test_ends_of_segments import next_segment_listed
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.waiting import settled
 
 
 async def processed(client: FakeLedgers, name: str, end: int) -> None:
@@ -32,7 +33,7 @@ async def test_a_writer_does_not_truncate_what_it_has_sent_and_is_not_confirmed(
     await log.append(b"a")
     cluster.hold()
     future = log.append_async(b"b")
-    await asyncio.sleep(0)
+    await settled()
     with pytest.raises(InvalidPosition, match="ends at offset 1"):
         await log.truncate(before=2)
     assert (await ManifestNode(client.store, "log").read())[0].trim_offset == 0

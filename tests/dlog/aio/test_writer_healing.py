@@ -1,6 +1,7 @@
 """A writer heals after trouble that may pass: nothing lost, nothing doubled, nobody disturbed."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, settled, until
 
 TROUBLE = NotEnoughBookies(2, ["b1"])
 
@@ -28,7 +29,7 @@ async def sent(log: Log, *values: bytes) -> list[asyncio.Future[RecordId]]:
     futures: list[asyncio.Future[RecordId]] = []
     for value in values:
         futures.append(log.append_async(value))
-        await asyncio.sleep(0)
+        await settled()
     return futures
 
 
@@ -42,7 +43,7 @@ async def test_what_was_in_flight_is_kept_once_whether_recovery_found_it_or_not(
     cluster.hold()
     futures = await sent(log, b"b", b"c")
     queued = log.append_async(b"d", txid=5)
-    await asyncio.sleep(0)
+    await settled()
     cluster.ledgers[LedgerId(1)].fail(TROUBLE)
     cluster.held = False
     ids = [await future for future in (*futures, queued)]
@@ -124,9 +125,7 @@ async def test_healing_that_does_not_help_is_not_repeated_for_ever() -> None:
     cluster.hold()
     (future,) = await sent(log, b"a")
     for number in (1, 2):
-        async with asyncio.timeout(PATIENCE_S):
-            while not in_flight(cluster, number):  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0)
+        await until(partial(in_flight, cluster, number))
         cluster.ledgers[LedgerId(number)].fail(TROUBLE)
     with pytest.raises(AppendOutcomeUnknown):
         await future

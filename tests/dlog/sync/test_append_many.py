@@ -1,7 +1,5 @@
 """Many records by one call: one future, one range of ids."""
 
-import asyncio
-
 import pytest
 
 import dlog
@@ -119,9 +117,9 @@ async def test_many_that_are_in_flight_when_the_writer_ends_have_an_unknown_outc
     values = [bytes(ENTRY_BYTES_FULL)] * 40  # more than may be in flight
     partly = log.append_many_async(values)
     unsent = log.append_many_async([b"a", b"b"])
-    await asyncio.sleep(0)
+    await settled()
     cluster.ledgers[LedgerId(1)].confirm(3)
-    await asyncio.sleep(0)
+    await settled()
     cluster.ledgers[LedgerId(1)].fail(NotEnoughBookies(2, []))
     with pytest.raises(AppendOutcomeUnknown, match="offset 3"):
         await partly
@@ -137,7 +135,7 @@ async def test_many_of_which_the_first_were_kept_have_an_unknown_outcome_that_na
     log = await Log.open("log", client=cluster.client())
     cluster.hold()
     many = log.append_many_async([b"x" * 400_000] * 2)
-    await asyncio.sleep(0)
+    await settled()
     monkeypatch.setattr(Writing, "_send", lambda _: [])  # as while a roll holds
     cluster.release()
     await settled()
