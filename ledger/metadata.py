@@ -13,7 +13,7 @@ Invariants (checked when a value is made):
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import Enum, IntEnum
 from itertools import pairwise
 from typing import Final, Self
 
@@ -40,6 +40,19 @@ class LedgerState(IntEnum):
     """Somebody fences it; the writer can no longer change the ensemble."""
     CLOSED = 3
     """Terminal: last entry and length are fixed for ever."""
+
+
+class SwapRefusal(Enum):
+    """Why one member of a fragment may not be replaced; the value is a sentence for people."""
+
+    NO_FRAGMENT = "no fragment begins at that entry"
+    """It was replaced by its writer, or never was."""
+    UNSETTLED = "its writer or a recovery may still change the fragment"
+    NO_INDEX = "the ensemble has no such index"
+    DONE = "the new member is there already"
+    """By an earlier swap whose reply was lost, or by somebody else's."""
+    OTHER_MEMBER = "another bookie than the one to be replaced is there"
+    ALREADY_MEMBER = "the new member holds another share of the fragment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,43 @@ class LedgerMetadata:
         if index + 1 < len(self.fragments):
             return EntryId(self.fragments[index + 1].first_entry - 1)
         return self.last_entry
+
+    def settled_end(self, fragment: Fragment) -> EntryId | None:
+        """Return the last entry of *fragment* that is settled: acknowledged, and for ever.
+
+        None while the fragment may change: it is the last one of a ledger that is not CLOSED. First
+        entry - 1, or less, if nothing is in it (rule 52). By its key, never by its ensemble."""
+        end = self.fragment_end(fragment)
+        if end is None or self.last_entry is None:
+            return end
+        return min(end, self.last_entry)
+
+    def replaced(
+        self, first_entry: int, index: int, old: BookieId, new: BookieId
+    ) -> Self | SwapRefusal:
+        """Return metadata in which *new* holds what *old* held, at *index* of the fragment that
+        begins at *first_entry*; nothing else differs. Or why that may not be.
+
+        For whoever has copied every entry of that index to *new*, durably. Of a fragment that is
+        not the last, or of a CLOSED ledger, only: there no writer and no recovery decides by who
+        is in it. An edit of an open ledger's last fragment would fence its writer."""
+        fragment = next((each for each in self.fragments if each.first_entry == first_entry), None)
+        if fragment is None:
+            return SwapRefusal.NO_FRAGMENT
+        if self.settled_end(fragment) is None:
+            return SwapRefusal.UNSETTLED
+        bookies = fragment.bookies
+        if not 0 <= index < len(bookies):
+            return SwapRefusal.NO_INDEX
+        if bookies[index] == new:
+            return SwapRefusal.DONE
+        if bookies[index] != old:
+            return SwapRefusal.OTHER_MEMBER
+        if new in bookies:
+            return SwapRefusal.ALREADY_MEMBER
+        swapped = Fragment(fragment.first_entry, (*bookies[:index], new, *bookies[index + 1 :]))
+        fragments = tuple(swapped if each is fragment else each for each in self.fragments)
+        return replace(self, fragments=fragments)
 
     def with_ensemble(self, first_entry: EntryId, bookies: tuple[BookieId, ...]) -> Self:
         """Return metadata whose entries from *first_entry* on are held by *bookies*.
