@@ -57,6 +57,9 @@ BODY_BYTES_MAX: Final = ENTRY_BYTES_MAX - HEADER_BYTES
 LZ4_RATIO_MAX: Final = 255
 """Bytes that one byte of an LZ4 block can stand for, at most."""
 ZSTD_LEVEL: Final = 1
+"""Of a log whose settings name none: what is fast enough to stand in the way of each append."""
+ZSTD_LEVEL_MAX: Final = 19
+"""zstd has three more, for which a writer, and readers as well, need memory by the hundred MiB."""
 
 _INT32_MAX = 2**31 - 1
 _INT32_MIN = -(2**31)
@@ -203,10 +206,12 @@ def encode_batch(
     base_timestamp_ms: int,
     previous_txid: int = NO_TXID,
     codec: Codec = Codec.NONE,
+    codec_level: int = 0,
 ) -> bytes:
     """Return the batch of *records*. One without a timestamp has *base_timestamp_ms*.
 
-    *previous_txid* is the last txid in the log before this batch."""
+    *previous_txid* is the last txid in the log before this batch. *codec_level*: of zstd, up to
+    ZSTD_LEVEL_MAX; 0 for ZSTD_LEVEL. It is not stored: readers need not know it."""
     values, keys, txids = records.values, records.keys, records.txids
     assert values, "an entry holds at least one record"
     flags = Flag(0)
@@ -247,7 +252,7 @@ def encode_batch(
         body_bytes += -body_bytes % 8 + size
     stored_bytes = body_bytes
     if codec is not Codec.NONE:  # what is not compressed is not joined either
-        parts = [_compress(b"".join(parts), codec)]
+        parts = [_compress(b"".join(parts), codec, codec_level)]
         stored_bytes = len(parts[0])
     header = HEADER.pack(
         MAGIC, _version(flags), codec, flags, 0,
@@ -410,17 +415,17 @@ def _check_offsets(offsets: memoryview, size: int, what: str) -> None:
 
 def check_codec(codec: Codec) -> None:
     """Raise `CodecMissing` if batches cannot be compressed so here."""
-    _compress(b"", codec)
+    _compress(b"", codec, 0)
 
 
-def _compress(body: bytes, codec: Codec) -> bytes:
+def _compress(body: bytes, codec: Codec, level: int) -> bytes:
     match codec:
         case Codec.NONE:
             return body
         case Codec.ZSTD:
             with _library("zstandard", codec):
                 import zstandard
-            return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
+            return zstandard.ZstdCompressor(level=level or ZSTD_LEVEL).compress(body)
         case Codec.LZ4:
             with _library("lz4", codec):
                 import lz4.block

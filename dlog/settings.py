@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Final
 
 from dlog.errors import InvalidSettings
-from dlog.recordbatch import Codec
+from dlog.recordbatch import ZSTD_LEVEL_MAX, Codec
 from ledger.entry import Digest
 from ledger.quorum import Quorum
 
@@ -22,6 +22,10 @@ RECORD_BYTES_LIMIT: Final = 16 * 1024 * 1024
 LIMIT_MAX: Final = 2**53
 """No limit of bytes, records or seconds is larger."""
 
+CODECS_ALLOWED: Final = f"none, zstd, zstd:1 to zstd:{ZSTD_LEVEL_MAX} (its level), or lz4"
+"""What `parse_codec` takes, for people."""
+
+_ZSTD_LEVELS: Final = tuple(map(str, range(1, ZSTD_LEVEL_MAX + 1)))
 _KINDS: Final = (("quorum", Quorum), ("digest", Digest), ("codec", Codec))
 _COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
 _SECONDS: Final = ("roll_age_s", "roll_idle_s", "retention_age_s")
@@ -36,7 +40,11 @@ class LogSettings:
     """Replication of the log's ledgers."""
     digest: Digest = Digest.CRC32C
     codec: Codec = Codec.NONE
-    """Compression of record batches; zstd pays for text on slow disks or networks."""
+    """Compression of record batches; zstd pays for text on slow disks or networks.
+
+    By name it is given together with its level, as "zstd:3"."""
+    codec_level: int = 0
+    """How hard zstd tries, 1 to 19: each step is slower and most are smaller. 0: the default."""
     record_bytes_max: int = 1024 * 1024
     """Largest record, key included. Up to 16 MiB; smaller keeps latency even."""
     roll_bytes: int = 1024 * 1024 * 1024
@@ -59,6 +67,10 @@ class LogSettings:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise InvalidSettings(name, value, f"use a {kind.__name__}")
+        _check_type("codec_level", self.codec_level, int)
+        level_max = ZSTD_LEVEL_MAX if self.codec is Codec.ZSTD else 0
+        if not 0 <= self.codec_level <= level_max:
+            raise InvalidSettings("codec_level", self.codec_level, f"use {CODECS_ALLOWED}")
         _check_type("record_bytes_max", self.record_bytes_max, int)
         if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
             raise InvalidSettings(
@@ -83,9 +95,10 @@ def parse_settings(values: Mapping[str, object], base: LogSettings | None = None
     """Return *base* (the defaults) changed by *values*, by name.
 
     Names are the fields of `LogSettings`, with the quorum as `ensemble`, `write_quorum` and
-    `ack_quorum`; `digest` and `codec` may be given by name, as "zstd". Raises
-    `InvalidSettings` for a name that does not exist (it names those that do) and for a value
-    out of its range, and `InvalidQuorum`."""
+    `ack_quorum`; `digest` and `codec` may be given by name, as "zstd" or "zstd:3", and `codec`
+    says its level, too: without one it is the default's. Raises `InvalidSettings` for a name
+    that does not exist (it names those that do) and for a value out of its range, and
+    `InvalidQuorum`."""
     base = base or LogSettings()
     for name in values:
         if name not in SETTING_NAMES:
@@ -95,6 +108,8 @@ def parse_settings(values: Mapping[str, object], base: LogSettings | None = None
                 f"there is no such setting; there are {', '.join(SETTING_NAMES)}",
             )
     fields = {name: parse(name, values[name]) for name, parse in _PARSERS.items() if name in values}
+    if "codec" in values:
+        fields["codec_level"] = parse_codec(values["codec"])[1]
     quorum = [
         _integer(name, values.get(name, present))
         for name, present in zip(
@@ -113,7 +128,29 @@ def settings_facts(settings: LogSettings) -> dict[str, int | float | str]:
     for name in _PARSERS:
         value = getattr(settings, name)
         facts[name] = value.name.lower() if isinstance(value, IntEnum) else value
+    facts["codec"] = codec_name(settings)
     return facts
+
+
+def parse_codec(value: object) -> tuple[Codec, int]:
+    """Return the codec that *value* names, as "zstd:3", and its level: 0 if it names none.
+
+    Raises `InvalidSettings`, which says what may be named."""
+    if isinstance(value, Codec):
+        return value, 0
+    name, colon, level = value.lower().partition(":") if isinstance(value, str) else ("", "", "")
+    codec = Codec.__members__.get(name.upper())
+    if codec is not None and not colon:
+        return codec, 0
+    if codec is Codec.ZSTD and level in _ZSTD_LEVELS:
+        return codec, int(level)
+    raise InvalidSettings("codec", value, f"use {CODECS_ALLOWED}")
+
+
+def codec_name(settings: LogSettings) -> str:
+    """Return codec and level as `parse_codec` takes them."""
+    name, level = settings.codec.name.lower(), settings.codec_level
+    return f"{name}:{level}" if level else name
 
 
 def _check_type(name: str, value: object, wanted: type | UnionType) -> None:
@@ -133,6 +170,10 @@ def _as_it_is(_: str, value: object) -> object:
     return value
 
 
+def _codec(_: str, value: object) -> Codec:
+    return parse_codec(value)[0]
+
+
 def _choice(kind: type[IntEnum]) -> Callable[[str, object], IntEnum]:
     def parse(name: str, value: object) -> IntEnum:
         if isinstance(value, kind):
@@ -147,7 +188,7 @@ def _choice(kind: type[IntEnum]) -> Callable[[str, object], IntEnum]:
 _QUORUM: Final = ("ensemble", "write_quorum", "ack_quorum")
 _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "digest": _choice(Digest),
-    "codec": _choice(Codec),
+    "codec": _codec,
     "record_bytes_max": _as_it_is,
     "roll_bytes": _as_it_is,
     "roll_age_s": _as_it_is,

@@ -17,6 +17,7 @@ from dlog.aio.maintain.seal import seal
 from dlog.aio.maintain.trim import Before, Keep, plan, truncate
 from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, verify
 from dlog.aio.port import Ledgers
+from dlog.aio.read.sampling import CompressionSample, sample_compression
 from dlog.aio.read.tails import LogTail, TailTracker, tail_of
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import LogChange, LogWatch, log_names
@@ -31,6 +32,7 @@ from ledger.clock import now_ms
 __all__ = [
     "AuditProgress",
     "AuditReport",
+    "CompressionSample",
     "LogChange",
     "LogInfo",
     "LogTail",
@@ -43,6 +45,7 @@ __all__ = [
     "create_log",
     "delete_log",
     "list_logs",
+    "log_compression",
     "log_exists",
     "log_info",
     "log_settings",
@@ -163,7 +166,8 @@ async def update_settings(
     *changes* are values by name, as `dlog.settings.parse_settings` takes them, or a function of
     the present settings, which may be called several times. What is not changed stays, also
     if others change it at the same time. Retention applies from the next time that it is
-    looked at; everything else from the next takeover on, as a writer keeps what it opened with.
+    looked at, a codec from the next segment on that the writer begins; everything else from the
+    next takeover on, as a writer keeps what it opened with.
     Raises `InvalidName`, `InvalidSettings`, `InvalidQuorum`, `NoSuchLog`."""
     check_name(name)
     change = changes if callable(changes) else (lambda settings: parse_settings(changes, settings))
@@ -201,6 +205,19 @@ async def log_info(name: str, *, uri: str | None = None, client: Ledgers | None 
         tail = await tail_of(ledgers, name)
         manifest, _ = await ManifestNode(ledgers.store, name).read()
     return LogInfo(name, manifest, tail)
+
+
+async def log_compression(
+    name: str, *, uri: str | None = None, client: Ledgers | None = None
+) -> CompressionSample | None:
+    """Return how well the newest entries of a log are compressed; None if it has none.
+
+    A sample: it reads some entries, 4 MiB or a little more, however large the log is. Raises
+    `InvalidName`, `NoSuchLog`, what bookies raise, and `TimeoutError` if they take seconds."""
+    check_name(name)
+    async with connected(uri, client) as ledgers:
+        manifest, _ = await ManifestNode(ledgers.store, name).read()
+        return await sample_compression(ledgers, manifest)
 
 
 async def log_tail(client: Ledgers, name: str) -> LogTail:

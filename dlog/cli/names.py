@@ -1,4 +1,4 @@
-"""Names out of the namespace, for the completion of shells."""
+"""Names for the completion of shells: of logs, out of the namespace, and of codecs."""
 
 import asyncio
 from typing import Final
@@ -27,3 +27,11 @@ def complete_log(context: typer.Context, incomplete: str) -> list[str]:
         return asyncio.run(look())
     except (LogError, OSError):  # OSError: the time-out, too
         return []
+
+
+def complete_codec(incomplete: str) -> list[str]:
+    """Return the names of codecs that begin with *incomplete*; levels of zstd are left out."""
+    from dlog.recordbatch import Codec
+
+    names = [codec.name.lower() for codec in Codec]
+    return [name for name in names if name.startswith(incomplete)]

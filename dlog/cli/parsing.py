@@ -15,6 +15,7 @@ from ledger.clock import now_ms
 
 if TYPE_CHECKING:
     from dlog.position import Start
+    from dlog.recordbatch import Codec
 
 POSITION_HELP: Final = "start, end, an offset, a DLSN as 3:17:0, txid:NUMBER or time:TIME"
 TIME_HELP: Final = (
@@ -110,6 +111,17 @@ def parse_headers(pairs: list[str], option: str = "--header") -> dict[str, bytes
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
     return found
+
+
+def parse_codec(text: str, option: str) -> "tuple[Codec, int]":
+    """Return the codec that *text* names, and its level; see `dlog.settings.parse_codec`."""
+    from dlog.errors import InvalidSettings
+    from dlog.settings import parse_codec as parse
+
+    try:
+        return parse(text)
+    except InvalidSettings as error:
+        raise typer.BadParameter(f"{text!r}: {error.reason}", param_hint=option) from error
 
 
 def parse_settings(pairs: list[str], option: str) -> dict[str, object]:

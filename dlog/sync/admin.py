@@ -31,6 +31,7 @@ __all__ = [
     "delete_log",
     "list_consumers",
     "list_logs",
+    "log_compression",
     "log_exists",
     "log_info",
     "log_settings",
@@ -61,6 +62,7 @@ create_log = _blocking(namespace.create_log)
 list_logs = _blocking(namespace.list_logs)
 log_exists = _blocking(namespace.log_exists)
 log_info = _blocking(namespace.log_info)
+log_compression = _blocking(namespace.log_compression)
 log_settings = _blocking(namespace.log_settings)
 update_settings = _blocking(namespace.update_settings)
 rename_log = _blocking(namespace.rename_log)

@@ -190,6 +190,7 @@ class SettingsNode(_message.Message):
     RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     RETENTION_AGE_MS_FIELD_NUMBER: _builtins.int
     ROLL_IDLE_MS_FIELD_NUMBER: _builtins.int
+    CODEC_LEVEL_FIELD_NUMBER: _builtins.int
     RETENTION_WAITS_FOR_CONSUMERS_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
@@ -206,6 +207,8 @@ class SettingsNode(_message.Message):
     retention_bytes: _builtins.int
     retention_age_ms: _builtins.int
     roll_idle_ms: _builtins.int
+    codec_level: _builtins.int
+    """0: the default; older programs drop it"""
     retention_waits_for_consumers: _builtins.bool
     def __init__(
         self,
@@ -222,11 +225,12 @@ class SettingsNode(_message.Message):
         retention_bytes: _builtins.int = ...,
         retention_age_ms: _builtins.int = ...,
         roll_idle_ms: _builtins.int = ...,
+        codec_level: _builtins.int = ...,
         retention_waits_for_consumers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "digest", b"digest", "ensemble", b"ensemble", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "ensemble", b"ensemble", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,6 +55,7 @@ def test_settings_come_back() -> None:
     settings = LogSettings(
         quorum=Quorum(5, 4, 3),
         codec=Codec.ZSTD,
+        codec_level=7,
         record_bytes_max=10,
         roll_bytes=1,
         roll_age_s=0.5,
@@ -64,6 +65,16 @@ def test_settings_come_back() -> None:
         retention_age_s=5.25,
     )
     assert roundtrip(Manifest(incarnation="x", settings=settings)).settings == settings
+
+
+def test_a_manifest_of_before_levels_of_codecs_is_read_and_written_byte_for_byte() -> None:
+    kept = bytes.fromhex(
+        "080112066265666f72651802421b080310031802200128013080804038808080"
+        "80044080bab70360645800820101028a01010e920102d00f"
+    )
+    manifest = Manifest.decode(kept, path="/logs/x")
+    assert manifest.settings == LogSettings(codec=Codec.ZSTD, roll_idle_s=0.1)
+    assert manifest.encode("log") == kept
 
 
 def test_ten_thousand_segments_fit() -> None:

@@ -17,6 +17,7 @@ from dlog.recordbatch import (
     HEADER,
     HEADER_BYTES,
     VERSION,
+    ZSTD_LEVEL_MAX,
     Codec,
     decode_batch,
     encode_batch,
@@ -304,6 +305,24 @@ def test_compression_makes_text_smaller(codec: Codec) -> None:
     packed = encode_batch(Columns(values), base_index=0, base_timestamp_ms=0, codec=codec)
     assert len(packed) < len(plain) / 4
     assert decode_batch(packed).value_list() == values
+
+
+def test_a_higher_level_of_zstd_makes_text_smaller_and_readers_need_not_know_it() -> None:
+    values = [b'{"flight": %d, "delay": %d}' % (i * 7919 % 9973, i % 60) for i in range(2000)]
+    sizes = []
+    for level in (1, 3, ZSTD_LEVEL_MAX):
+        packed = encode_batch(
+            Columns(values),
+            base_index=0,
+            base_timestamp_ms=0,
+            codec=Codec.ZSTD,
+            codec_level=level,
+        )
+        assert decode_batch(packed).value_list() == values
+        sizes.append(len(packed))
+    assert sizes[0] > sizes[2]
+    default = encode_batch(Columns(values), base_index=0, base_timestamp_ms=0, codec=Codec.ZSTD)
+    assert len(default) == sizes[0]
 
 
 def test_the_format_is_what_it_was() -> None:

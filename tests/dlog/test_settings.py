@@ -6,7 +6,7 @@ import pytest
 
 from dlog.errors import InvalidSettings
 from dlog.recordbatch import Codec
-from dlog.settings import SETTING_NAMES, LogSettings, parse_settings, settings_facts
+from dlog.settings import SETTING_NAMES, LogSettings, codec_name, parse_settings, settings_facts
 from ledger.entry import Digest
 from ledger.errors import InvalidQuorum
 from ledger.quorum import Quorum
@@ -56,6 +56,16 @@ def test_settings_by_name_come_back() -> None:
         ("roll_idle_s", -1),
         ("codec", "gzip"),
         ("codec", 1),
+        ("codec", "zstd:"),
+        ("codec", "zstd:0"),
+        ("codec", "zstd:20"),
+        ("codec", "zstd:-1"),
+        ("codec", "zstd:fast"),
+        ("codec", "zstd:3:3"),
+        ("codec", "zstd:" + "9" * 10_000),
+        ("codec", "lz4:3"),
+        ("codec", "none:1"),
+        ("codec_level", 3),
         ("ensemble", "3"),
         ("retention_waits_for_consumers", 1),
     ],
@@ -68,6 +78,45 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused(name: str, value: ob
 def test_a_quorum_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidQuorum):
         parse_settings({"ensemble": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "level"),
+    [
+        ("none", Codec.NONE, 0),
+        ("lz4", Codec.LZ4, 0),
+        ("zstd", Codec.ZSTD, 0),
+        ("zstd:1", Codec.ZSTD, 1),
+        ("zstd:19", Codec.ZSTD, 19),
+    ],
+)
+def test_a_codec_is_named_with_its_level(text: str, codec: Codec, level: int) -> None:
+    parsed = parse_settings({"codec": text})
+    assert parsed == LogSettings(codec=codec, codec_level=level)
+    assert settings_facts(parsed)["codec"] == text == codec_name(parsed)
+    assert parse_settings({"codec": text.upper()}) == parsed
+
+
+def test_a_codec_that_is_named_anew_keeps_no_level_of_the_one_before() -> None:
+    base = parse_settings({"codec": "zstd:9"})
+    assert parse_settings({"codec": "lz4"}, base) == LogSettings(codec=Codec.LZ4)
+    assert parse_settings({"codec": "zstd"}, base) == LogSettings(codec=Codec.ZSTD)
+    assert parse_settings({"codec": Codec.ZSTD}, base) == LogSettings(codec=Codec.ZSTD)
+    assert parse_settings({"roll_records": 0}, base) == base
+
+
+@pytest.mark.parametrize("wrong", [{"codec": "snappy"}, {"codec": "zstd:99"}, {"codec": "lz4:1"}])
+def test_a_codec_that_does_not_exist_is_refused_with_those_that_do(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidSettings, match=r"use none, zstd, zstd:1 to zstd:19 .*, or lz4"):
+        parse_settings(wrong)
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"), [(Codec.NONE, 1), (Codec.LZ4, 1), (Codec.ZSTD, 20), (Codec.ZSTD, -1)]
+)
+def test_a_level_that_a_codec_does_not_have_is_refused(codec: Codec, level: int) -> None:
+    with pytest.raises(InvalidSettings, match="codec_level"):
+        LogSettings(codec=codec, codec_level=level)
 
 
 @pytest.mark.parametrize("fields", [{"codec": "zstd"}, {"digest": 1}, {"quorum": (3, 3, 2)}])

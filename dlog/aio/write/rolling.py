@@ -7,19 +7,28 @@ from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
 from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.errors import CodecMissing
 from dlog.manifest import Manifest
 from dlog.protocol import roll as protocol
 from dlog.protocol.edits import add_segment, seal_segment
 from dlog.protocol.writing_events import TakeRollStep
+from dlog.recordbatch import Codec, check_codec
+from dlog.settings import LogSettings
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
+
+Compression = tuple[Codec, int]
+"""A codec and its level."""
 
 _log = get_logger(__name__)
 
 
 class RollSteps:
-    """Those of one writer, which keeps the ledgers that it appends to in *appenders*."""
+    """Those of one writer, which keeps the ledgers that it appends to in *appenders*.
+
+    *compressions* has for each of them how its entries are compressed: as the manifest said that
+    listed its segment. So what is set while the log is written counts from the next one on."""
 
     def __init__(
         self,
@@ -27,6 +36,7 @@ class RollSteps:
         node: ManifestNode,
         manifest: Manifest,
         appenders: MutableMapping[LedgerId, LedgerAppender],
+        compressions: MutableMapping[LedgerId, Compression],
         *,
         now_ms: Callable[[], int],
     ) -> None:
@@ -35,6 +45,9 @@ class RollSteps:
         self._incarnation = manifest.incarnation
         self._settings = manifest.settings
         self._appenders = appenders
+        self._compressions = compressions
+        self._compression = compression_of(manifest.settings)
+        """Of the segment that was listed last."""
         self._now_ms = now_ms
 
     async def take(self, effect: TakeRollStep) -> protocol.RollEvent:
@@ -62,7 +75,7 @@ class RollSteps:
         return protocol.LedgerCreated(ledger.ledger_id)
 
     async def _list(self, step: protocol.ListSegment) -> protocol.RollEvent:
-        await self._node.edit(
+        manifest = await self._node.edit(
             add_segment(
                 self._node.log,
                 incarnation=self._incarnation,
@@ -72,7 +85,17 @@ class RollSteps:
                 now_ms=self._now_ms(),
             )
         )
+        self._compressions[step.ledger_id] = self._compression_now(manifest.settings)
         return protocol.SegmentListed()
+
+    def _compression_now(self, settings: LogSettings) -> Compression:
+        try:
+            check_codec(settings.codec)
+        except CodecMissing as error:  # no reason to end a writer: somebody else set it
+            _log.warning("codec_not_changed", log=self._node.log, error=str(error))
+        else:
+            self._compression = compression_of(settings)
+        return self._compression
 
     async def _close(
         self, step: protocol.CloseLedger, previous: LedgerId, last_txid: int
@@ -93,6 +116,7 @@ class RollSteps:
             seal_segment(self._node.log, step.segment, previous, step.sealed, now_ms=self._now_ms())
         )
         self._appenders.pop(previous, None)  # closed: there is nothing to let go of
+        self._compressions.pop(previous, None)
         try:
             manifest = await apply_retention(
                 self._ledgers, self._node, manifest, now_ms=self._now_ms()
@@ -101,6 +125,10 @@ class RollSteps:
         except LogError as error:  # they stay listed: the next roll or the janitor deletes them
             _log.warning("deletion_postponed", log=self._node.log, error=str(error))
         return protocol.SegmentSealed()
+
+
+def compression_of(settings: LogSettings) -> Compression:
+    return settings.codec, settings.codec_level
 
 
 def _previous(effect: TakeRollStep) -> LedgerId:

@@ -14,7 +14,7 @@ from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.aio.write.opening import OpenedLog, TakeoverDriver
-from dlog.aio.write.rolling import RollSteps
+from dlog.aio.write.rolling import Compression, RollSteps, compression_of
 from dlog.errors import AppendOutcomeUnknown, LogClosed
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
@@ -62,6 +62,9 @@ class LogWriter:
         self._loop = asyncio.get_running_loop()
         self._appenders: dict[LedgerId, LedgerAppender] = {opened.ledger.ledger_id: opened.ledger}
         """The ledgers that this writer holds, until they are let go of."""
+        self._compressions: dict[LedgerId, Compression] = {
+            opened.ledger.ledger_id: compression_of(manifest.settings)
+        }
         self._roll_steps = self._steps_by(manifest)
         self._intake = Intake(
             node.log,
@@ -94,7 +97,14 @@ class LogWriter:
         self._room: deque[asyncio.Future[None]] = deque()
 
     def _steps_by(self, manifest: Manifest) -> RollSteps:
-        return RollSteps(self._ledgers, self._node, manifest, self._appenders, now_ms=self._now_ms)
+        return RollSteps(
+            self._ledgers,
+            self._node,
+            manifest,
+            self._appenders,
+            self._compressions,
+            now_ms=self._now_ms,
+        )
 
     def _new_run(self) -> MachineLoop[protocol.WritingEvent, protocol.WritingEffect]:
         return MachineLoop(
@@ -269,6 +279,7 @@ class LogWriter:
 
     def _send(self, effect: protocol.SendEntries) -> None:
         ledger = self._appenders[effect.ledger_id]
+        codec, codec_level = self._compressions[effect.ledger_id]
         for sent, entry in enumerate(effect.entries):
             group = entry.group
             payload = encode_batch(
@@ -276,7 +287,8 @@ class LogWriter:
                 base_index=entry.base_index,
                 base_timestamp_ms=group.base_timestamp_ms,
                 previous_txid=entry.previous_txid,
-                codec=self.settings.codec,
+                codec=codec,
+                codec_level=codec_level,
             )
             try:
                 future = ledger.add(payload)
@@ -352,6 +364,7 @@ class LogWriter:
         opened = await driver.run()
         ledger_id = opened.ledger.ledger_id
         self._appenders[ledger_id] = opened.ledger
+        self._compressions[ledger_id] = compression_of(opened.manifest.settings)
         self._roll_steps = self._steps_by(opened.manifest)
         return protocol.Healed(opened.manifest, opened.segment, ledger_id)
 
@@ -375,6 +388,8 @@ class LogWriter:
         if stopped:
             await asyncio.wait(stopped)
         own = [self._appenders.pop(each, None) for each in effect.ledger_ids]
+        for each in effect.ledger_ids:
+            self._compressions.pop(each, None)
         await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
 
     def _left(self, task: asyncio.Task[None]) -> None:

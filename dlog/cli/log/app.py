@@ -6,19 +6,18 @@ after logs.
 """
 
 import sys
-from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
 from dlog.cli.log import checking, looking, records, shown, tailing, truncating
 from dlog.cli.log import settings as log_settings
+from dlog.cli.names import complete_codec
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import parse_settings
+from dlog.cli.parsing import parse_codec, parse_settings
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at
-from dlog.recordbatch import Codec
-from dlog.settings import LogSettings
+from dlog.settings import CODECS_ALLOWED, LogSettings
 from dlog.settings import parse_settings as apply_settings
 from ledger.quorum import Quorum
 
@@ -38,16 +37,10 @@ app.add_typer(log_settings.app, name="settings")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-class CodecName(StrEnum):
-    NONE = "none"
-    ZSTD = "zstd"
-    LZ4 = "lz4"
-
-
 @app.command(
     epilog=examples(
         "dlog log create flights",
-        "dlog log create eu/orders --codec zstd --retention-age-s 604800",
+        "dlog log create eu/orders --codec zstd:3 --retention-age-s 604800",
         "dlog log create scratch --ensemble 1 --write-quorum 1 --ack-quorum 1",
         "dlog log create events --set roll_records=100000 --set retention_age_s=7d",
     )
@@ -58,7 +51,14 @@ def create(
     ensemble: Annotated[int, typer.Option(help="Bookies that a segment is spread over.")] = 3,
     write_quorum: Annotated[int, typer.Option(help="Copies of each entry.")] = 3,
     ack_quorum: Annotated[int, typer.Option(help="Copies on disk before an append is done.")] = 2,
-    codec: Annotated[CodecName, typer.Option(help="Compression of records.")] = CodecName.NONE,
+    codec: Annotated[
+        str,
+        typer.Option(
+            metavar="CODEC",
+            help=f"Compression of records: {CODECS_ALLOWED}.",
+            autocompletion=complete_codec,
+        ),
+    ] = "none",
     record_bytes_max: Annotated[
         int, typer.Option(help="Largest record.")
     ] = _DEFAULTS.record_bytes_max,
@@ -91,13 +91,15 @@ def create(
     Not needed before the first append, which creates a log with the defaults. Sizes are in
     bytes, times in seconds; 0 means no limit."""
     changes = parse_settings(more or [], "--set")
+    compressed_by, codec_level = parse_codec(codec, "--codec")
 
     async def command() -> None:
         from dlog.aio.admin import create_log
 
         settings = LogSettings(
             quorum=Quorum(ensemble, write_quorum, ack_quorum),
-            codec=Codec[codec.name],
+            codec=compressed_by,
+            codec_level=codec_level,
             record_bytes_max=record_bytes_max,
             roll_bytes=roll_bytes,
             roll_age_s=roll_age_s,

@@ -11,7 +11,8 @@ from dlog.cli.render.output import print_facts, print_json, print_table, shown_t
 from dlog.cli.runner import run_at
 
 if TYPE_CHECKING:
-    from dlog.aio.admin import LogInfo
+    from dlog.aio.admin import CompressionSample, LogInfo
+    from dlog.aio.port import Ledgers
     from dlog.manifest import Segment
     from leader import LeaderInfo
 
@@ -26,7 +27,9 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
     """Show what a log holds: offsets, segments and their ledgers, settings, who writes it.
 
     The epoch and the owner are of the writer that took it over last, the leader is who won
-    the election, if there is one. Bytes are payload, stored as often as the write quorum says."""
+    the election, if there is one. Bytes are payload, stored as often as the write quorum says.
+    The ratio is of bytes as they are stored to bytes before compression, in the newest entries:
+    a sample, for which at most a few megabytes are read."""
 
     async def command() -> None:
         from dlog.aio.admin import log_info
@@ -35,15 +38,30 @@ def show(log: LogName, uri: Uri = None, as_json: Json = False) -> None:
         async with connected(uri) as client:
             info = await log_info(log, client=client)
             leader = await current_leader(client.store, log)
+            sample = await _sample(client, log)
         if as_json:
-            print_json(log_facts(info, leader))
+            print_json(log_facts(info, leader, sample))
         else:
-            _print_log(info, leader)
+            _print_log(info, leader, sample)
 
     run_at(uri, command())
 
 
-def log_facts(info: "LogInfo", leader: "LeaderInfo | None") -> dict[str, object]:
+async def _sample(client: "Ledgers", log: str) -> "CompressionSample | None":
+    """Return how well the log is compressed; None also if bookies do not say: the rest is known."""
+    from dlog.aio.admin import log_compression
+    from ledger.errors import LogError
+
+    try:
+        return await log_compression(log, client=client)
+    except (LogError, TimeoutError) as error:
+        typer.echo(f"ratio not known: {str(error) or 'bookies take too long'}", err=True)
+        return None
+
+
+def log_facts(
+    info: "LogInfo", leader: "LeaderInfo | None", sample: "CompressionSample | None"
+) -> dict[str, object]:
     from dlog.settings import settings_facts
 
     manifest, tail = info.manifest, info.tail
@@ -62,6 +80,18 @@ def log_facts(info: "LogInfo", leader: "LeaderInfo | None") -> dict[str, object]
         "segments": [segment_facts(segment) for segment in manifest.segments],
         "deleting": list(manifest.deleting),
         "settings": settings_facts(manifest.settings),
+        "compression": sample and _sample_facts(sample),
+    }
+
+
+def _sample_facts(sample: "CompressionSample") -> dict[str, object]:
+    return {
+        "ratio": round(sample.ratio, 4),
+        "stored_bytes": sample.stored_bytes,
+        "uncompressed_bytes": sample.uncompressed_bytes,
+        "codecs": [codec.name.lower() for codec in sample.codecs],
+        "sample_entries": sample.entries,
+        "sample_records": sample.records,
     }
 
 
@@ -117,7 +147,11 @@ def print_segments(segments: "tuple[Segment, ...]", *, next_offset: int | None =
     print_table(columns, rows)
 
 
-def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
+def _print_log(
+    info: "LogInfo", leader: "LeaderInfo | None", sample: "CompressionSample | None"
+) -> None:
+    from dlog.settings import codec_name
+
     manifest, tail, settings = info.manifest, info.tail, info.manifest.settings
     quorum = settings.quorum
     facts: dict[str, object] = {
@@ -131,7 +165,8 @@ def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
         "leader": f"{leader.candidate} (term {leader.epoch})" if leader else "none",
         "sealed": "yes" if manifest.sealed else "no",
         "quorum": f"E={quorum.ensemble} Qw={quorum.write} Qa={quorum.ack}",
-        "codec": settings.codec.name.lower(),
+        "codec": codec_name(settings),
+        "ratio": "-" if sample is None else _shown_sample(sample),
     }
     if manifest.deleting:
         facts["ledgers to go"] = ", ".join(map(str, manifest.deleting))
@@ -139,3 +174,12 @@ def _print_log(info: "LogInfo", leader: "LeaderInfo | None") -> None:
     if manifest.segments:
         sys.stdout.write("\n")
         print_segments(manifest.segments, next_offset=tail.next_offset)
+
+
+def _shown_sample(sample: "CompressionSample") -> str:
+    codecs = " and ".join(codec.name.lower() for codec in sample.codecs)
+    return (
+        f"{sample.ratio:.2f} ({codecs}: {sample.stored_bytes:,} bytes stored of "
+        f"{sample.uncompressed_bytes:,}; sample: newest {sample.records:,} records, "
+        f"entries: {sample.entries:,})"
+    )

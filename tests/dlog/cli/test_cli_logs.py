@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import dlog
-from dlog.cli.log.app import CodecName
+from dlog.cli.names import complete_codec
 from dlog.recordbatch import Codec
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
@@ -43,7 +43,7 @@ def test_settings_are_changed_and_shown(shell: CliShell) -> None:
     ("pair", "reason"),
     [
         ("color=red", "there is no such setting"),
-        ("codec=gzip", "use none, zstd, lz4"),
+        ("codec=gzip", "use none, zstd, zstd:1 to zstd:19"),
         ("record_bytes_max=1T", "use 1 to"),
         ("ack_quorum=9", "quorum"),
         ("ensemble=many", "use a whole number"),
@@ -140,6 +140,77 @@ def test_names_of_logs_are_completed(shell: CliShell) -> None:
     assert nowhere.output.split() == [], "no name is better than an error in the middle of a line"
 
 
-def test_every_codec_can_be_asked_for_by_its_name() -> None:
-    assert [each.name for each in CodecName] == [each.name for each in Codec]
-    assert [each.value for each in CodecName] == [each.name.lower() for each in Codec]
+@pytest.mark.parametrize("codec", [*(each.name.lower() for each in Codec), "zstd:1", "zstd:19"])
+def test_every_codec_can_be_asked_for_by_its_name(shell: CliShell, codec: str) -> None:
+    log = f"by/{codec.replace(':', '-')}"
+    shell.run("log", "create", log, "--codec", codec)
+    assert shell.json("log", "show", log)["settings"]["codec"] == codec
+    assert shell.run("log", "settings", "get", log, "codec") == f"{codec}\n"
+    assert f"  {codec}\n" in shell.run("log", "show", log)
+
+
+@pytest.mark.parametrize("wrong", ["gzip", "zstd:20", "zstd:", "lz4:3"])
+def test_a_codec_that_does_not_exist_is_refused_with_those_that_do(
+    shell: CliShell, wrong: str
+) -> None:
+    shell.run("log", "create", f"of/{wrong.replace(':', '-')}")
+    allowed = "use none, zstd, zstd:1 to zstd:19 (its level), or lz4"
+    said = shell.refused("log", "create", "new", "--codec", wrong, code=2)
+    assert allowed in said
+    log = f"of/{wrong.replace(':', '-')}"
+    assert allowed in shell.refused("log", "settings", "set", log, f"codec={wrong}")
+    assert shell.run("log", "settings", "get", log, "codec") == "none\n"
+    shell.run("log", "exists", "new", code=1)
+
+
+def test_names_of_codecs_are_completed() -> None:
+    assert complete_codec("") == [each.name.lower() for each in Codec]
+    assert complete_codec("z") == ["zstd"]
+
+
+def test_the_ratio_is_shown_of_what_is_stored(shell: CliShell) -> None:
+    shell.run("log", "create", "packed", "--codec", "zstd:3")
+    assert shell.json("log", "show", "packed")["compression"] is None
+    with dlog.Log.open("packed", uri=shell.uri) as log:
+        log.append_many([b"the same line of text again"] * 1000)
+    found = shell.json("log", "show", "packed")["compression"]
+    [entry] = shell.json_lines("log", "dump", "packed")
+    assert found["stored_bytes"] == entry["stored_bytes"]
+    assert found["uncompressed_bytes"] == 4 * 1001 + 4 + 27 * 1000
+    assert found["ratio"] == round(found["stored_bytes"] / found["uncompressed_bytes"], 4) < 0.2
+    assert (found["codecs"], found["sample_entries"], found["sample_records"]) == (
+        ["zstd"],
+        1,
+        1000,
+    )
+    shown = shell.run("log", "show", "packed")
+    assert "0.0" in shown
+    assert f"(zstd: {found['stored_bytes']:,} bytes stored of 31,008; sample: newest" in shown
+    assert "1,000 records, entries: 1)" in shown
+
+
+def test_a_codec_that_is_set_beside_a_writer_counts_from_its_next_segment(shell: CliShell) -> None:
+    line = b"the same line of text again" * 50
+    with dlog.Log.open("beside", uri=shell.uri) as log:
+        log.append(line)
+        shell.run("log", "settings", "set", "beside", "codec=zstd:19")
+        log.append(line)
+        log.roll()
+        log.append(line)
+        shell.run("log", "settings", "set", "beside", "codec=none")
+    codecs = [entry["codec"] for entry in shell.json_lines("log", "dump", "beside")]
+    assert codecs == ["none", "none", "zstd"]
+    found = shell.json("log", "show", "beside")["compression"]
+    assert (found["codecs"], found["sample_entries"]) == (["none", "zstd"], 3)
+
+
+def test_what_is_known_without_bookies_is_shown_without_a_ratio(
+    shell: CliShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.write("quiet", end=5)
+    shell.run("log", "seal", "quiet", "--yes")
+    monkeypatch.setattr("dlog.aio.read.sampling.SAMPLE_S", 0.0)
+    result = shell.invoke("log", "show", "quiet")
+    assert (result.exit_code, "ratio not known" in result.stderr) == (0, True)
+    assert "0 to 4" in result.stdout
+    assert shell.json("log", "show", "quiet")["compression"] is None
