@@ -9,7 +9,9 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_VARIABLE: Final = "DLOG_TEST_PATIENCE_S"
 PATIENCE_S: Final = float(os.environ.get(PATIENCE_VARIABLE, "30"))
@@ -29,6 +31,18 @@ async def until(
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         await asyncio.sleep(0.002)
+
+
+async def ended(work: Awaitable[T], what: str = "it ended", *, timeout_s: float = PATIENCE_S) -> T:
+    """Return what *work* returns; fail the test, and cancel it, if it does not end."""
+    patience = asyncio.timeout(timeout_s)
+    try:
+        async with patience:
+            return await work
+    except TimeoutError:
+        if not patience.expired():
+            raise
+        raise AssertionError(f"not within {timeout_s} s: {what}") from None
 
 
 async def settled() -> None:

@@ -25,7 +25,7 @@ mutant(
     "dlog/sync/loop_thread.py",
     old="            future.cancel()\n            raise\n",
     new="            raise\n",
-    test=_INTERRUPTING + "every_append_resolves_if_closing_is_interrupted_while_appends_are_queued",
+    test=_INTERRUPTING + "what_a_call_does_on_the_loop_ends_when_its_thread_is_interrupted",
 )
 mutant(
     "forgets the chunk that an interrupted call has read",
@@ -84,14 +84,14 @@ mutant(
     "dlog/sync/append_queue.py",
     old="            newest.exception()\n",
     new="            pass\n",
-    test=_LOG + "futures_resolve_in_order",
+    test=_LOG + "a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for",
 )
 mutant(
     "takes appends after it was closed",
     "dlog/sync/append_queue.py",
     old="            if self._closed:\n                return False\n            self._queue",
     new="            self._queue",
-    test=_LOG + "append_after_close_is_refused",
+    test=_LOG + "nothing_is_appended_once_closing_has_begun",
 )
 mutant(
     "closes without handing over what is queued",
@@ -101,10 +101,10 @@ mutant(
     test=_LOG + "what_is_queued_is_appended_before_the_log_is_closed",
 )
 mutant(
-    "leaves what was queued at its end unresolved",
+    "leaves its writer as it is when closing it is interrupted",
     "dlog/sync/log.py",
-    old="            self._queue.give_up()\n",
-    new="            pass\n",
+    old="            await self._inner.abandon()\n            raise\n",
+    new="            raise\n",
     test=_INTERRUPTING + "every_append_resolves_if_closing_is_interrupted_while_appends_are_queued",
 )
 mutant(
@@ -126,12 +126,13 @@ mutant(
     "dlog/sync/append_future.py",
     old="        if self._lazy is not None:\n            outcome.watch(self._finish)\n",
     new="",
-    test=_FUTURE + "a_thread_that_waits_is_woken",
+    test=_FUTURE + "a_callback_added_before_the_append_was_sent_is_called_once",
 )
 mutant(
     "applies on after a standby was closed",
     "dlog/sync/standby.py",
     old="                await asyncio.wait({applying})",
     new="                pass",
-    test="tests/dlog/aio/test_aio_standby.py::test_threads_have_the_same_standby",
+    test="tests/dlog/sync/test_sync_standby.py::"
+    "test_nothing_is_applied_any_more_when_closing_returns",
 )

@@ -5,6 +5,7 @@ A module of its own: what other processes are to run must not be in `__main__`.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,7 +27,12 @@ PROCESS_S_MAX: Final = 120.0
 ALL_S_MAX: Final = 600.0
 """How long all tests together may take."""
 _OUT_OF_TIME: Final = ("Failed: Timeout (>", "asyncio.timeout(WITHIN")
-"""What pytest-timeout says, and where `tests.coroutines` cancels."""
+"""What pytest-timeout says, and where `tests.coroutines` cancels. A test that ends so says nothing
+of the mutant: on a machine that stands still it would end so too. A test that is to notice that
+something never comes has a deadline of its own, `PATIENCE_S`, and fails with a sentence; that it
+does not do so without the mutant is looked at in the same run."""
+_FAILED: Final = re.compile(r"=+ (.*, )?[1-9]\d* failed\b.* in .*=+$")
+"""How pytest sums up; what loops and threads left behind may be printed after it."""
 
 
 class Outcome(Enum):
@@ -72,8 +78,8 @@ def _outcome(status: int | None, said: str) -> Outcome:
         return Outcome.HANGS
     if status == 0:
         return Outcome.MISSED
-    summary = said.rstrip().rpartition("\n")[2]
-    return Outcome.CAUGHT if status == 1 and " failed" in summary else Outcome.BROKEN
+    failed = any(_FAILED.match(line) for line in said.splitlines())
+    return Outcome.CAUGHT if status == 1 and failed else Outcome.BROKEN
 
 
 def _pytest(

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.mutants import MUTANTS, Mutant
+from tests.mutants import MUTANTS, Mutant, judging
 from tests.mutants.judging import Outcome, judge
 from tests.mutants.mutant import ROOT
 
@@ -35,6 +35,15 @@ def test_every_mutant_names_a_test_that_there_is() -> None:
     for mutant in MUTANTS.values():
         path, _, name = mutant.test.partition("::")
         assert name.partition("[")[0] in functions_of(path), f"{mutant.name}: {mutant.test}"
+
+
+def test_what_a_loop_that_ends_prints_after_the_summary_does_not_hide_a_failure() -> None:
+    failed = (
+        "=========== 1 failed, 3 passed in 0.52s ===========\nTask exception was never retrieved"
+    )
+    assert judging._outcome(1, failed) is Outcome.CAUGHT
+    assert judging._outcome(2, "=========== 1 error in 0.52s ===========") is Outcome.BROKEN
+    assert judging._outcome(1, "E   Failed: Timeout (>40.0s)\n" + failed) is Outcome.HANGS
 
 
 @pytest.mark.integration

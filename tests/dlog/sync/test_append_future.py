@@ -85,6 +85,17 @@ def test_callbacks_added_before_and_after_are_called_once() -> None:
     assert called == ["before", "after"]
 
 
+def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
+    called: list[str] = []
+    future, outcome = AppendFuture(), Outcome()
+    future.add_done_callback(lambda _: called.append("before"))
+    future.attach(outcome, 3)
+    assert called == []
+    resolve(outcome)
+    assert called == ["before"]
+    assert future.result(timeout=0) == ID
+
+
 def test_the_standard_library_can_wait_for_many() -> None:
     futures = [AppendFuture() for _ in range(50)]
     threads = [resolved_from_another_thread(future) for future in futures]

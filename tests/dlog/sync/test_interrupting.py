@@ -1,6 +1,9 @@
 """Calls of the synchronous API that are interrupted (Ctrl-C) just when their result is there."""
 
 import asyncio
+import signal
+import sys
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,7 +14,7 @@ from dlog.aio.port import Ledgers
 from dlog.sync.loop_thread import LoopThread
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import PATIENCE_S, settled
+from tests.waiting import PATIENCE_S, settled, until
 
 
 @pytest.fixture
@@ -36,6 +39,28 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(LoopThread, "run", interrupted)
 
     return interrupt_next
+
+
+def test_what_a_call_does_on_the_loop_ends_when_its_thread_is_interrupted() -> None:
+    cancelled = threading.Event()
+    caller = threading.get_ident()
+
+    async def work() -> None:
+        await until(lambda: sys._current_frames()[caller].f_code.co_name == "wait", "it waits")
+        signal.pthread_kill(caller, signal.SIGUSR1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)  # as Ctrl-C
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LoopThread.get().run(work())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert cancelled.wait(PATIENCE_S)
 
 
 def test_every_append_resolves_if_closing_is_interrupted_while_appends_are_queued(
@@ -94,5 +119,8 @@ def test_changes_that_were_seen_are_the_next_calls(interrupt: Callable[[], None]
         interrupt()
         with pytest.raises(KeyboardInterrupt):
             next(watch)
+        admin.create_log("watched later")
         assert next(watch) == ("added", "watched")
+        assert next(watch) == ("added", "watched later")
     admin.delete_log("watched")
+    admin.delete_log("watched later")

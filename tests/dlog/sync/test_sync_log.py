@@ -1,7 +1,9 @@
 """The synchronous facade, on ledgers in memory that live on its loop thread."""
 
 import asyncio
+import math
 import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -70,6 +72,16 @@ def test_futures_resolve_in_order(cluster: FakeCluster) -> None:
         log.flush()
         assert all(future.done() for future in futures)
         assert [future.result().offset for future in futures] == list(range(1000))
+
+
+def test_a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    with Log.open("log") as log:
+        futures = [log.append_async(b"%d" % i) for i in range(100)]
+        log.flush()
+        assert all(future.done() for future in futures)
 
 
 def test_appends_from_many_threads_are_each_kept_once_and_in_each_threads_order(
@@ -186,6 +198,25 @@ def test_append_after_close_is_refused(cluster: FakeCluster) -> None:
         log.append(b"a")
 
 
+def test_nothing_is_appended_once_closing_has_begun(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    cluster.hold()
+    log = Log.open("log")
+    futures = [log.append_async(b"%d" % i) for i in range(3)]
+    closing = threading.Thread(target=log.close)
+    closing.start()
+    wait_until(lambda: log._queue._closed, "it is being closed, and waits for room")
+    late, many = log.append_async(b"late"), log.append_many_async([b"late"])
+    LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+    closing.join()
+    assert [future.result().offset for future in futures] == [0, 1, 2]
+    assert isinstance(late.exception(PATIENCE_S), LogClosed)
+    assert isinstance(many.exception(PATIENCE_S), LogClosed)
+    assert Log.end_of("log") == 3
+
+
 def test_a_lost_log_says_so(cluster: FakeCluster) -> None:
     old = Log.open("log")
     with Log.open("log") as new:
@@ -263,6 +294,8 @@ def test_a_handle_from_before_a_fork_is_refused_and_a_new_one_works(cluster: Fak
     child = os.fork()
     if child == 0:  # no pytest in here: report and leave
         verdict = b"nothing"
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(PATIENCE_S))  # a child that hangs says nothing, and goes
         try:
             try:
                 log.append(b"b")
@@ -272,10 +305,10 @@ def test_a_handle_from_before_a_fork_is_refused_and_a_new_one_works(cluster: Fak
         finally:
             os.write(writing, verdict)
             os._exit(0)
+    os.close(writing)
     os.waitpid(child, 0)
     assert os.read(reading, 100) == b"refused"
     os.close(reading)
-    os.close(writing)
     log.close()
 
 
@@ -286,7 +319,7 @@ def test_calling_it_on_its_own_loop_is_an_error_not_a_deadlock(cluster: FakeClus
         log.flush()
 
     with pytest.raises(RuntimeError, match=r"use dlog\.aio"):
-        LoopThread.get().run(inside())
+        asyncio.run_coroutine_threadsafe(inside(), LoopThread.get().loop).result(PATIENCE_S)
     log.close()
 
 
@@ -358,8 +391,7 @@ def test_several_logs_are_read_as_one_stream(cluster: FakeCluster) -> None:
 
 def test_a_named_consumer_goes_on_where_it_committed(cluster: FakeCluster) -> None:
     with Log.open("log") as log:
-        for i in range(5):
-            log.append(b"%d" % i)
+        log.append_many([b"%d" % i for i in range(5)])  # one entry, so they are read at once
         with Log.consumer("view", "log", exclusive=True) as consumer:
             assert (consumer.name, consumer.committed, consumer.skipped) == ("view", 0, 0)
             assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
