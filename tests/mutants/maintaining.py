@@ -33,6 +33,13 @@ mutant(
     "dlog/aio/maintain/survey.py",
     old="            found.troubles.append(Trouble(name, error))\n            continue\n",
     new="            raise\n",
+    test=_JANITOR + "while_one_manifest_cannot_be_read_no_ledger_counts_as_one_of_a_deleted_log",
+)
+mutant(
+    "ends its look at the first log that cannot be looked after",
+    "dlog/aio/maintain/survey.py",
+    old="            found.troubles.append(Trouble(name, error))\n    found.listed",
+    new="            raise\n    found.listed",
     test=_JANITOR + "trouble_with_one_log_or_ledger_does_not_keep_the_janitor_from_the_others",
 )
 mutant(
@@ -152,9 +159,16 @@ mutant(
 mutant(
     "looks for an entry where it was before it moved",
     "dlog/aio/maintain/verify.py",
-    old="if fresh.fragment_of(window[0]) == fragment:",
+    old="if fresh.fragment_of(window[-1]) == fragment:",
     new="if True:",
-    test=_VERIFYING + "a_fragment_that_begins_after_a_bookie_failed_is_looked_for_on_the_new_one",
+    test=_VERIFYING + "a_bookie_that_is_replaced_during_the_look_is_not_asked_for_what_came_later",
+)
+mutant(
+    "looks for an entry where those before it are",
+    "dlog/aio/maintain/verify.py",
+    old="if fresh.fragment_of(window[-1]) == fragment:",
+    new="if fresh.fragment_of(window[0]) == fragment:",
+    test=_VERIFYING + "a_bookie_that_is_replaced_during_the_look_is_not_asked_for_what_came_later",
 )
 mutant(
     "does not notice a ledger that is missing",

@@ -65,7 +65,7 @@ mutant(
     "dlog/aio/read/chunks.py",
     old="await asyncio.wait({self._looking}, timeout=LOOK_S)",
     new="await asyncio.wait({self._looking})",
-    test=_HEALING + "entries_are_read_on_while_the_metadata_store_is_away",
+    test=_HEALING + "entries_are_read_on_while_the_metadata_store_does_not_answer",
 )
 mutant(
     "opens the next segment when it is needed only",
@@ -75,11 +75,11 @@ mutant(
     test=_HEALING + "the_next_segment_is_opened_while_one_is_read_and_no_more_than_that",
 )
 mutant(
-    "reads the log that took the name of its own",
+    "loses its log when that is renamed",
     "dlog/aio/read/chunks.py",
     old="            self._node.follow(self._cursor.incarnation or manifest.incarnation)\n",
     new="",
-    test="tests/dlog/aio/test_renaming.py::test_a_tailing_reader_reads_on_across_a_rename",
+    test="tests/dlog/aio/test_renaming.py::test_a_range_is_read_on_across_a_rename",
 )
 mutant(
     "holds any number of records that nobody has read",
@@ -109,7 +109,7 @@ mutant(
     "dlog/aio/read/reader.py",
     old="self._position = chunk.begin",
     new="self._position = chunk.end",
-    test=_CONSUMER + "a_position_never_moves_back_and_only_over_what_was_read",
+    test=_READER + "batches_records_and_chunks_can_be_mixed",
 )
 mutant(
     "skips what is left of a chunk when chunks are asked for",
@@ -137,7 +137,7 @@ mutant(
     "dlog/aio/read/barriers.py",
     old="bound = await reader.read_last_stored()",
     new="bound = await reader.read_last_add_confirmed()",
-    test=_BARRIER + "a_read_right_after_an_acknowledgement_finds_the_record",
+    test=_BARRIER + "a_barrier_waits_until_what_bookies_hold_is_confirmed",
 )
 mutant(
     "looks for a barrier in the last segment only",
@@ -229,22 +229,21 @@ mutant(
     "dlog/aio/read/many.py",
     old='            self._log, self._records = "", iter(())\n',
     new="            pass\n",
-    test=_MANY + "logs_come_and_go_while_others_are_read",
+    test=_MANY + "a_log_that_is_taken_out_gives_no_more_of_an_entry_that_was_begun",
 )
 mutant(
-    "does not wake a read of many logs for one that is added",
+    "does not wake a read of many logs for records that come",
     "dlog/aio/read/many.py",
-    old="        self._share_among(max(self._sharers, len(self._turns)))\n"
-    "        self._news.set()\n",
-    new="        self._share_among(max(self._sharers, len(self._turns)))\n",
-    test=_MANY + "logs_come_and_go_while_others_are_read",
+    old="                news=self._news,\n",
+    new="",
+    test=_MANY + "a_waiting_read_is_woken_by_any_log_and_a_cancelled_one_takes_nothing",
 )
 mutant(
     "moves the tail of a log back",
     "dlog/aio/read/tails.py",
-    old="            end = max(end, last.next_offset)\n",
-    new="            pass\n",
-    test=_READER + "a_tracker_follows_appends_rolls_truncations_and_never_moves_back",
+    old="        if entry > found.entry:\n",
+    new="        if entry != found.entry:\n",
+    test=_READER + "a_tail_never_moves_back_if_bookies_tell_less_than_before",
 )
 mutant(
     "counts records behind a segment whose end is not certain",
@@ -258,7 +257,7 @@ mutant(
     "dlog/aio/read/tails.py",
     old="                if race == RACES_MAX:\n                    raise\n",
     new="                raise\n",
-    test=_READER + "a_tracker_survives_a_ledger_that_is_trimmed_under_it",
+    test=_READER + "a_tail_is_found_although_a_ledger_is_trimmed_before_it_is_opened",
 )
 mutant(
     "asks for an end before it looks for an entry behind it",
@@ -303,7 +302,7 @@ mutant(
     "dlog/aio/read/places.py",
     old="        if not is_whole:\n            break",
     new="        if False:\n            break",
-    test=_PLACES + "a_record_that_is_appended_while_its_place_is_looked_for_is_not_skipped",
+    test=_PLACES + "a_record_is_not_skipped_if_its_writer_goes_on_in_the_next_segment_meanwhile",
 )
 mutant(
     "finds no place in a log that is trimmed meanwhile",

@@ -187,7 +187,7 @@ class _Verifier:
         shares = await self._shares(segment.ledger_id, metadata, fragment, window, frames)
         if any(ReplicaFault.MISSING in share.faults.values() for share in shares.values()):
             fresh = await self._ledgers.describe(segment.ledger_id)
-            if fresh.fragment_of(window[0]) == fragment:
+            if fresh.fragment_of(window[-1]) == fragment:
                 shares = await self._shares(segment.ledger_id, metadata, fragment, window, frames)
             else:  # an ensemble change came between; it begins at or before the window's end
                 for entry_id in window:

@@ -13,10 +13,11 @@ from dlog.settings import LogSettings
 from ledger.errors import BookieUnavailable, EntryLost, LogError, MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
-from ledger.metastore.port import Watch
+from ledger.metastore.port import Versioned, Watch
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
 from tests.ledger.local_bookies import local_bookies
+from tests.waiting import ended
 
 
 async def take(reader: Reader, count: int) -> list[int]:
@@ -123,6 +124,35 @@ async def test_entries_are_read_on_while_the_metadata_store_is_away(
     await log.close()
 
 
+class _SilentStore(MemoryStore):
+    """Does not answer while it is silent."""
+
+    silent = False
+
+    async def get(self, path: str) -> Versioned:
+        if self.silent:
+            await asyncio.Event().wait()
+        return await super().get(path)
+
+
+async def test_entries_are_read_on_while_the_metadata_store_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.read.chunks.LOOK_S", 0.01)
+    cluster = FakeCluster()
+    log = await in_segments(cluster.client(), 1)
+    store = _SilentStore("memory://fake", "fake")
+    reader = await Log.tail("log", client=cluster.client(store))
+    assert await take(reader, 3) == [0, 1, 2]
+    store.silent = True
+    await truncate_log("log", before=1, client=cluster.client())  # the reader is told of a change
+    for offset in range(3, 10):
+        await log.append(b"x")
+        assert await ended(take(reader, 1), "it reads on") == [offset]
+    await reader.close()
+    await log.close()
+
+
 class _Watch:
     """Never tells of anything, or breaks."""
 
@@ -165,7 +195,8 @@ async def test_a_reader_whose_watch_is_lost_or_breaks_still_gets_on(
     rolling = asyncio.create_task(log.roll())
     while (appended := await log.append(b"x")).dlsn.segment < 2:
         pass
-    assert await take(reader, appended.offset - 2) == list(range(3, appended.offset + 1))
+    read = await ended(take(reader, appended.offset - 2), "it gets on")
+    assert read == list(range(3, appended.offset + 1))
     rolling.cancel()
     await asyncio.gather(rolling, return_exceptions=True)
     await reader.close()

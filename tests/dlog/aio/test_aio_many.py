@@ -11,7 +11,7 @@ from dlog.errors import InvalidPosition, LogClosed, NoSuchLog, TooManyLogs, Trim
 from dlog.position import Start, Txid
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
-from tests.waiting import settled
+from tests.waiting import ended, settled
 
 
 async def opened(client: FakeLedgers, *names: str, records: int = 0) -> list[Log]:
@@ -74,7 +74,7 @@ async def test_a_waiting_read_is_woken_by_any_log_and_a_cancelled_one_takes_noth
         waiting = asyncio.ensure_future(anext(many))
         log = logs[turn % 2]
         appended = await log.append(b"x")
-        name, record = await waiting
+        name, record = await ended(waiting, "it is woken")
         assert (name, record.offset) == (log.name, appended.offset)
     await many.close()
     with pytest.raises(LogClosed):
@@ -105,17 +105,34 @@ async def test_logs_come_and_go_while_others_are_read() -> None:
     await close(a, b)
 
 
+async def test_a_log_that_is_taken_out_gives_no_more_of_an_entry_that_was_begun() -> None:
+    client = FakeCluster().client()
+    a, b = await opened(client, "a", "b", records=1)
+    await b.append_many([b"1", b"2"])
+    many = await Log.tail_many(["b"], start=1, client=client)
+    assert (await anext(many))[1].offset == 1
+    assert await many.remove("b") == 2
+    await many.add("a")
+    assert (await anext(many))[0] == "a"
+    assert many.positions == {"a": 1}
+    await many.close()
+    await close(a, b)
+
+
 async def test_a_log_that_fails_says_so_until_it_is_taken_out() -> None:
     client = FakeCluster().client()
     a, b = await opened(client, "a", "b", records=1)
     many = await Log.tail_many(["a", "b"], client=client)
     assert sorted([(await anext(many))[0], (await anext(many))[0]]) == ["a", "b"]
     await delete_log("b", client=client)
+    with pytest.raises(NoSuchLog, match="'b'"):
+        await anext(many)
+    await a.append(b"1")
+    await settled()  # let it be read ahead
     for _ in range(2):
         with pytest.raises(NoSuchLog, match="'b'"):
             await anext(many)
     await many.remove("b")
-    await a.append(b"1")
     assert (await anext(many))[1].offset == 1
     await many.close()
     await a.close()
@@ -150,15 +167,16 @@ async def test_many_logs_share_one_read_ahead(monkeypatch: pytest.MonkeyPatch) -
     for log in logs:
         for _ in range(50):
             await log.append(bytes(1000))
-    reads: dict[LedgerId, int] = defaultdict(int)
+    ahead: dict[LedgerId, int] = {}
 
-    async def count(ledger_id: LedgerId, _: int) -> None:
-        reads[ledger_id] += 1
+    async def note(ledger_id: LedgerId, first: int) -> None:
+        ahead[ledger_id] = first
 
-    cluster.before("read", count)
+    cluster.before("read", note)
     async with await Log.tail_many(names, follow=False, client=client) as many:
         await settled()
-        assert set(reads.values()) <= {2, 3}  # 4 KB each
+        assert len(ahead) == 10
+        assert max(ahead.values()) <= 4  # entries of 1 KB, 4 KB for each log
         assert len([record async for record in many]) == 500
     await close(*logs)
 

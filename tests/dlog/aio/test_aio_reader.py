@@ -27,7 +27,7 @@ from ledger.ids import LedgerId
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore
-from tests.waiting import settled
+from tests.waiting import ended, settled, until
 
 
 async def written(client: FakeLedgers, count: int = 10, *, per_segment: int = 4) -> Log:
@@ -251,7 +251,8 @@ async def test_a_tail_goes_on_where_a_writer_died_between_switch_and_close(
     await reader.close()
 
 
-async def test_a_tail_waits_for_the_first_segment() -> None:
+async def test_a_tail_waits_for_the_first_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.aio.read.chunks.WAIT_S", 1000.0)  # it hears of it
     cluster = FakeCluster()
     node = ManifestNode(cluster.client().store, "log")
     from dlog.manifest import Manifest
@@ -262,7 +263,7 @@ async def test_a_tail_waits_for_the_first_segment() -> None:
     await asyncio.sleep(0)
     async with await Log.open("log", client=cluster.client()) as log:
         await log.append(b"0")
-        assert await waiting == [0]
+        assert await ended(waiting, "it is woken") == [0]
     await reader.close()
 
 
@@ -434,14 +435,17 @@ async def test_an_end_that_no_bookie_tells_is_an_error_and_not_an_empty_log(
     await log.close()
 
 
-async def test_damage_is_told_and_nothing_is_skipped() -> None:
+async def test_damage_is_told_and_nothing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.aio.read.chunks.READ_BYTES_MAX", 1)  # each entry is read by itself
     cluster = FakeCluster()
     client = cluster.client()
     log = await written(client, 3)
     cluster.ledgers[LedgerId(1)].entries[1] = b"garbage"
     reader = await Log.tail("log", client=client, stop=3)
+    await until(lambda: reader.error is not None, "it came to the damage")
+    assert await some(reader, 1) == [0]
     with pytest.raises(DamagedLog, match="entry 1 of ledger 1"):
-        await some(reader, 3)
+        await anext(reader)
     with pytest.raises(DamagedLog):
         await anext(reader)
     await reader.close()
@@ -551,6 +555,37 @@ async def test_a_tracker_follows_appends_rolls_truncations_and_never_moves_back(
     await log.append(b"x")
     assert (await waiting).next_offset == 21
     await tracker.close()
+    await log.close()
+
+
+async def test_a_tail_never_moves_back_if_bookies_tell_less_than_before() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client, 4)
+    tracker = TailTracker(client, "log")
+    tail = await tracker.poll()
+    assert (tail.next_offset, tail.last_txid) == (4, 30)
+    cluster.ledgers[LedgerId(1)].silent = True
+    cluster.ledgers[LedgerId(1)].told = 1
+    assert await tracker.poll() == tail
+    await tracker.close()
+    await log.close()
+
+
+async def test_a_tail_is_found_although_a_ledger_is_trimmed_before_it_is_opened() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client, 4)
+
+    async def trimmed(_: LedgerId) -> None:
+        cluster.hooks.clear()
+        await log.roll()
+        await log.append(b"x")
+        await log.truncate(before=4)
+
+    cluster.before("open", trimmed)
+    assert (await log_tail(client, "log")).next_offset == 5
+    assert cluster.deleted == [LedgerId(1)]
     await log.close()
 
 

@@ -4,8 +4,11 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.admin import log_tail, truncate_log
+from dlog.columns import Columns
 from dlog.position import DLSN, Start, Timestamp, Txid
+from dlog.recordbatch import encode_batch
 from ledger.ids import LedgerId
+from tests.dlog.aio.test_ends_of_segments import at_question, next_segment_listed
 from tests.dlog.fake_ledgers import FakeCluster
 
 NEW_MS = 2_000_000
@@ -37,6 +40,29 @@ async def test_a_record_that_is_appended_while_its_place_is_looked_for_is_not_sk
         reader = await Log.tail("log", start=start, client=client)
         async with reader:
             assert reader.position == 1
+
+
+@pytest.mark.parametrize("opening", [1, 2, 3])
+async def test_a_record_is_not_skipped_if_its_writer_goes_on_in_the_next_segment_meanwhile(
+    opening: int,
+) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"old", txid=1)
+    later = await next_segment_listed(client, log)
+
+    async def goes_on() -> None:
+        await log.append(b"wanted", txid=2)
+        behind = encode_batch(
+            Columns([b"behind"], txids=[3]), base_index=0, base_timestamp_ms=NEW_MS
+        )
+        await later.add(behind)
+
+    cluster.before("open", at_question(opening, goes_on))
+    async with await Log.tail("log", start=Txid(2), client=client) as reader:
+        assert reader.position == 1
+    await log.abandon()
 
 
 async def test_a_truncation_by_age_keeps_a_record_that_is_appended_meanwhile() -> None:

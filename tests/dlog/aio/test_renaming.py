@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dlog.aio import Log
+from dlog.aio import Log, read_range
 from dlog.aio.admin import (
     audit_namespace,
     create_log,
@@ -30,6 +30,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Op
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 from tests.dlog.faulty_store import FaultyStore, OvertakenStore
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_renamed_log_is_the_same_log_under_another_name() -> None:
@@ -77,6 +78,24 @@ async def test_a_tailing_reader_reads_on_across_a_rename() -> None:
         await log.append(b"z")
         assert [(await anext(reader)).value for _ in range(2)] == [b"y", b"z"]
         assert await reader.barrier() == 3
+    await log.close()
+
+
+async def test_a_range_is_read_on_across_a_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if nobody said which life of the log is meant."""
+    monkeypatch.setattr("dlog.aio.read.chunks.READ_BYTES_MAX", 1)
+    client = FakeCluster().client()
+    log = await Log.open("a", client=client)
+    for value in (b"x", b"y", b"z"):
+        await log.append(value)
+        await log.roll()
+    values = []
+    async for chunk in read_range(client, "a", 0, 3, patience_s=PATIENCE_S):
+        values += [record.value for record in chunk.records()]
+        if len(values) == 1:
+            await rename_log("a", "b", client=client)
+            await create_log("a", client=client)
+    assert values == [b"x", b"y", b"z"]
     await log.close()
 
 

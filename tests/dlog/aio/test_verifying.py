@@ -17,6 +17,8 @@ from dlog.settings import LogSettings
 from ledger.client import LedgerClient
 from ledger.entry import encode_frame, parse_header, payload_of
 from ledger.errors import NoSuchLedger
+from ledger.ids import LedgerId
+from ledger.metadata import LedgerMetadata
 from ledger.quorum import Quorum
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.ledger.local_bookies import LocalBookies, local_bookies
@@ -149,6 +151,40 @@ async def test_a_fragment_that_begins_after_a_bookie_failed_is_looked_for_on_the
         assert report.problems == ()
         assert {each.fault for each in report.faults} <= {ReplicaFault.MISSING}
         assert all(each.bookie == failed.name for each in report.faults)
+
+
+@pytest.mark.parametrize("before", [0, 5])
+async def test_a_bookie_that_is_replaced_during_the_look_is_not_asked_for_what_came_later(
+    before: int,
+) -> None:
+    """Whether the change begins with the first entry that is looked at, or further on."""
+    async with local_bookies(4) as cluster:
+        client = await cluster.client()
+        async with await Log.open("a", client=await cluster.client()) as log:
+            for _ in range(before):
+                await log.append(b"x")
+            (ledger_id,) = [each async for each in client.list()]
+            describe = client.describe
+
+            async def outdated(ledger_id: LedgerId) -> LedgerMetadata:
+                """A bookie fails when its ledger was described, and comes back."""
+                client.describe = describe  # type: ignore[method-assign]
+                metadata = await describe(ledger_id)
+                replaced = cluster.of(metadata.fragments[0].bookies[0])
+                await replaced.kill()
+                while (await describe(ledger_id)).fragments == metadata.fragments:
+                    await log.append(b"y")
+                await log.append(b"z")
+                await replaced.start()
+                return metadata
+
+            client.describe = outdated  # type: ignore[method-assign]
+            report = await verify_log("a", client=client)
+            assert len((await describe(ledger_id)).fragments) == (2 if before else 1)
+            assert report.entries > before
+            assert report.problems == ()
+            first = (await describe(ledger_id)).fragments[-1].first_entry
+            assert [each for each in report.faults if each.last_entry >= first] == []
 
 
 async def test_a_manifest_that_does_not_fit_its_ledgers_is_a_problem_of_the_log() -> None:

@@ -15,7 +15,7 @@ from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
 from tests.dlog.aio.test_ends_of_segments import next_segment_listed
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
-from tests.waiting import settled
+from tests.waiting import settled, until
 
 
 async def processed(client: FakeLedgers, name: str, end: int) -> None:
@@ -58,7 +58,7 @@ async def test_nobody_truncates_what_bookies_hold_before_it_is_confirmed() -> No
 
     cluster.before("read", asks)
     truncating = asyncio.create_task(truncate_log("log", before=2, client=client))
-    await waiting.wait()
+    await until(lambda: waiting.is_set() or truncating.done(), "it waits for the confirmation")
     assert not truncating.done()
     assert (await ManifestNode(client.store, "log").read())[0].trim_offset == 0
     cluster.release()
