@@ -32,7 +32,16 @@ from bookie.storage.engine import BookieStorage
 from bookie.storage.prepared import Prepared
 from ledger.entry import HEADER_BYTES
 from ledger.ids import BookieId
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from ledger.transport.grpc import GrpcTransport
 
 BOOKIES = 3
@@ -96,6 +105,9 @@ class AppendingStorage:
         raise NotImplementedError
 
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
+        raise NotImplementedError
+
+    def held(self, query: HeldQuery) -> HeldAnswer:
         raise NotImplementedError
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:

@@ -10,7 +10,7 @@ from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
 from ledger.environment import Credentials, Environment
-from ledger.errors import NotEnoughBookies, WrongPassword
+from ledger.errors import BookieOutdated, NotEnoughBookies, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
@@ -24,7 +24,7 @@ from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.recovering import recover
 from ledger.registry import BookieDirectory
-from ledger.requests import ReadQuery
+from ledger.requests import HeldAnswer, HeldQuery, ReadQuery
 from ledger.transport.grpc import GrpcTransport
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
 
@@ -194,6 +194,29 @@ class LedgerClient:
         query = ReadQuery(ledger_id, credentials.key, first, last, bytes_max=bytes_max)
         answer = await self._environment.transport.read(bookie, query)
         return verified(answer, ledger_id, credentials.mac)
+
+    async def read_held(
+        self,
+        ledger_id: LedgerId,
+        bookie: BookieId,
+        first: int,
+        last: int,
+        *,
+        metadata: LedgerMetadata | None = None,
+        ranges_max: int = 4096,
+    ) -> HeldAnswer:
+        """Return which of the entries first..last one bookie holds, without reading them.
+
+        As far as one answer goes: ask again from behind `HeldAnswer.listed`. Needs no password.
+        Fences nothing; no answer is the status UNREACHABLE. *metadata*, as `describe` gives it,
+        spares reading it again. Raises `NoSuchLedger`, `BookieOutdated`, `MetadataUnavailable`."""
+        if metadata is None:
+            metadata, _ = await self.ledgers.read(ledger_id)
+        query = HeldQuery(ledger_id, metadata.access_key, first, last, ranges_max)
+        answer = await self._environment.transport.read_held(bookie, query)
+        if not answer.is_supported:
+            raise BookieOutdated(bookie, "ReadHeld")
+        return answer
 
     def list(self) -> AsyncIterator[LedgerId]:
         """Yield the ids of all ledgers of the namespace."""

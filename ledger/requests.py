@@ -81,6 +81,42 @@ class ReadAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldQuery:
+    """Ask which of the entries first..last the bookie holds, without reading them: up to
+    *ranges_max* ranges (at least one)."""
+
+    ledger_id: int
+    key: bytes = field(repr=False)
+    first: int
+    last: int
+    ranges_max: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAnswer:
+    """Ranges of entry ids that are here, inclusive, ascending, with a gap between any two.
+
+    That an entry is here does not say that its bytes are whole: whoever relies on it reads it."""
+
+    status: Status
+    """OK; UNKNOWN or IO_ERROR if not even *first* can be denied, with ranges all the same; else why
+    there is no answer. A ledger that is not here denies all of first..last."""
+    firsts: Sequence[int] = ()
+    lasts: Sequence[int] = ()
+    considered: int = -1
+    """Every id in first..considered that is in no range is not here, as a promise (rule 58)."""
+    listed: int = -1
+    """All that is here of first..listed is in the ranges: ask again from behind it. At least
+    *considered*; of what lies between them and is in no range, nothing is known."""
+    is_supported: bool = True
+    """False: the bookie's program is older than this question; its status is UNREACHABLE."""
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of each range."""
+        return zip(self.firsts, self.lasts, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
 class LacQuery:
     ledger_id: int
     key: bytes = field(repr=False)

@@ -47,10 +47,14 @@ class LedgerCache:
         """Return the number of pages in memory."""
         return len(self._dirty) + len(self._clean)
 
-    def page(self, ledger_id: int, number: int) -> bytes | bytearray:
-        """Return a page that exists, for reading. Raises `IndexDamaged`."""
+    def page(self, ledger_id: int, number: int, *, keep: bool = True) -> bytes | bytearray:
+        """Return a page that exists, for reading. Raises `IndexDamaged`.
+
+        Without *keep*, a page that is not in memory is not put there: whoever goes through all
+        ledgers once would drive out what readers need."""
         with self._lock:
-            return self._dirty.get((ledger_id, number)) or self._load(ledger_id, number)
+            dirty = self._dirty.get((ledger_id, number))
+            return dirty or self._load(ledger_id, number, keep=keep)
 
     def dirty(self, ledger_id: int, number: int, *, exists: bool) -> bytearray:
         """Return a page to be changed, a new one unless it *exists*. Raises `IndexDamaged`."""
@@ -81,7 +85,7 @@ class LedgerCache:
                 for place in [place for place in pages if place[0] in ledger_ids]:
                     del pages[place]
 
-    def _load(self, ledger_id: int, number: int) -> bytes:
+    def _load(self, ledger_id: int, number: int, *, keep: bool = True) -> bytes:
         place = (ledger_id, number)
         page = self._clean.get(place)
         if page is not None:
@@ -98,6 +102,8 @@ class LedgerCache:
                 at = page_offset(number)
                 raise IndexDamaged(self._disk.describe(path), at, str(error)) from error
             check_page(page, ledger_id, number, self._disk.describe(path))
+            if not keep:
+                return page
         self._keep(place, page)
         return page
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, compress, count, groupby, islice, repeat
 from operator import attrgetter, sub
 from struct import Struct
 from typing import Final, NamedTuple
@@ -117,6 +117,22 @@ class LedgerIndex:
         for slot, (log_id, length, offset) in enumerate(SLOT.iter_unpack(page[SLOTS_AT:])):
             if length:
                 yield Location(first + slot, log_id, offset, length)
+
+    def held(self, header: LedgerHeader, number: int) -> list[tuple[int, int]]:
+        """Return the ranges of ids that page *number*, which exists, names. Raises
+        `IndexDamaged`."""
+        page = self.cache.page(header.ledger_id, number, keep=False)
+        first = number * PAGE_ENTRIES
+        lengths = [length for _, length, _ in SLOT.iter_unpack(page[SLOTS_AT:])]
+        if all(lengths):
+            return [(first, first + PAGE_ENTRIES - 1)]
+        ranges: list[tuple[int, int]] = []
+        for entry_id in compress(count(first), lengths):
+            if ranges and ranges[-1][1] == entry_id - 1:
+                ranges[-1] = ranges[-1][0], entry_id
+            else:
+                ranges.append((entry_id, entry_id))
+        return ranges
 
     def put(
         self, header: LedgerHeader, pieces: Sequence[Piece], places: Sequence[tuple[int, int]]

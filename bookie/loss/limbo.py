@@ -27,7 +27,7 @@ from typing import Final, Self
 from google_crc32c import value as crc32c
 
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
+from ledger.requests import HeldAnswer, HeldQuery, LacAnswer, ReadAnswer, ReadQuery, Status
 
 VERSION: Final = 1
 REASON_BYTES_MAX: Final = 4096
@@ -92,6 +92,18 @@ class Limbo:
             if entry_id != considered + 1:
                 break
             considered = entry_id
+        status = Status.OK if considered >= query.first else Status.UNKNOWN
+        return replace(answer, status=status, considered=considered)
+
+    def held(self, query: HeldQuery, answer: HeldAnswer) -> HeldAnswer:
+        """Return what of *answer* may be said: what is here, and no absence if it is in doubt."""
+        if answer.status not in {Status.OK, Status.NO_SUCH_LEDGER}:
+            return answer
+        if not self.doubts(query.ledger_id):
+            return answer
+        considered = query.first - 1
+        if answer.firsts and answer.firsts[0] == query.first:
+            considered = min(answer.considered, answer.lasts[0])
         status = Status.OK if considered >= query.first else Status.UNKNOWN
         return replace(answer, status=status, considered=considered)
 

@@ -10,9 +10,9 @@ thread:
             thread per journal call `storage.commit(journal)` until
             `storage.has_pending(journal)` is false, and hand each result to `committed()`;
             then send `session.acks()` of every session.
-    reads   `read(query)` and `read_lac(query)` are generators: `send(None)` first, then do
-            what each yielded need asks for and send what its docstring names. The generator's
-            return value is the answer. Close it if the client is gone.
+    reads   `read(query)`, `read_lac(query)` and `read_held(query)` are generators: `send(None)`
+            first, then do what each yielded need asks for and send what its docstring names. The
+            generator's return value is the answer. Close it if the client is gone.
     wakes   after `offer`, and after any step of a generator, `take_changed()` names ledgers
             whose `UntilChanged` needs are to be resumed with True.
 
@@ -34,7 +34,16 @@ from bookie.storage.prepared import Prepared
 from ledger.entry import parse_header
 from ledger.errors import BadMessage
 from ledger.ids import NO_ENTRY
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 
 
 class Storage(Protocol):
@@ -56,6 +65,7 @@ class Storage(Protocol):
     def read_only(self) -> bool: ...
     def read(self, query: ReadQuery) -> ReadAnswer: ...
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None: ...
+    def held(self, query: HeldQuery) -> HeldAnswer: ...
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer: ...
     def checkpoint(self) -> None: ...
     def delete(self, ledger_ids: Sequence[int]) -> None: ...
@@ -91,10 +101,18 @@ class FromDisk:
     query: ReadQuery
 
 
-Need = UntilDurable | UntilChanged | Loaded | FromDisk
-Resume = ReadAnswer | bool | None
+@dataclass(frozen=True, slots=True)
+class ListedFromDisk:
+    """Resume with the answer of `storage.held(query)`, called where blocking is allowed."""
+
+    query: HeldQuery
+
+
+Need = UntilDurable | UntilChanged | Loaded | FromDisk | ListedFromDisk
+Resume = ReadAnswer | HeldAnswer | bool | None
 ReadSteps = Generator[Need, Resume, ReadAnswer]
 LacSteps = Generator[Need, Resume, LacAnswer]
+HeldSteps = Generator[Need, Resume, HeldAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +132,11 @@ class CoreLimits:
     """The same for recovery adds, apart, so that writers cannot starve recovery. Together, with a
     quarter more for the journal's own bytes, they fit into the space that it takes ahead."""
     disk_reads_max: int = 256
+    held_reads_max: int = 16
+    """Of those, so many that only list what is held: a check of all ledgers leaves the rest to
+    readers."""
+    held_ranges_max: int = 8192
+    """An answer of these has no more ranges, whatever a query asks for."""
     waiting_reads_max: int = 10_000
     fencing_reads_max: int = 1024
     read_bytes_max: int = 8 * 1024 * 1024
@@ -129,7 +152,7 @@ class BookieCore:
         self.durable = 0
         self._queued_bytes = {False: 0, True: 0}  # by: is it recovery
         self._charges: deque[tuple[int, int, bool]] = deque()
-        self._disk_reads = self._fencing_reads = self._waiting_reads = 0
+        self._disk_reads = self._fencing_reads = self._waiting_reads = self._held_reads = 0
         self._waiting: dict[int, int] = {}
         self._changed: dict[int, None] = {}
 
@@ -207,6 +230,25 @@ class BookieCore:
                 return LacAnswer(refused)
         yield from self._load(query.ledger_id)
         return self.storage.lac(query.ledger_id, query.key)
+
+    def read_held(self, query: HeldQuery) -> HeldSteps:
+        """Answer which entries are held; driven like `read`. It counts as a read from disk."""
+        if query.first < 0 or query.last < query.first:
+            return HeldAnswer(Status.BAD_REQUEST)
+        ranges_max = max(1, min(query.ranges_max, self.limits.held_ranges_max))
+        query = replace(query, ranges_max=ranges_max)
+        full = self._held_reads >= self.limits.held_reads_max
+        if full or self._disk_reads >= self.limits.disk_reads_max:
+            return HeldAnswer(Status.TOO_MANY_REQUESTS)
+        self._disk_reads += 1
+        self._held_reads += 1
+        try:
+            answer = yield ListedFromDisk(query)
+        finally:
+            self._disk_reads -= 1
+            self._held_reads -= 1
+        assert isinstance(answer, HeldAnswer)
+        return answer
 
     def _fence(self, ledger_id: int, key: bytes) -> Generator[Need, Resume, Status | None]:
         """Fence and wait until that is durable. Return None, or why it was not done."""

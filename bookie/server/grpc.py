@@ -26,6 +26,8 @@ from ledger.transport.messages import (
     ack_message,
     batch_runs,
     check_info_request,
+    held_query,
+    held_reply,
     info_reply,
     lac_query,
     lac_reply,
@@ -98,6 +100,7 @@ class BookieServer:
             "Read": grpc.unary_unary_rpc_method_handler(self._read),
             "ReadLac": grpc.unary_unary_rpc_method_handler(self._read_lac),
             "Info": grpc.unary_unary_rpc_method_handler(self._info),
+            "ReadHeld": grpc.unary_unary_rpc_method_handler(self._read_held),
         }
 
     async def _add(self, _requests: object, context: Context) -> None:
@@ -146,6 +149,11 @@ class BookieServer:
         service = await self._meant(context)
         query = await _decoded(lac_query, request, context)
         return lac_reply(await service.read_lac(query), request)
+
+    async def _read_held(self, request: bytes, context: Context) -> bytes:
+        service = await self._meant(context)
+        query = await _decoded(held_query, request, context)
+        return held_reply(await service.read_held(query), request)
 
     async def _info(self, request: bytes, context: Context) -> bytes:
         service = await self._meant(context)

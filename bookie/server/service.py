@@ -23,6 +23,7 @@ from bookie.server.core import (
     BookieCore,
     CoreLimits,
     FromDisk,
+    ListedFromDisk,
     Loaded,
     Need,
     Resume,
@@ -34,7 +35,17 @@ from bookie.server.made_ledgers import MadeLedgers
 from bookie.storage.prepared import Prepared
 from ledger.errors import BadMessage, StorageError
 from ledger.log_events import get_logger
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 
 _WAIT_MS_MAX: Final = 60_000
 _STREAM_BATCHES_MAX: Final = 1024
@@ -126,6 +137,13 @@ class BookieService:
             _log.error("read_lac_failed", ledger_id=query.ledger_id, reason=str(error))
             return LacAnswer(Status.IO_ERROR)
 
+    async def read_held(self, query: HeldQuery) -> HeldAnswer:
+        try:
+            return await self._drive(self._core.read_held(query), 0)
+        except (StorageError, OSError) as error:
+            _log.error("read_held_failed", ledger_id=query.ledger_id, reason=str(error))
+            return HeldAnswer(Status.IO_ERROR)
+
     def stop_taking(self) -> None:
         """Let waiting reads answer now and streams end after what they have taken."""
         self.stopping.set()
@@ -203,6 +221,8 @@ class BookieService:
                         resume = await self.on_reader(self._storage.load, ledger_id)
                     case FromDisk(query):
                         resume = await self.on_reader(self._storage.read, query)
+                    case ListedFromDisk(query):
+                        resume = await self.on_reader(self._storage.held, query)
                     case _:
                         assert_never(need)
         finally:

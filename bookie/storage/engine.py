@@ -40,7 +40,7 @@ from bookie.journal.journals import Journals
 from bookie.loss.accounts import Accounts
 from bookie.loss.census import Census
 from bookie.loss.limbo import Limbo, Phase
-from bookie.storage import reads
+from bookie.storage import listing, reads
 from bookie.storage.checkpoint import Keeper
 from bookie.storage.config import StorageConfig
 from bookie.storage.holdings import Holdings
@@ -52,7 +52,15 @@ from bookie.storage.read_cache import ReadCache
 from bookie.storage.replay import Recovery
 from bookie.storage.status import StorageStatus, status_of
 from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY, Bad, Checked, check_frames
-from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 
 RUN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Frames of one add; the largest journal record is little more."""
@@ -302,6 +310,12 @@ class BookieStorage:
         answer = reads.read_recent(self._holdings, query)
         limbo = self.limbo
         return answer if limbo is None or answer is None else limbo.read(query, answer)
+
+    def held(self, query: HeldQuery) -> HeldAnswer:
+        """Say which entries are here, from memory and index pages; may block."""
+        answer = listing.held(self._holdings, query)
+        limbo = self.limbo
+        return answer if limbo is None else limbo.held(query, answer)
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
         """Say what is known of the ledger's LAC, its fence and its last entry."""

@@ -12,6 +12,7 @@ Callers serialise all calls (one lock of the storage).
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from bookie.pieces import Found, Piece, limit, merge, whole
@@ -21,6 +22,16 @@ _RUN_BYTES: Final = 600
 _ENTRY_BYTES: Final = 20
 _LEDGER_BYTES: Final = 400
 """What a run, an entry and a ledger cost besides the frames, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRuns:
+    """Which entries of first..considered are in a memtable: those of its *runs*, and *late* ones in
+    no order. There may be more of both."""
+
+    runs: Sequence[Checked]
+    late: Sequence[int]
+    considered: int
 
 
 class LedgerEntries:
@@ -76,6 +87,16 @@ class LedgerEntries:
             late = [self._late[e] for e in sorted(self._late) if first <= e <= considered]
             pieces = merge([*pieces, *late])
         return limit(pieces, considered, bytes_max)
+
+    def held(self, first: int, last: int, runs_max: int) -> HeldRuns:
+        """Return which entries in first..last are here, looking at *runs_max* runs at most."""
+        begin = max(0, bisect_right(self._firsts, first) - 1)
+        end = bisect_right(self._firsts, last, begin)
+        considered = last
+        if end - begin > runs_max:
+            end = begin + runs_max
+            considered = self._firsts[end] - 1
+        return HeldRuns(self._runs[begin:end], list(self._late), considered)
 
     def pieces(self) -> list[Piece]:
         """Return all entries in ascending order."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bookie.index.format import LedgerHeader
 from bookie.pieces import Found, merge
-from bookie.storage.memtable import LedgerEntries, Memtable
+from bookie.storage.memtable import HeldRuns, LedgerEntries, Memtable
 from ledger.entry import Checked
 
 
@@ -56,6 +56,10 @@ class Memory:
             min((part.considered for part in parts), default=last),
         )
         return Recent(found, self.floor(stored))
+
+    def held(self, ledger_id: int, first: int, last: int, runs_max: int) -> list[HeldRuns]:
+        """Return which of first..last are here, as each memtable says; see `LedgerEntries.held`."""
+        return [part.held(first, last, runs_max) for part in self._parts(ledger_id)]
 
     def begin_flush(self, headers: Iterable[LedgerHeader]) -> Memtable:
         """Return what is to be written out; *headers* say what is on disk, of all ledgers in it."""

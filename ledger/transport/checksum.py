@@ -70,5 +70,7 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     pb.ReadLacReply,
     pb.InfoRequest,
     pb.InfoReply,
+    pb.ReadHeldRequest,
+    pb.ReadHeldReply,
 )
 _CRC_OF_NAME: Final = {kind: int(crc32c(_name(kind).encode())) for kind in _KINDS}

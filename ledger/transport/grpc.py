@@ -16,11 +16,23 @@ from ledger.backoff import Backoff
 from ledger.errors import BadMessage
 from ledger.ids import BookieId
 from ledger.log_events import get_logger
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from ledger.transport.channel import open_channel
 from ledger.transport.messages import (
     BOOKIE_KEY,
     MESSAGE_BYTES_MAX,
+    held_answer,
+    held_request,
     info_answer,
     info_request,
     lac_answer,
@@ -100,6 +112,18 @@ class GrpcTransport:
         answer = await self._ask(bookie, lambda stub: stub.read_lac, request, lac_answer, timeout_s)
         return LacAnswer(Status.UNREACHABLE) if answer is None else answer
 
+    async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
+        request, timeout_s = held_request(query), self._limits.timeout_s
+        answer = await self._ask(
+            bookie,
+            lambda stub: stub.read_held,
+            request,
+            held_answer,
+            timeout_s,
+            unsupported=HeldAnswer(Status.UNREACHABLE, is_supported=False),
+        )
+        return HeldAnswer(Status.UNREACHABLE) if answer is None else answer
+
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
         request, timeout_s = info_request(), self._limits.timeout_s
         return await self._ask(bookie, lambda stub: stub.info, request, info_answer, timeout_s)
@@ -157,8 +181,11 @@ class GrpcTransport:
         request: bytes,
         decode: Callable[[bytes, bytes], _Answer],
         timeout_s: float,
+        *,
+        unsupported: _Answer | None = None,
     ) -> _Answer | None:
-        """Return what *decode* makes of the reply and *request*; None for no reply that counts."""
+        """Return what *decode* makes of the reply and *request*; None for no reply that counts, and
+        *unsupported* if the bookie does not know the call."""
         stub = None if self._closed else self._stub(bookie)
         if stub is None:
             return None
@@ -166,7 +193,9 @@ class GrpcTransport:
         try:
             reply = await method(stub)(request, timeout=timeout_s, metadata=metadata)
             return decode(reply, request)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+        except grpc.aio.AioRpcError as error:
+            return unsupported if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
+        except grpc.aio.UsageError:
             return None
         except BadMessage as error:
             _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))

@@ -8,11 +8,14 @@ bytes, never looked into.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import gt
 from typing import Final
 
 from ledger.errors import BadMessage
 from ledger.requests import (
     AddRun,
+    HeldAnswer,
+    HeldQuery,
     InfoAnswer,
     LacAnswer,
     LacQuery,
@@ -194,6 +197,56 @@ def lac_answer(received: bytes, request: bytes) -> LacAnswer:
         fenced=message.fenced,
         last_entry=message.last_entry,
     )
+
+
+def held_request(query: HeldQuery) -> bytes:
+    return checked(
+        pb.ReadHeldRequest(
+            ledger=query.ledger_id,
+            key=query.key,
+            first=query.first,
+            last=query.last,
+            ranges_max=query.ranges_max,
+        )
+    )
+
+
+def held_query(received: bytes) -> HeldQuery:
+    """Return the query of a request. Raises `BadMessage`."""
+    message, _ = verified(pb.ReadHeldRequest, received)
+    return HeldQuery(
+        message.ledger, message.key, message.first, message.last, ranges_max=message.ranges_max
+    )
+
+
+def held_reply(answer: HeldAnswer, request: bytes) -> bytes:
+    message = pb.ReadHeldReply(
+        status=pb.Status.ValueType(answer.status),
+        firsts=answer.firsts,
+        lasts=answer.lasts,
+        considered=answer.considered,
+        listed=answer.listed,
+    )
+    return checked(message, request=request)
+
+
+def held_answer(received: bytes, request: bytes) -> HeldAnswer:
+    """Return the answer of the reply to *request*. Raises `BadMessage`.
+
+    It says nothing but of what was asked, and denies nothing that was not looked at."""
+    message, _ = verified(pb.ReadHeldReply, received, request=request)
+    query = held_query(request)
+    status = _status(message.status, "ReadHeldReply")
+    firsts, lasts = list(message.firsts), list(message.lasts)
+    if len(firsts) != len(lasts) or any(map(gt, firsts, lasts)):
+        raise BadMessage("ReadHeldReply", "its columns are no ranges")
+    if any(first <= last + 1 for first, last in zip(firsts[1:], lasts[:-1], strict=True)):
+        raise BadMessage("ReadHeldReply", "its ranges do not ascend")
+    if firsts and not query.first <= firsts[0] <= lasts[-1] <= message.listed:
+        raise BadMessage("ReadHeldReply", "it lists what was not asked for, or not looked at")
+    if not message.considered <= message.listed <= query.last:
+        raise BadMessage("ReadHeldReply", "it denies what was not looked at")
+    return HeldAnswer(status, firsts, lasts, considered=message.considered, listed=message.listed)
 
 
 def info_request() -> bytes:

@@ -4,7 +4,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ledger.ids import BookieId
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 
 
 class BookieTransport(Protocol):
@@ -22,6 +32,9 @@ class BookieTransport(Protocol):
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer: ...
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer: ...
+
+    async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
+        """Ask which entries the bookie holds; `HeldAnswer.is_supported` says whether it can say."""
 
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
         """Return what the bookie says of itself, or None if it does not answer."""

@@ -24,6 +24,7 @@ class BookieStub:
         self.read: UnaryCall = channel.unary_unary(f"/{SERVICE}/Read")
         self.read_lac: UnaryCall = channel.unary_unary(f"/{SERVICE}/ReadLac")
         self.info: UnaryCall = channel.unary_unary(f"/{SERVICE}/Info")
+        self.read_held: UnaryCall = channel.unary_unary(f"/{SERVICE}/ReadHeld")
 
 
 class OperatorStub:

@@ -317,6 +317,78 @@ class ReadLacReply(_message.Message):
 Global___ReadLacReply: _TypeAlias = ReadLacReply  # noqa: Y015
 
 @_typing.final
+class ReadHeldRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    RANGES_MAX_FIELD_NUMBER: _builtins.int
+    ledger: _builtins.int
+    key: _builtins.bytes
+    first: _builtins.int
+    last: _builtins.int
+    """inclusive; at least first"""
+    ranges_max: _builtins.int
+    """at least one range is returned if there is one"""
+    def __init__(
+        self,
+        *,
+        ledger: _builtins.int = ...,
+        key: _builtins.bytes = ...,
+        first: _builtins.int = ...,
+        last: _builtins.int = ...,
+        ranges_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "key", b"key", "last", b"last", "ledger", b"ledger", "ranges_max", b"ranges_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadHeldRequest: _TypeAlias = ReadHeldRequest  # noqa: Y015
+
+@_typing.final
+class ReadHeldReply(_message.Message):
+    """Ranges of entry ids that are here, whole or damaged; ascending, with a gap between any two."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    FIRSTS_FIELD_NUMBER: _builtins.int
+    LASTS_FIELD_NUMBER: _builtins.int
+    CONSIDERED_FIELD_NUMBER: _builtins.int
+    LISTED_FIELD_NUMBER: _builtins.int
+    status: Global___Status.ValueType
+    considered: _builtins.int
+    """Every id in first..considered that is in none of them is not here, as a promise."""
+    listed: _builtins.int
+    """All that is here of first..listed is in them; go on behind it. Beyond considered, nothing is
+    known of the others: damage of the index, or limbo.
+    """
+    @_builtins.property
+    def firsts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lasts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        status: Global___Status.ValueType = ...,
+        firsts: _abc.Iterable[_builtins.int] | None = ...,
+        lasts: _abc.Iterable[_builtins.int] | None = ...,
+        considered: _builtins.int = ...,
+        listed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["considered", b"considered", "firsts", b"firsts", "lasts", b"lasts", "listed", b"listed", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadHeldReply: _TypeAlias = ReadHeldReply  # noqa: Y015
+
+@_typing.final
 class InfoRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

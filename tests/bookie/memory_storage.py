@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 from bookie.storage.prepared import Prepared
 from ledger.entry import parse_header
-from ledger.requests import AddRun, LacAnswer, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.ledger.proofs import proof_of
 
 
@@ -133,6 +141,16 @@ class MemoryStorage:
 
     def read_recent(self, query: ReadQuery) -> ReadAnswer | None:
         return None if self.from_disk else self.read(query)
+
+    def held(self, query: HeldQuery) -> HeldAnswer:
+        """Each entry is a range of its own, in an answer of one range: the next one goes on."""
+        assert threading.current_thread().name.startswith("bookie-read")
+        entries = self.ledgers.get(query.ledger_id)
+        if entries is None:
+            return HeldAnswer(Status.NO_SUCH_LEDGER, considered=query.last, listed=query.last)
+        found = sorted(e for e in entries if query.first <= e <= query.last)[:1]
+        listed = found[0] if found else query.last
+        return HeldAnswer(Status.OK, found, found, considered=listed, listed=listed)
 
     def lac(self, ledger_id: int, key: bytes) -> LacAnswer:
         if key == b"wrong":

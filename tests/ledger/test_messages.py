@@ -9,6 +9,8 @@ from ledger.entry import HEADER_BYTES
 from ledger.errors import BadMessage, DamagedMessage
 from ledger.requests import (
     AddRun,
+    HeldAnswer,
+    HeldQuery,
     InfoAnswer,
     LacAnswer,
     LacQuery,
@@ -23,6 +25,10 @@ from ledger.transport.messages import (
     batch_message,
     batch_runs,
     check_info_request,
+    held_answer,
+    held_query,
+    held_reply,
+    held_request,
     info_answer,
     info_reply,
     info_request,
@@ -41,6 +47,8 @@ from tests.bookie.runs import KEY, run_of
 _READ = read_request(ReadQuery(7, KEY, 0, 9))
 _LAC = lac_request(LacQuery(7, KEY))
 _INFO = info_request()
+_HELD = held_request(HeldQuery(7, KEY, 3, 90, ranges_max=5))
+_LISTED = HeldAnswer(Status.OK, [3, 7], [4, 8], considered=5, listed=60)
 _RUN = run_of(0, 1, payload=b"abc")
 _FOUND = ReadAnswer(
     Status.OK,
@@ -104,6 +112,12 @@ _SAMPLES = [
         lac_reply(LacAnswer(Status.OK, last_entry=0), _LAC),
         lambda received: lac_answer(received, _LAC),
     ),
+    _Sample("what is held", _HELD, held_query),
+    _Sample(
+        "held",
+        held_reply(_LISTED, _HELD),
+        lambda received: held_answer(received, _HELD),
+    ),
     _Sample("ask info", _INFO, check_info_request),
     _Sample(
         "info",
@@ -125,6 +139,30 @@ def test_runs_survive_the_way_into_a_message_and_back() -> None:
 
 def test_an_answer_survives_the_way_into_a_message_and_back() -> None:
     assert read_answer(read_reply(_FOUND, _READ), _READ) == _FOUND
+    assert held_answer(held_reply(_LISTED, _HELD), _HELD) == _LISTED
+    query = HeldQuery(7, KEY, 3, 90, ranges_max=5)
+    assert held_query(held_request(query)) == query
+
+
+@pytest.mark.parametrize(
+    ("firsts", "lasts", "considered", "listed", "why"),
+    [
+        ([3], [], 9, 9, "no ranges"),
+        ([4], [3], 9, 9, "no ranges"),
+        ([3, 5], [4, 6], 9, 9, "do not ascend"),
+        ([8, 3], [9, 4], 9, 9, "do not ascend"),
+        ([2], [4], 9, 9, "not asked for"),
+        ([3], [10], 9, 9, "not looked at"),
+        ([3], [4], 10, 9, "denies what was not looked at"),
+        ([], [], 91, 91, "denies what was not looked at"),
+    ],
+)
+def test_a_list_of_what_is_held_says_nothing_beyond_what_was_asked(
+    firsts: list[int], lasts: list[int], considered: int, listed: int, why: str
+) -> None:
+    answer = HeldAnswer(Status.OK, firsts, lasts, considered=considered, listed=listed)
+    with pytest.raises(BadMessage, match=why):
+        held_answer(held_reply(answer, _HELD), _HELD)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from bookie.server.grpc import BookieServer
 from ledger.ids import BookieId
-from ledger.requests import LacQuery, ReadQuery, Status
+from ledger.requests import HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import connecting_s
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
@@ -329,3 +330,39 @@ def test_to_be_connected_to_a_bookie_has_a_part_of_the_time_for_an_answer(
     answer_s: float, connecting: float
 ) -> None:
     assert connecting_s(answer_s) == connecting
+
+
+async def test_what_a_bookie_holds_is_listed_answer_after_answer() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        await add(transport, run_of(0, 1, 5, lac=-1))
+        first, found = 0, list[tuple[int, int]]()
+        while first <= 9:
+            answer = await transport.read_held(BOOKIE, HeldQuery(7, KEY, first, 9))
+            assert (answer.status, answer.considered) == (Status.OK, answer.listed)
+            found += answer.ranges()
+            first = answer.listed + 1
+        assert found == [(0, 0), (1, 1), (5, 5)], "as its storage cuts them"
+        absent = await transport.read_held(BOOKIE, HeldQuery(8, KEY, 0, 9))
+        assert (absent.status, absent.considered) == (Status.NO_SUCH_LEDGER, 9)
+
+
+async def test_a_bookie_that_knows_no_lists_is_one_that_gave_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs a program of before. That it is there, and what it is asked besides, is as ever."""
+    handlers = BookieServer._handlers
+
+    def older(server: BookieServer) -> dict[str, object]:
+        return {name: each for name, each in handlers(server).items() if name != "ReadHeld"}
+
+    monkeypatch.setattr(BookieServer, "_handlers", older)
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        answer = await transport.read_held(BOOKIE, HeldQuery(7, KEY, 0, 9))
+        assert answer == HeldAnswer(Status.UNREACHABLE, is_supported=False)
+        assert await transport.info(BOOKIE) is not None
+
+
+async def test_a_list_that_nobody_gives_is_unreachable() -> None:
+    async with transport_to(refused_address()) as transport:
+        answer = await transport.read_held(BOOKIE, HeldQuery(7, KEY, 0, 9))
+    assert answer == HeldAnswer(Status.UNREACHABLE)

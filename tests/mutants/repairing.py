@@ -32,3 +32,92 @@ mutant(
     new="swapped if each.bookies == bookies else each for",
     test=_SWAPS + "the_key_decides_which_fragment_it_is_and_not_its_ensemble",
 )
+
+_LISTING = "tests/bookie/storage/test_listing.py::test_"
+_CORE = "tests/bookie/server/test_core.py::test_"
+_LIMBO = "tests/bookie/loss/test_limbo.py::test_"
+
+mutant(
+    "denies what a damaged index page may name",
+    "bookie/storage/listing.py",
+    old="            return _Listed(ranges, first - 1, last, is_damaged=True)\n",
+    new="            continue\n",
+    test=_LISTING + "a_damaged_index_page_ends_what_is_denied_and_not_what_is_listed",
+)
+mutant(
+    "denies what it did not come to look at on disk",
+    "bookie/storage/listing.py",
+    old="    if next(pages, None) is not None:\n        return _Listed(ranges, listed, listed)\n",
+    new="",
+    test=_LISTING + "one_request_looks_at_so_many_pages_and_runs_only",
+)
+mutant(
+    "denies what it did not come to look at in memory",
+    "bookie/storage/memtable.py",
+    old="            considered = self._firsts[end] - 1\n",
+    new="            pass\n",
+    test=_LISTING + "one_request_looks_at_so_many_pages_and_runs_only",
+)
+mutant(
+    "denies the ranges that an answer has no room for",
+    "bookie/storage/listing.py",
+    old="            considered = min(considered, listed)\n",
+    new="",
+    test=_LISTING + "an_answer_has_no_more_ranges_than_asked_for_and_says_where_to_go_on",
+)
+mutant(
+    "forgets repairs that are in memory when it lists",
+    "bookie/storage/listing.py",
+    old="    return merge(in_runs, ((entry_id, entry_id) for entry_id in late))\n",
+    new="    return merge(in_runs)\n",
+    test=_LISTING + "what_came_late_closes_the_gap_that_it_fills",
+)
+mutant(
+    "lists for whoever asks",
+    "bookie/storage/listing.py",
+    old="    if not compare_digest(record.key, query.key):\n",
+    new="    if False:\n",
+    test=_LISTING + "nothing_is_listed_without_the_key_or_out_of_order",
+)
+mutant(
+    "lets a list drive index pages out of memory",
+    "bookie/index/ledger_cache.py",
+    old="            if not keep:\n",
+    new="            if False:\n",
+    test=_LISTING + "no_entry_is_read_and_no_page_stays_in_memory",
+)
+mutant(
+    "calls a deleted ledger damaged when it lists",
+    "bookie/storage/listing.py",
+    old="    if stored.is_damaged and holdings.is_deleted(query.ledger_id):\n",
+    new="    if False:\n",
+    test=_LISTING + "a_ledger_that_is_deleted_meanwhile_is_gone_and_not_damaged",
+)
+mutant(
+    "denies in limbo what it does not list",
+    "bookie/storage/engine.py",
+    old="limbo.held(query, answer)",
+    new="answer",
+    test=_LIMBO + "what_is_held_is_listed_in_limbo_and_nothing_doubtful_is_denied",
+)
+mutant(
+    "takes any number of lists at once",
+    "bookie/server/core.py",
+    old="        full = self._held_reads >= self.limits.held_reads_max\n",
+    new="        full = False\n",
+    test=_CORE + "lists_leave_readers_their_share_of_the_disk",
+)
+mutant(
+    "gives the place of a list that nobody waits for to nobody else",
+    "bookie/server/core.py",
+    old="            self._disk_reads -= 1\n            self._held_reads -= 1\n",
+    new="            self._disk_reads -= 1\n",
+    test=_CORE + "so_many_lists_are_made_at_once_only",
+)
+mutant(
+    "takes a bookie that is too old to list for one that is away",
+    "ledger/client.py",
+    old="        if not answer.is_supported:\n",
+    new="        if False:\n",
+    test="tests/ledger/test_what_is_held.py::test_what_cannot_be_asked_says_why",
+)

@@ -32,7 +32,16 @@ from bookie.storage.engine import BookieStorage
 from ledger.errors import MetadataError, MetadataUnavailable, StorageError
 from ledger.ids import BookieId
 from ledger.manager import LedgerStore
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.disk import PowerLost, SimDisk
 from tests.simulation.disks_elsewhere import in_window, stop_cleanly, told
 from tests.simulation.host import Host
@@ -397,6 +406,10 @@ class SimBookie:
     def read_lac(self, query: LacQuery, reply: Callable[[LacAnswer], None]) -> None:
         if self.serves:
             self.service.read_lac(query, self._promises.of_read(query, reply))
+
+    def read_held(self, query: HeldQuery, reply: Callable[[HeldAnswer], None]) -> None:
+        if self.serves:
+            self.service.read_held(query, reply)
 
     # Checkpoints.
 

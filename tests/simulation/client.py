@@ -27,7 +27,16 @@ from ledger.protocol.shared import (
     MetadataWritten,
     WriteMetadata,
 )
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.host import Host
 from tests.simulation.network import Stream
 from tests.simulation.oracle import Choice
@@ -152,6 +161,18 @@ class Client(Generic[Event, Effect]):
             target.host,
             partial(target.read_lac, query),
             lambda answer: on_done(answer or LacAnswer(Status.UNREACHABLE)),
+            timeout_s=READ_TIMEOUT_S,
+        )
+
+    def read_held(
+        self, bookie: BookieId, query: HeldQuery, on_done: Callable[[HeldAnswer], None]
+    ) -> None:
+        target = self.cluster.bookies[bookie]
+        self.cluster.network.request(
+            self.host,
+            target.host,
+            partial(target.read_held, query),
+            lambda answer: on_done(answer or HeldAnswer(Status.UNREACHABLE)),
             timeout_s=READ_TIMEOUT_S,
         )
 

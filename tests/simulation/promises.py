@@ -1,10 +1,10 @@
 """What a simulated bookie promises: reported to the oracle as it leaves, asked for afterwards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import AddRun, HeldQuery, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
 from tests.simulation.oracle import LedgerHistory
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
 
 READ_ALL_BYTES: Final = 1 << 30
+RANGES_MAX: Final = 3
+"""Of one list: it has to go on."""
 
 
 class Promises:
@@ -124,6 +126,33 @@ class Promises:
                         f"{self._name} had promised entry {entry}, after a restart it has "
                         f"{fate} it ({answer.status.name})"
                     )
+
+            self._check_list(ledger_id, key, history, found, query)
+
+    def _check_list(
+        self,
+        ledger_id: int,
+        key: bytes,
+        history: LedgerHistory,
+        found: Collection[int],
+        query: ReadQuery,
+    ) -> None:
+        """See that it lists what it gives."""
+        first, listed = query.first, dict[int, None]()
+        while first <= query.last:
+            answer = self._bookie.storage.held(
+                HeldQuery(ledger_id, key, first, query.last, RANGES_MAX)
+            )
+            for low, high in answer.ranges():
+                listed.update(dict.fromkeys(range(low, high + 1)))
+            if answer.listed < first:
+                return  # its index is damaged at the header
+            denied = [
+                each for each in found if first <= each <= answer.considered and each not in listed
+            ]
+            if denied:
+                history.broken_promises.append(f"{self._name} gives {denied}, and denies them too")
+            first = answer.listed + 1
 
     def _is_evidence(self, history: LedgerHistory) -> bool:
         """Whether somebody may conclude from a "no" of this bookie where the ledger ends."""

@@ -14,6 +14,7 @@ from bookie.server.core import (
     AddSession,
     BookieCore,
     FromDisk,
+    ListedFromDisk,
     Loaded,
     Need,
     Resume,
@@ -22,14 +23,23 @@ from bookie.server.core import (
 )
 from bookie.storage.engine import BookieStorage
 from ledger.errors import StorageError
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.host import Host
 from tests.simulation.scheduler import Action
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
+Answer = TypeVar("Answer", ReadAnswer, LacAnswer, HeldAnswer)
 
 DISK_READ_S: Final = (0.0001, 0.002)
 NO_SPACE_RETRY_S: Final = 0.2
@@ -69,6 +79,10 @@ class SimService:
     def read_lac(self, query: LacQuery, answer: Callable[[LacAnswer], None]) -> None:
         failed = LacAnswer(Status.IO_ERROR)
         _Request(self, self._core.read_lac(query), answer, failed, 0.0).resume(None)
+
+    def read_held(self, query: HeldQuery, answer: Callable[[HeldAnswer], None]) -> None:
+        failed = HeldAnswer(Status.IO_ERROR)
+        _Request(self, self._core.read_held(query), answer, failed, 0.0).resume(None)
 
     def deleted(self, ledger_ids: Sequence[int]) -> None:
         """Take note that the storage has forgotten these ledgers."""
@@ -187,6 +201,8 @@ class _Request(Generic[Answer]):
                 self._service.from_disk(partial(self._load, ledger_id))
             case FromDisk(query):
                 self._service.from_disk(partial(self._read_disk, query))
+            case ListedFromDisk(query):
+                self._service.from_disk(partial(self._list, query))
             case _:
                 assert_never(need)
 
@@ -203,6 +219,13 @@ class _Request(Generic[Answer]):
             answer = self._service.storage.read(query)
         except (StorageError, OSError):
             answer = ReadAnswer(Status.IO_ERROR)
+        self.resume(answer)
+
+    def _list(self, query: HeldQuery) -> None:
+        try:
+            answer = self._service.storage.held(query)
+        except (StorageError, OSError):
+            answer = HeldAnswer(Status.IO_ERROR)
         self.resume(answer)
 
     def _wake(self, wait: int, *, outcome: bool) -> None:

@@ -22,7 +22,7 @@ from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
-from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
+from ledger.requests import HeldAnswer, HeldQuery, LacAnswer, ReadAnswer, ReadQuery, Status
 from tests.bookie.machine import JOURNALS, LEDGER_DIRECTORIES, Machine
 from tests.bookie.promises import KEY, SMALL, Promises, run_of
 from tests.simulation.disk import SimDisk
@@ -64,6 +64,10 @@ def restarted(promises: Promises) -> BookieStorage:
     return promises.storage
 
 
+def listed_by(storage: BookieStorage, ledger_id: int, first: int = 0) -> HeldAnswer:
+    return storage.held(HeldQuery(ledger_id, KEY, first, 30))
+
+
 def ask(storage: BookieStorage, ledger_id: int, first: int = 0) -> ReadAnswer:
     return storage.read(ReadQuery(ledger_id, KEY, first, 30, 1 << 20))
 
@@ -79,6 +83,26 @@ def test_an_index_that_is_lost_is_missed_also_if_the_redo_file_has_some_of_it() 
     assert storage.limbo is not None
     assert ask(storage, 1).status is Status.UNKNOWN
     assert storage.add(run_of(1, 0, recovery=True))[0] is Status.OK, "it is mended as any entry is"
+
+
+def test_what_is_held_is_listed_in_limbo_and_nothing_doubtful_is_denied() -> None:
+    promises = used_bookie()
+    promises.add(5, 3, 4)
+    promises.commit()
+    lose(promises.disk, path_of(2))
+    storage = restarted(promises)
+    assert storage.limbo is not None
+    held = listed_by(storage, 5)
+    assert (held.status, held.considered) == (Status.OK, 0), "its first no ends what it denies"
+    assert (list(held.ranges()), held.listed) == ([(0, 0), (3, 4)], 30)
+    unknown = listed_by(storage, 5, first=2)
+    assert (unknown.status, unknown.considered) == (Status.UNKNOWN, 1)
+    assert (list(unknown.ranges()), unknown.listed) == ([(3, 4)], 30)
+    gone = listed_by(storage, 2)
+    assert (gone.status, gone.considered, list(gone.ranges())) == (Status.UNKNOWN, -1, [])
+    storage.judged(lambda limbo: limbo.known([1, 2, 3, 5], [2]))
+    assert listed_by(storage, 2).status is Status.UNKNOWN
+    assert listed_by(storage, 5).considered == 30, "closed, or not its own: it denies again"
 
 
 def test_a_bookie_that_lost_nothing_is_not_in_limbo() -> None:

@@ -7,19 +7,32 @@ from bookie.server.core import (
     BookieCore,
     CoreLimits,
     FromDisk,
+    HeldSteps,
     LacSteps,
+    ListedFromDisk,
     ReadSteps,
     UntilChanged,
     UntilDurable,
 )
 from ledger.entry import encode_lac
 from ledger.errors import BadMessage
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 
 
-def answer_of(steps: ReadSteps | LacSteps, resume: ReadAnswer | bool | None) -> object:
+def answer_of(
+    steps: ReadSteps | LacSteps | HeldSteps, resume: ReadAnswer | HeldAnswer | bool | None
+) -> object:
     with pytest.raises(StopIteration) as stopped:
         steps.send(resume)
     return stopped.value.value
@@ -277,3 +290,42 @@ def test_disk_reads_are_bounded_but_not_those_of_recovery() -> None:
 def test_a_read_of_nonsense_is_refused(first: int, last: int) -> None:
     steps = BookieCore(MemoryStorage()).read(ReadQuery(7, KEY, first, last))
     assert read_answer_of(steps).status is Status.BAD_REQUEST
+
+
+def test_a_list_of_what_is_held_is_a_read_from_disk_and_has_a_bound() -> None:
+    core = BookieCore(MemoryStorage(), CoreLimits(held_ranges_max=100))
+    for asked, given in ((7, 7), (0, 1), (1 << 30, 100)):
+        need = core.read_held(HeldQuery(7, KEY, 0, 9, ranges_max=asked)).send(None)
+        assert need == ListedFromDisk(HeldQuery(7, KEY, 0, 9, ranges_max=given))
+    assert answer_of(core.read_held(HeldQuery(7, KEY, 9, 0)), None) == HeldAnswer(
+        Status.BAD_REQUEST
+    )
+
+
+@pytest.mark.parametrize(
+    "limits", [CoreLimits(held_reads_max=2), CoreLimits(disk_reads_max=2, held_reads_max=9)]
+)
+def test_so_many_lists_are_made_at_once_only(limits: CoreLimits) -> None:
+    core = BookieCore(MemoryStorage(), limits)
+    under_way = [core.read_held(HeldQuery(7, KEY, 0, 9)) for _ in range(2)]
+    for steps in under_way:
+        steps.send(None)
+    refused = answer_of(core.read_held(HeldQuery(7, KEY, 0, 9)), None)
+    assert refused == HeldAnswer(Status.TOO_MANY_REQUESTS)
+    listed = HeldAnswer(Status.OK, [0], [3], considered=9, listed=9)
+    assert answer_of(under_way[0], listed) == listed
+    under_way[1].close()
+    for steps in [core.read_held(HeldQuery(7, KEY, 0, 9)) for _ in range(2)]:
+        assert isinstance(steps.send(None), ListedFromDisk)
+
+
+def test_lists_leave_readers_their_share_of_the_disk() -> None:
+    storage = MemoryStorage()
+    storage.from_disk = True
+    core = BookieCore(storage, CoreLimits(disk_reads_max=2, held_reads_max=1))
+    under_way = core.read_held(HeldQuery(7, KEY, 0, 9))
+    under_way.send(None)
+    assert answer_of(core.read_held(HeldQuery(7, KEY, 0, 9)), None) == HeldAnswer(
+        Status.TOO_MANY_REQUESTS
+    )
+    assert isinstance(core.read(ReadQuery(7, KEY, 0, 9)).send(None), FromDisk)

@@ -9,7 +9,7 @@ import pytest
 
 from bookie.server.service import BookieService
 from ledger.errors import StorageError
-from ledger.requests import LacQuery, ReadQuery, Status
+from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY
 from tests.bookie.server.test_service import Client, runs, served
@@ -41,6 +41,9 @@ def test_a_read_that_fails_is_an_error_and_never_an_absence(
         monkeypatch.setattr(storage, "lac", broken)
         answer = await service.read(ReadQuery(0, KEY, 0, 0))
         assert (answer.status, answer.considered) == (Status.IO_ERROR, -1)
+        monkeypatch.setattr(storage, "held", broken)
+        held = await service.read_held(HeldQuery(0, KEY, 0, 0))
+        assert (held.status, held.considered) == (Status.IO_ERROR, -1)
         lac = await service.read_lac(LacQuery(0, KEY))
         assert (lac.status, lac.fenced) == (Status.IO_ERROR, False)
 

@@ -32,7 +32,7 @@ from bookie.errors import StorageFailed
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.entry import encode_lac, parse_header
-from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
+from ledger.requests import AddRun, HeldQuery, ReadAnswer, ReadQuery, Status
 from tests.bookie.machine import Machine
 from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, entries_of, frame_of, run_of
 from tests.bookie.tally import tally
@@ -329,6 +329,28 @@ class StorageModel(RuleBasedStateMachine):
         recent = self.storage.read_recent(query)
         if recent is not None:
             self._check_answer(query, recent)
+
+    @rule(
+        ledger_id=ledger_ids,
+        first=entry_ids,
+        count=st.integers(1, ENTRY_MAX),
+        ranges_max=st.sampled_from((1, 2, 1000)),
+    )
+    def list_held(self, ledger_id: int, first: int, count: int, ranges_max: int) -> None:
+        """One answer after the other until all is listed."""
+        if not self._is_usable(ledger_id):
+            return
+        last = first + count - 1
+        ledger, found = self.model.get(ledger_id), list[int]()
+        while first <= last:
+            answer = self.storage.held(HeldQuery(ledger_id, KEY, first, last, ranges_max))
+            assert (answer.status is Status.OK) == (ledger is not None)
+            assert first <= answer.considered == answer.listed <= last
+            assert len(answer.firsts) <= ranges_max
+            found += [each for a, b in answer.ranges() for each in range(a, b + 1)]
+            first = answer.listed + 1
+        wanted = ledger.entries if ledger else ()
+        assert found == sorted(each for each in wanted if last - count < each <= last)
 
     @rule(ledger_id=ledger_ids)
     def read_lac(self, ledger_id: int) -> None:

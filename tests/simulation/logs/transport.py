@@ -7,7 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from ledger.ids import BookieId
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.client import ADD_TIMEOUT_S, READ_TIMEOUT_S
 from tests.simulation.host import Host
 from tests.simulation.network import Stream
@@ -66,6 +76,12 @@ class SimTransport:
         target = self._world.bookies[bookie]
         answer = await self._ask(target.host, partial(target.read_lac, query), READ_TIMEOUT_S)
         return answer or LacAnswer(Status.UNREACHABLE)
+
+    async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
+        await self._before(f"ask {bookie} what it holds")
+        target = self._world.bookies[bookie]
+        answer = await self._ask(target.host, partial(target.read_held, query), READ_TIMEOUT_S)
+        return answer or HeldAnswer(Status.UNREACHABLE)
 
     async def _before(self, what: str) -> None:
         host = self._process.host

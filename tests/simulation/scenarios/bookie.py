@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bookie.server.core import (
     BookieCore,
     FromDisk,
+    ListedFromDisk,
     Loaded,
     Need,
     Resume,
@@ -23,7 +24,16 @@ from bookie.storage.engine import BookieStorage
 from ledger.entry import access_key, encode_frame
 from ledger.errors import StorageError
 from ledger.ids import BookieId
-from ledger.requests import AddRun, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.disk import Loss, SimDisk
 from tests.simulation.scenarios.post import Action, Kind, Message
 
@@ -31,7 +41,8 @@ if TYPE_CHECKING:
     from tests.simulation.scenarios.world import World
 
 Answer = TypeVar("Answer", ReadAnswer, LacAnswer)
-Steps = Generator[Need, Resume, Answer]
+Outcome = TypeVar("Outcome", ReadAnswer, LacAnswer, HeldAnswer)
+Steps = Generator[Need, Resume, Outcome]
 
 SMALL: Final = StorageConfig(
     journal_preallocate_bytes=4096, memtable_bytes_max=1 << 20, recent_bytes_max=0
@@ -136,6 +147,9 @@ class HandBookie:
         query = replace(query, fence=query.fence and self.can_fence)
         self._resume(self.core.read_lac(query), None, self._answer(query, reply), 0.0)
 
+    def read_held(self, query: HeldQuery, reply: Callable[[HeldAnswer], None]) -> None:
+        self._resume(self.core.read_held(query), None, reply, 0.0)
+
     def _answer(
         self, query: ReadQuery | LacQuery, reply: Callable[[Answer], None]
     ) -> Callable[[Answer], None]:
@@ -148,9 +162,9 @@ class HandBookie:
 
     def _resume(
         self,
-        steps: "Steps[Answer]",
+        steps: "Steps[Outcome]",
         outcome: Resume,
-        answer: Callable[[Answer], None],
+        answer: Callable[[Outcome], None],
         until: float,
     ) -> None:
         try:
@@ -172,6 +186,8 @@ class HandBookie:
                 resume(None)
             case FromDisk(query):
                 resume(self._read_disk(query))
+            case ListedFromDisk(query):
+                resume(self.storage.held(query))
 
     def _read_disk(self, query: ReadQuery) -> ReadAnswer:
         try:

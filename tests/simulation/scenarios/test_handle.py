@@ -21,7 +21,17 @@ from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from ledger.registry import BookieDirectory
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from ledger.writer import LedgerWriter
 from tests.ledger.serving import until
 
@@ -61,6 +71,9 @@ class Bookies:
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
         return LacAnswer(Status.UNREACHABLE)
+
+    async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
+        return HeldAnswer(Status.UNREACHABLE)
 
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
         return None

@@ -19,7 +19,17 @@ from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from ledger.recovering import recover
 from ledger.registry import BookieDirectory
-from ledger.requests import AddRun, InfoAnswer, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    InfoAnswer,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.scenarios.post import Kind
 from tests.simulation.scenarios.world import World
 
@@ -50,6 +60,9 @@ class Watched:
         answers: list[LacAnswer] = []
         self._world.post.do(lambda: self._world.bookies[bookie].read_lac(query, answers.append))
         return answers[0]
+
+    async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
+        return HeldAnswer(Status.UNREACHABLE)
 
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
         return None
