@@ -220,8 +220,8 @@ def _place(
 async def _open_storage(
     directories: Directories, config: BookieConfig, identity: Identity
 ) -> BookieStorage:
-    """Replay wholly. A replay cannot be stopped: whoever does not wait for it any more gets the
-    directories back only at its end, as they are written until then."""
+    """Replay wholly. A replay cannot be stopped: if it is not waited for any more, the
+    directories are unlocked only at its end, as they are written until then."""
     opening = asyncio.ensure_future(
         asyncio.to_thread(_opened_storage, directories, config.storage, identity.doubt)
     )

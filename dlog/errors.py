@@ -241,7 +241,7 @@ class AppendFailed(RemoteError):
 
 
 class EpochChanged(RemoteError):
-    """A conditional open lost: whoever writes the log now was not disturbed."""
+    """A conditional open lost: the log's writer was not disturbed."""
 
     def __init__(self, log: str, expected_epoch: int, epoch: int, owner: str = "") -> None:
         by = f" by {owner}" if owner else ""
@@ -349,7 +349,7 @@ class BarrierNotReached(RemoteError):
 
 
 class ManifestTooLarge(RemoteError):
-    """No segment can be added until some were truncated; whoever writes the log goes on."""
+    """No segment can be added until some were truncated; the log's writer goes on."""
 
     retryable = True
 

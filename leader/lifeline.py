@@ -86,7 +86,7 @@ class Lifeline:
         try:
             follower, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # whoever it was is gone
+            return  # the peer is gone
         except OSError:  # no descriptors are left; it would be reported again at once, for ever
             self._loop.remove_reader(self._listening)
             self._loop.call_later(LISTEN_AGAIN_S, self._listen)

@@ -74,7 +74,7 @@ class LedgerMetadata:
     access_key: bytes = field(default=b"", repr=False)
     """What bookies ask for; see `ledger.entry.access_key`."""
     secret: bytes = field(default=b"", repr=False)
-    """Random, made with the ledger, in place of a password: whoever may read the metadata may read,
+    """Random, made with the ledger, in place of a password: who may read the metadata may read,
     fence and recover the ledger, and nobody else. Empty: its users know the password."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     creation_token: bytes = b""

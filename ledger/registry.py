@@ -52,8 +52,8 @@ class BookieRegistration:
 async def register(store: MetadataStore, registration: BookieRegistration) -> None:
     """Announce the bookie as long as the store's present session lives.
 
-    Requires that the caller owns the bookie's directories, so that whoever made a node that
-    is still there is dead, or is this process in a session that was lost. Such a node would
+    Requires that the caller owns the bookie's directories, so that a node that is still there
+    was made by a process that is dead, or by this one in a session that was lost. It would
     vanish with its session later on (rule 79): it is replaced, not waited for.
     Raises `MetadataUnavailable`, `NodeExists`."""
     node = pb.BookieNode(

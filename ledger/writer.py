@@ -155,7 +155,7 @@ class LedgerWriter:
         return await asyncio.shield(self._closed)
 
     async def abandon(self) -> None:
-        """Give up without closing; whoever recovers the ledger decides what is in it."""
+        """Give up without closing; a recovery decides what is in the ledger."""
         self._closing = True
         if not self._closed.done():
             self._fail(HandleClosed(f"writer of ledger {self.ledger_id}"))

@@ -66,7 +66,7 @@ class DirectoryCollection:
         self._catalog = LogCatalog(directory.disk)
         self._known: frozenset[int] = frozenset()
         self._whole: set[int] = set()
-        """Logs of which the index named all that may be lost."""
+        """Logs whose entries the index named, all that may be lost."""
         self._compactor = Compactor(directory, self._catalog, is_here=self._is_here)
         self.report = Report()
         self.logs: tuple[LogState, ...] = ()

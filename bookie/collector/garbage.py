@@ -143,8 +143,8 @@ def doubt(instance: str, seen: Seen, before: Vitals, after: Vitals) -> Alarm | N
 
 
 def judge(gone: Sequence[int], *, counted: int, waiting: Collection[int], room: int) -> Verdict:
-    """Return what to do about ledgers that are *gone* from the store, of which some are *waiting*
-    since an earlier collection.
+    """Return what to do about ledgers that are *gone* from the store; some are *waiting* since
+    an earlier collection.
 
     *counted*: deletions that left their trace since then; *room*: how many may go without. If
     more are gone than were counted, nobody can say of any that it is one of those."""

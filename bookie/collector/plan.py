@@ -98,7 +98,7 @@ def plan(
     budget_bytes: int,
     config: CollectorConfig,
 ) -> Plan:
-    """Return what to do about *logs* of which less than *share* is live, least first.
+    """Return what to do about those of *logs* with less than *share* live, least first.
 
     *budget_bytes* is how much may still be copied in this run; the last log may exceed it. Each
     group has to find room beside the reserve: what it frees is free only afterwards."""

@@ -132,7 +132,7 @@ class Disk(Protocol):
     def where(self) -> str:
         """Return which running system and which device of it the directory is on.
 
-        As long as that is the same, whoever holds the directory's lock is the only one."""
+        As long as that is the same, who holds the directory's lock is the only one."""
 
 
 def is_same_file(one: str, other: str) -> bool:
@@ -152,7 +152,7 @@ class RealFile:
         return self._path
 
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        with _telling_full(self._path):
+        with _reporting_full(self._path):
             for start in range(0, len(buffers), _IOV_MAX):
                 group = list(buffers[start : start + _IOV_MAX])
                 size_bytes = sum(map(len, group))
@@ -187,7 +187,7 @@ class RealFile:
     def preallocate(self, size_bytes: int) -> None:
         size_now = self.size()
         if size_bytes > size_now:
-            with _telling_full(self._path):
+            with _reporting_full(self._path):
                 os.posix_fallocate(self._descriptor, size_now, size_bytes - size_now)
 
     def sync(self) -> None:
@@ -238,14 +238,14 @@ class RealDisk:
 
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with _telling_full(path):
+        with _reporting_full(path):
             return RealFile(path, os.open(self.root / path, flags, 0o644))
 
     def open(self, path: str) -> DiskFile:
         return RealFile(path, os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC))
 
     def rename(self, source: str, target: str) -> None:
-        with _telling_full(target):
+        with _reporting_full(target):
             (self.root / source).rename(self.root / target)
 
     def remove(self, path: str) -> None:
@@ -258,7 +258,7 @@ class RealDisk:
             return []
 
     def make_directory(self, path: str) -> None:
-        with _telling_full(path):
+        with _reporting_full(path):
             (self.root / path).mkdir(parents=True, exist_ok=True)
 
     def sync_directory(self, path: str) -> None:
@@ -292,7 +292,7 @@ class RealDisk:
 
 
 @contextmanager
-def _telling_full(path: str) -> Iterator[None]:
+def _reporting_full(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -44,7 +44,7 @@ class Cookie:
     clean: bool = False
     """Whether that life has ended, having promised nothing that is not in the directories."""
     tries: tuple[str, ...] = ()
-    """In a directory: tokens of starts since, of which it is not known whether they count."""
+    """In a directory: tokens of starts since; it is not known whether they count."""
     file: str = field(default="", compare=False)
     """In a directory: the identity of this file, which shows a copy; see `DiskFile.identity`.
     Empty if a version wrote it that did not know it."""

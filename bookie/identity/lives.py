@@ -56,15 +56,15 @@ async def tell(store: MetadataStore, claim: Claim, change: Callable[[Cookie], Co
     Raises `BookieSuperseded` if the node is not this life's any more, `DamagedMetadata`, and
     what the store raises; then the outcome may be unknown, and it can be repeated."""
     while True:
-        told = change(claim.cookie)
-        if told == claim.cookie:
+        changed = change(claim.cookie)
+        if changed == claim.cookie:
             return claim
         try:
-            version = await store.set(claim.path, told.encode(), version=claim.version)
+            version = await store.set(claim.path, changed.encode(), version=claim.version)
         except BadVersion:
             claim = await look(store, claim)  # our own write, whose reply was lost, or another life
         else:
-            return Claim(told, version)
+            return Claim(changed, version)
 
 
 async def look(store: MetadataStore, claim: Claim) -> Claim:

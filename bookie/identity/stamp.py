@@ -11,7 +11,7 @@ checkpoint, and by the cookie's file being the one that was written, not a copy 
 Order of the first stamp: cookies into the directories, journals begun, cookie into the store;
 a crash in between leaves directories without a single entry, and is simply repeated.
 Order of every start: all is checked, and nothing written; the token of this start into all
-directories, with those of earlier ones of which nobody knows whether they counted; from the
+directories, with those of earlier ones that may or may not count; from the
 token of the last life to this one in the store, by compare-and-swap; into the directories that
 it counts. A crash anywhere leaves what the next start accepts.
 """
@@ -52,8 +52,8 @@ from ledger.registry import COOKIES
 _NO_COOKIE: Final = "it has no cookie"
 _OTHER_COOKIE: Final = "its cookie is another one"
 _TRIES_MAX: Final = 16
-"""Starts that ended before they knew whether they counted, of which the tokens are kept, besides
-the one that the store has counted."""
+"""Starts that ended before they knew whether they counted: so many of their tokens are kept, beside
+that of the one that the store has counted."""
 
 
 @dataclass(frozen=True, slots=True)

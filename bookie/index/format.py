@@ -54,7 +54,7 @@ Extents = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What is on disk of a ledger, besides its entries."""
+    """What is on disk of a ledger, apart from its entries."""
 
     ledger_id: int
     key: bytes
@@ -237,7 +237,7 @@ def insert(extents: list[tuple[int, int]], first: int, last: int) -> None:
 
 
 def extents_of(entries: Sequence[int]) -> Extents:
-    """Return the pages of ascending *entries*, of which there is at least one."""
+    """Return the pages of ascending *entries*, at least one."""
     first, last = entries[0] // PAGE_ENTRIES, entries[-1] // PAGE_ENTRIES
     if first == last or entries[-1] - entries[0] == len(entries) - 1:
         return ((first, last),)

@@ -6,7 +6,7 @@ writes them to their places again if the file is whole. If it is not, no page wa
 
 That the file is whole is no proof that it is on the disk: a killed process leaves behind what it
 wrote and did not sync, and a sync that failed leaves pages that the system takes for clean. So
-whoever acts upon it writes it again first (`confirm`).
+it is written again before anything rests on it (`confirm`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
-"""Pure: what a bookie may say that may have lost something; docs/protocol.md has the proof.
+"""Pure: what a bookie that may have lost something may say; docs/protocol.md has the proof.
 
-It may have forgotten entries and fences. So it denies no entry of a ledger of which it may have
-promised one that still counts, and never again takes a normal add to a ledger that was there
+It may have forgotten entries and fences. So it denies no entry of a ledger if it may have
+promised one there that still counts, and never again takes a normal add to a ledger that was there
 before it knew of its loss: a deposed writer must not be acknowledged by a forgotten fence.
 
     BEGUN     not known yet which ledgers there are: each is doubtful, no normal add is taken

@@ -2,7 +2,7 @@
 
 Bounded: so many questions at once, so many that wait, so long for an answer and for a turn; and a
 store that did not answer is not asked again for a while, so that nobody waits for it with each
-ledger. Whoever waits here holds up the adds to all ledgers that come on the same stream.
+ledger. What waits here holds up the adds to all ledgers that come on the same stream.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ class MadeLedgers:
         self._told_at = -TOLD_S
 
     async def admits(self, ledger_id: int, key: bytes) -> Status:
-        """Return OK if a promise may be made about *ledger_id*, which was never here, to whoever
-        gave *key*; `NO_SUCH_LEDGER` if nobody made it with that key, `TOO_MANY_REQUESTS` if that
-        cannot be said now."""
+        """Return OK if a promise may be made about *ledger_id*, which was never here, to a
+        client that gave *key*; `NO_SUCH_LEDGER` if nobody made it with that key,
+        `TOO_MANY_REQUESTS` if that is not known now."""
         if self._waiting >= WAITING_MAX:
             return Status.TOO_MANY_REQUESTS
         self._waiting += 1

@@ -48,7 +48,7 @@ async def listed(ledgers: LedgerStore) -> list[LedgerId]:
 async def doubtful_of(
     ledgers: LedgerStore, bookie: str, ledger_ids: Sequence[int]
 ) -> list[LedgerId]:
-    """Return those of *ledger_ids* of which a "no" of *bookie* would be evidence.
+    """Return those of *ledger_ids* for which a "no" of *bookie* would be evidence.
 
     One whose metadata cannot be read stays doubtful. Raises `MetadataUnavailable`."""
     found = await ledgers.read_all([LedgerId(one) for one in ledger_ids])

@@ -2,8 +2,8 @@
 
 A fence, or an entry, of a ledger that a bookie never saw makes it here, with the key that came with
 it: recovery relies on that (rule 29). But a ledger's metadata, with its key, is written before
-anybody learns its id, so whoever speaks of one that the metadata store does not know, or has
-another key, either speaks of one that was deleted, or guesses. To guess the next ids would be to
+anybody learns its id, so a request for one that the metadata store does not know, or with
+another key, is for one that was deleted, or a guess. To guess the next ids would be to
 fence ledgers in advance, so a bookie asks, once for each ledger. If the store does not answer, it
 takes what comes: up to a bound, as nobody can make ledgers meanwhile.
 

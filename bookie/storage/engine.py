@@ -107,7 +107,7 @@ class BookieStorage:
     ) -> Self:
         """Replay wholly, flush, and return a storage that may serve (rule 64).
 
-        A lone disk is all directories. Whoever knows that something may be missing gives the
+        A lone disk is all directories. A caller that knows of something missing gives the
         reason as *doubt*; what is missing by the census is found here. Either begins a limbo, which
         is durable before anything is served (`bookie.loss.limbo`). Raises `DirectoryInUse`, or a
         `FileDamaged` where a file is not as it was written; then nothing that matters has changed.

@@ -2,8 +2,8 @@
 
 Invariants:
     an add checks the fence and enters the memtable in one turn under the lock (rules 30, 31)
-    an entry is in memory until the index that names it is published; whoever looks at both
-        does so in the state of one moment, so misses nothing in between (rule 58)
+    an entry is in memory until the index that names it is published; who looks at both
+        sees the state of one moment, so misses nothing in between (rule 58)
     after `failure` is set every call raises it (rule 60)
 """
 

@@ -1,7 +1,7 @@
 """One ledger directory: the entry logs and the index of the ledgers that belong to it.
 
 Invariants:
-    `lock` is held by whoever writes entry logs' places into the index: a flush, a deletion or
+    `lock` is held by what writes entry logs' places into the index: a flush, a deletion or
         a compaction, one at a time
     an index never points to bytes that are not synced (rule 67), nor into a file whose name is not
     after a write or a sync failed, the directory is never written again, only read (rule 60)

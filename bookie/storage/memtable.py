@@ -21,7 +21,7 @@ from ledger.entry import Checked
 _RUN_BYTES: Final = 600
 _ENTRY_BYTES: Final = 20
 _LEDGER_BYTES: Final = 400
-"""What a run, an entry and a ledger cost besides the frames, roughly."""
+"""What a run, an entry and a ledger cost on top of the frames, roughly."""
 
 
 @dataclass(frozen=True, slots=True)

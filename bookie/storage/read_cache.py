@@ -17,7 +17,7 @@ from bookie.index.format import LedgerHeader
 from bookie.pieces import Found, limit
 
 _FOLLOWED_MAX: Final = 4096
-"""Ledgers of which it is known where the last read ended."""
+"""Ledgers for which the end of the last read is remembered."""
 
 
 @dataclass(frozen=True, slots=True)

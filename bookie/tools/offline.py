@@ -28,7 +28,7 @@ OWN_NAMES: Final = (
     entrylog_format.DIRECTORY,
     index_format.DIRECTORY,
 )
-"""What a bookie puts into a directory, besides its lock."""
+"""What a bookie puts into a directory, apart from its lock."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Rebuilds the index of a stopped bookie from its entry logs.
 
-What an index says besides places is nowhere else on the disk for sure, so:
+What an index says apart from places may be nowhere else on the disk, so:
 
     every ledger is fenced. Whether it was is not known, and a fence that is forgotten lets an
         old writer have entries acknowledged behind a ledger's end (#2773, #2774)

@@ -97,7 +97,7 @@ async def list_logs(
     """Return the names of all logs that begin with *prefix*, sorted.
 
     With *recursive* False, names that have a slash after the prefix are cut behind the first
-    one, and told once: of ``eu/a``, ``eu/west/b`` and ``eu/west/c`` with the prefix ``eu/``
+    one, and returned once: of ``eu/a``, ``eu/west/b`` and ``eu/west/c`` with the prefix ``eu/``
     remain ``eu/a`` and ``eu/west/``. One read of the metadata store, however many there are."""
     async with connected(uri, client) as ledgers:
         names = await log_names(ledgers.store, prefix)
@@ -131,7 +131,7 @@ async def watch_logs(
             async for change in watch:
                 ...  # change.kind is "added" or "removed", change.log the name
 
-    It begins with what there is, as added, unless *existing* is False. `LogWatch` tells what
+    It begins with what there is, as added, unless *existing* is False. `LogWatch` says what
     it promises. Raises what connecting raises, and without *existing* `MetadataUnavailable`."""
     ledgers = client if client is not None else await connect(uri)
     try:

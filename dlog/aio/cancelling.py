@@ -1,4 +1,4 @@
-"""Tells a cancelled task from one that waited for something which was cancelled."""
+"""Distinguishes a cancelled task from one that waited for something that was cancelled."""
 
 import asyncio
 

@@ -61,7 +61,7 @@ class Log:
         *settings* (or a mapping, see `parse_settings`) count only when the log is created
         here. With *term*, leadership is checked between the steps. With *expected_epoch* the log
         is taken over only if that is still its epoch (`Log.epoch` of its last writer; 0: it never
-        had one), and otherwise nobody is disturbed. *owner* is told to people who ask who
+        had one), and otherwise nobody is disturbed. *owner* is shown to people who ask who
         writes the log; host and process unless given. After trouble that may pass the writer
         heals by itself, if it can within *heal_s* (0: never); appends wait meanwhile. *client*
         is used and left open; without it, one is made for *uri*.
@@ -258,7 +258,7 @@ class Log:
     ) -> None:
         """Remove the oldest records: those below *before*, or all that need not be kept.
 
-        The three are told at `dlog.namespace.truncate_log`; give one. Raises `InvalidPosition`
+        `dlog.aio.admin.truncate_log` describes the three; give one. Raises `InvalidPosition`
         beyond the end, `LostOwnership` and what else ended this writer, ValueError."""
         keep = Keep.of(before, keep_bytes, keep_age_s)
         if isinstance(before, int):

@@ -8,11 +8,11 @@
 A standby tails the log without disturbing its writer and hands every batch to *apply*, so the
 application's state is warm. `promote` stands for election, opens the log (which fences
 whoever wrote it), applies what was appended until then, and only then returns the log. So
-whoever serves has read every record that anybody was told was appended.
+who serves has read every record whose append was acknowledged to anybody.
 
 Invariants:
     each record from the start on is applied once, in order; none that the leader appends itself
-    state and log are of one life of the log: one that was made anew is never served from old state
+    state and log are of one life of the log: a re-created one is never served from old state
     the log is handed over only when everything below its end was applied
     when the term may be over the log takes no more appends here: by a local timer, asking nobody
     however a promotion ends other than by its log, the term is resigned
@@ -61,7 +61,7 @@ class Standby:
     ) -> None:
         self.name = reader.log
         self.lost = asyncio.Event()
-        """Set when leadership was won and then lost: stop serving at once, close, begin anew."""
+        """Set when leadership was won and then lost: stop serving, close, open a new one."""
         self.lost_reason = ""
         self._ledgers, self._owns_ledgers = ledgers, owns_ledgers
         self._candidate, self._lease_s, self._lifeline_host = candidate, lease_s, lifeline_host
@@ -154,8 +154,8 @@ class Standby:
         None waits for ever. A promotion that failed or was cancelled can be tried again.
 
         Raises `NotElected` in time; `AlreadyPromoted` while this leads, is promoted or resigns,
-        `LostOwnership` once it led and `lost` tells that this is over, `LogClosed`; what ended
-        the following (`Trimmed`: begin anew from a newer snapshot; what *apply* raised); and as
+        `LostOwnership` once it led and `lost` says that this is over, `LogClosed`; what ended
+        the following (`Trimmed`: start again from a newer snapshot; what *apply* raised); and as
         `Log.open`."""
         if self._closing is not None:
             raise LogClosed(self.name)
@@ -196,7 +196,7 @@ class Standby:
     async def close(self) -> None:
         """End following, or leading as `resign` does, and free everything. Idempotent.
 
-        Raises what could not be appended, unless `lost` told it already. *apply* does not run
+        Raises what could not be appended, unless `lost` said so already. *apply* does not run
         any more when this returns."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="closing a standby")
@@ -322,7 +322,7 @@ class Standby:
         await self._following.go_on()
 
     async def _step_down(self, log: Log, term: Term) -> None:
-        self._log = self._term = None  # whoever asks is told not to serve
+        self._log = self._term = None  # from now on `is_leader` is False
         try:
             await log.close()  # guarded: pending appends end with the term at the latest
         finally:

@@ -23,7 +23,7 @@ class NoNamespace(CallerError):
 
 
 def check_there(uri: str | None) -> None:
-    """Raise `NoNamespace` for an embedded store of which there is nothing in its directory."""
+    """Raise `NoNamespace` for an embedded store with nothing in its directory."""
     resolved = resolve_uri(uri)
     parsed = parse_uri(resolved)
     if isinstance(parsed, FileUri):

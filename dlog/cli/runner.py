@@ -54,8 +54,8 @@ def run(command: Coroutine[object, object, T]) -> T:
 def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
     """As `run`, in the namespace *uri*, which must be there.
 
-    Whoever opens an embedded store makes its directory; at a shell that would answer a slip
-    of the pen with an empty namespace."""
+    Opening an embedded store makes its directory; at a shell a mistyped path would then be
+    an empty namespace."""
     try:
         check_there(uri)
     except LogError as error:

@@ -20,9 +20,9 @@ from dlog.errors import ConsumerFenced
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
     incarnation: str
-    """Random: one that was deleted and made again is another consumer."""
+    """Random: a consumer that was deleted and re-created is another one."""
     log_incarnation: str
-    """A log that was deleted and made again has other records."""
+    """Of the log: one that was deleted and re-created has other records."""
     position: int
     """Every record below this offset was processed."""
     epoch: int = 1
@@ -33,7 +33,7 @@ class ConsumerState:
     """When it changed last; for people."""
 
     def opened(self, *, exclusive: bool, owner: str, now_ms: int) -> Self:
-        """Return the state once a process opened it; the same one if nothing needs to be told.
+        """Return the state once a process opened it; the same one if nothing changes.
 
         Requires that nobody else holds the lock if either is *exclusive*."""
         if not exclusive and not self.exclusive:
@@ -43,7 +43,7 @@ class ConsumerState:
         )
 
     def committed(self, offset: int, *, by: Self, name: str, now_ms: int) -> Self:
-        """Return the state with everything below *offset* processed, as told by a handle.
+        """Return the state with everything below *offset* processed, as a handle reports it.
 
         *by* is the state it was opened with. Raises `ConsumerFenced`."""
         if (by.incarnation, by.epoch) != (self.incarnation, self.epoch):

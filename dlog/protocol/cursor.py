@@ -177,7 +177,7 @@ CursorEffect = Deliver | Request | Finish | Fail
 
 class Phase(Enum):
     LOCATING = "locating"
-    """No segment: the next manifest tells where to go on."""
+    """No segment: the next manifest says where to go on."""
     SEEKING = "seeking"
     READING = "reading"
     BETWEEN = "between"

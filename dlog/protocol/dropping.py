@@ -9,8 +9,8 @@ any point leaks nothing and resurrects nothing:
        then deleted
     3. its consumers are deleted, then the manifest
 
-Whoever finds a marked manifest may go on with 2. Each step means the log that was asked for, by its
-incarnation: another one may have been created under its name as soon as somebody did 3.
+Any process that finds a marked manifest may continue with 2. Each step names the log by its
+incarnation: as soon as somebody has done 3, another one may be created under its name.
 """
 
 from collections.abc import Callable
@@ -57,8 +57,8 @@ def create(
 
 
 def drop(node: ManifestSteps) -> Steps[None]:
-    """Delete the log. Raises `NoSuchLog`, also if it is being deleted already and whoever began
-    has finished by now or this did; `MetadataUnavailable` (then repeat it)."""
+    """Delete the log. Raises `NoSuchLog`, also if another process had begun to delete
+    it, and that one or this one has finished by now; `MetadataUnavailable` (then repeat it)."""
     before = yield from begin_drop(node)
     yield from finish_drop(node)
     if before.dropped:

@@ -9,7 +9,7 @@ Story of why a lost reply is safe: (A) the swap from version v to v+1 gets no an
 manifest is read again. If it is still at v, the swap may yet arrive, but only until
 somebody, this loop included, writes v+1; whichever is first wins and the other one fails.
 
-Story of why edits name an incarnation or a ledger: a log was deleted, and made again, while
+Story of why edits name an incarnation or a ledger: a log was deleted and re-created while
 its writer slept. What the writer knows of segments and offsets fits the new log as well as the
 old one, and is about other records.
 """

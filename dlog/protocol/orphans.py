@@ -1,4 +1,4 @@
-"""Which ledgers can never become part of a log (again), told from their stamps for certain.
+"""Which ledgers can never become part of a log (again), as their stamps prove.
 
 A ledger is stamped when it is made: with the log, the log's incarnation and the segment number
 it is meant for. It becomes part of the log by one compare-and-swap of the manifest, which

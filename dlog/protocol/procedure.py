@@ -7,7 +7,7 @@ is a machine like any other: `step(event, now=...)`, `deadline()`. Inside, its d
 So a retry is a loop, what an error means is an `except`, one procedure is part of another one
 by `yield from`, and all of it reads from top to bottom.
 
-Steps know no clock, no randomness and no I/O. Whoever runs them may be killed, put to sleep or
+Steps know no clock, no randomness and no I/O. The process that runs them may be killed, stopped or
 left without an answer between any two actions.
 
 Invariants (asserted):

@@ -42,7 +42,7 @@ def newest_name(incarnation: str) -> Steps[str | None]:
 
 
 def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, ...]]:
-    """Return what a rename's transaction does besides: count it, remember the new name.
+    """Return what else a rename's transaction does: count it, remember the new name.
 
     Of two at once the second fails with `NodeExists` or `BadVersion`."""
     if (yield from exists(RENAMED_PATH)) is None:

@@ -1,7 +1,7 @@
 """Ending a log for good: everything in it stays readable, nobody can append any more.
 
     1. read the manifest
-    2. recover (fence and close) the ledgers of its open segments: whoever writes the log loses it
+    2. recover (fence and close) the ledgers of its open segments: who writes the log loses it
     3. compare-and-swap the manifest: their ends, and the mark that the log is sealed
 
 If another writer took the log over between 1 and 3, the swap finds an open segment that was

@@ -11,17 +11,17 @@
 A log whose manifest is full is refused at 1, so its writer is not disturbed in vain.
 
 If the swap loses, somebody else changed the log between 1 and 4: delete the own ledger, ask
-whether leadership still holds, begin again, a bounded number of times. If its reply is lost,
+whether leadership still holds, start again, a bounded number of times. If its reply is lost,
 the manifest is read again: the own ledger as the last one listed means success. As long as a
 swap's outcome is unknown the own ledger is *not* deleted: the manifest may list it.
 
-Whoever loses leaves at most a ledger stamped with a number below the manifest's next one and
+The loser leaves at most a ledger stamped with a number below the manifest's next one and
 not listed there; that one can never become part of the log.
 
 With an *expected epoch* the log is taken over only if nobody did so since: the epoch is
 looked at in each manifest that is read, before any ledger is fenced, and the swap proves that it
 still was so. A writer *heals* that way: it takes over its own log within its epoch, so its
-segments stay one tenure, and whoever took the log meanwhile is not disturbed.
+segments stay one tenure, and a writer that took the log meanwhile is not disturbed.
 
 Invariants (asserted by `check`):
     there is an own ledger exactly while one is being listed or was

@@ -1,4 +1,4 @@
-"""What a takeover is told, and what it asks for (`protocol.takeover`)."""
+"""What a takeover learns, and what it asks for (`protocol.takeover`)."""
 
 from dataclasses import dataclass
 from typing import Final

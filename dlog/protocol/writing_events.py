@@ -1,4 +1,4 @@
-"""What the machine of a log's writer (`protocol.writing`) is told, and what it asks for."""
+"""What the machine of a log's writer (`protocol.writing`) learns, and what it asks for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ class RollFailed:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """The log was taken over again: *manifest* tells all that it holds, *segment* is new."""
+    """The log was taken over again: *manifest* says all that it holds, *segment* is new."""
 
     manifest: Manifest
     segment: int

@@ -7,7 +7,7 @@
     print(admin.verify_log("flights").healthy)
 
 A thin facade, as `dlog.Log`: each call runs on the private event-loop thread of this process and
-raises what it raises there. Progress is told on that thread. Leave *client* out: clients
+raises what it raises there. Progress is reported on that thread. Leave *client* out: clients
 belong to an event loop.
 """
 
@@ -93,7 +93,7 @@ class LogWatch(BlockingHandle[namespace.LogWatch]):
     def __init__(self, watch: namespace.LogWatch, thread: LoopThread) -> None:
         super().__init__(watch, thread, "watch of logs")
         self._seen: deque[LogChange] = deque()
-        """Changes that were told; an interrupted call leaves its own to the next one."""
+        """Changes that were read ahead; an interrupted call leaves its own to the next one."""
 
     @property
     def logs(self) -> tuple[str, ...]:

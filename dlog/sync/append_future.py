@@ -74,7 +74,7 @@ class AppendFuture(Future[RecordId]):
     def _finish(self) -> None:
         outcome = self._outcome
         assert outcome is not None
-        with suppress(InvalidStateError):  # told twice: see `Outcome`
+        with suppress(InvalidStateError):  # reported twice: see `Outcome`
             error = outcome.error(self._slot)
             if error is None:
                 self.set_result(outcome.record_id(self._slot))

@@ -6,7 +6,7 @@ it ends is refused by the writer, which resolves it.
 
 Invariants:
     appends reach the writer in the order of the calls
-    while the queue is not empty the loop was told, or waits for room
+    while the queue is not empty the loop was woken, or waits for room
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class AppendQueue:
         self._queue: deque[OneRecord | ManyRecords] = deque()
         self._queued_bytes = 0
         self._draining = False
-        """True while the loop was told, or knows, that the queue is not empty."""
+        """True while the loop was woken, or knows that the queue is not empty."""
         self._newest: Future[RecordId] | Future[RecordIds] | None = None
         self._closed = False
 
@@ -109,7 +109,7 @@ class AppendQueue:
                     await self._writer.room()
                     self._drain()
         except TimeoutError:
-            return  # the writer tells what was pending
+            return  # the writer reports what was pending
 
     def give_up(self) -> None:
         """Let the writer, which has ended, refuse what is left."""

@@ -96,7 +96,7 @@ class Standby(BlockingHandle[aio.Standby]):
 
     @property
     def is_lost(self) -> bool:
-        """True iff leadership was won and then lost: stop serving, close, begin anew."""
+        """True iff leadership was won and then lost: stop serving, close, open a new one."""
         return self._inner.lost.is_set()
 
     @property

@@ -78,7 +78,7 @@ class MemoryHub:
 
     @contextmanager
     def tree(self) -> Iterator[Tree]:
-        """Hold the tree for one step; then wake whoever watches what it changed."""
+        """Hold the tree for one step; then wake those who watch what it changed."""
         with self._lock:
             yield self._tree
             changed = self._tree.take_changed()

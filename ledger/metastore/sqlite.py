@@ -1,7 +1,7 @@
 """The embedded store: SQLite in a directory, for the processes of one machine.
 
 Blocking calls run on two threads, one that writes and one that reads: with write-ahead
-logging a reader never waits for a writer, whoever holds the lock. A third thread, the keeper,
+logging a reader never waits for a writer. A third thread, the keeper,
 watches and keeps the session (`ledger.metastore.sqlite_keeper`). Every commit is synced to
 the disk before it is reported.
 """
@@ -17,7 +17,7 @@ from ledger.metastore.lease import Lease
 from ledger.metastore.paths import check_new, check_ops, check_path, check_value
 from ledger.metastore.port import ANY_VERSION, CreateOp, Op, Session, Versioned, Watch
 from ledger.metastore.sqlite_files import Database
-from ledger.metastore.sqlite_format import telling_damage
+from ledger.metastore.sqlite_format import reporting_damage
 from ledger.metastore.sqlite_keeper import Keeper
 from ledger.metastore.sqlite_tree import SessionEnded, SqlTree
 from ledger.metastore.uri import FileUri
@@ -47,7 +47,7 @@ class _Access:
                 if self._tree is None:
                     busy_s = self._timeout_s * _BUSY_SHARE
                     self._tree = self._database.connect(timeout_s=busy_s)
-                with telling_damage(str(self._database.path)):
+                with reporting_damage(str(self._database.path)):
                     return call(self._tree)
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()

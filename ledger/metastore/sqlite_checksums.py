@@ -2,7 +2,7 @@
 
     total   sum of the digests of all rows modulo 2^128: a commit adds and takes away what it
             changed, a look at everything adds up again
-    chain   digest over the chain of the commit before, the generation and the total: whoever
+    chain   digest over the chain of the commit before, the generation and the total: who
             knows the chain of a generation knows all that was ever committed up to it
 
 Against accidents, not against malice: who may write the files may also write fitting checksums.

@@ -29,7 +29,7 @@ from ledger.metastore.sqlite_format import (
     format_of,
     make,
     mark_of,
-    telling_damage,
+    reporting_damage,
     upgrade,
     verify,
 )
@@ -76,7 +76,7 @@ class Database:
 
         Raises `DamagedMetadata`, `NamespaceMismatch`, `OSError`, `sqlite3.Error`."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with closing(Witness(self._witness_path)) as witness, telling_damage(str(self.path)):
+        with closing(Witness(self._witness_path)) as witness, reporting_damage(str(self.path)):
             with witness.locked(timeout_s):
                 self._prepare(witness, timeout_s)
             with closing(self.connection("ro", timeout_s)) as connection:
@@ -91,7 +91,7 @@ class Database:
         Raises `DamagedMetadata`, `OSError`, `sqlite3.Error`."""
         self.check_present()
         where = str(self.path)
-        with ExitStack() as undo, telling_damage(where):
+        with ExitStack() as undo, reporting_damage(where):
             witness = Witness(self._witness_path)
             undo.callback(witness.close)
             mark = mark_of(witness)
@@ -131,7 +131,7 @@ class Database:
     def _begin(self, witness: Witness, where: str, timeout_s: float) -> None:
         """Write the first mark, unless something is there that had one before.
 
-        A crash may have torn a first mark, of which nothing followed."""
+        A crash may have torn a first mark; nothing followed from that one."""
         if not file_is_empty(self.path):
             with closing(self.connection("ro", timeout_s)) as connection:
                 if format_of(connection, where) == FORMAT_VERSION:

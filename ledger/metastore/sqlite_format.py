@@ -74,7 +74,7 @@ _NOT_TEXT: Final = "Could not decode to UTF-8"
 
 
 @contextmanager
-def telling_damage(where: str) -> Iterator[None]:
+def reporting_damage(where: str) -> Iterator[None]:
     """Raise `DamagedMetadata` for what SQLite says of damage."""
     try:
         yield

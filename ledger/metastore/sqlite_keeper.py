@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from ledger.errors import DamagedMetadata
 from ledger.metastore.lease import trusted_s
 from ledger.metastore.sqlite_files import Database, OtherSession, OwnSession, boot_id
-from ledger.metastore.sqlite_format import telling_damage
+from ledger.metastore.sqlite_format import reporting_damage
 from ledger.metastore.sqlite_tree import SqlTree
 
 POLL_S: Final = 0.03
@@ -81,7 +81,7 @@ class Keeper:
         try:
             while not self._stopped.is_set():
                 try:
-                    with telling_damage(str(self._database.path)):
+                    with reporting_damage(str(self._database.path)):
                         self._step(time.monotonic())
                 except (sqlite3.Error, OSError, DamagedMetadata):
                     self._disconnect()
@@ -150,7 +150,7 @@ class Keeper:
         for _ in range(_STOP_ATTEMPTS_MAX):
             try:
                 self._database.check_present()
-                with telling_damage(str(self._database.path)):
+                with reporting_damage(str(self._database.path)):
                     self._end_own_session(self._connect())
                 return
             except (sqlite3.Error, OSError, DamagedMetadata):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ledger.errors import CallerError
 from ledger.metastore.sqlite_checksums import next_chain
 from ledger.metastore.sqlite_files import DATABASE, Database
-from ledger.metastore.sqlite_format import telling_damage, whole_state
+from ledger.metastore.sqlite_format import reporting_damage, whole_state
 from ledger.metastore.sqlite_witness import WITNESS, Mark, Witness
 
 
@@ -44,7 +44,7 @@ def accept_loss(directory: Path, *, really: bool, timeout_s: float) -> Loss:
     where = str(database.path)
     with (
         closing(Witness(directory / WITNESS)) as witness,
-        telling_damage(where),
+        reporting_damage(where),
         witness.locked(timeout_s),
     ):
         database.check_unused("by another process")

@@ -339,7 +339,7 @@ class SqlTree:
                 self._witness.write(mark)
 
     def check_witness(self) -> State:
-        """Return the state; let the witness follow, if whoever committed last could not.
+        """Return the state; let the witness follow, if the last committer could not.
 
         Requires the lock. Raises `DamagedMetadata` if the database is not where it must be."""
         state, mark = read_state(self._connection, self._where), self._witness.read()
@@ -349,7 +349,7 @@ class SqlTree:
             raise older(self._where, state, mark)
         if state.generation > mark.generation:
             for path in (self._where, f"{self._where}-wal"):
-                _sync(path)  # whoever died may not have synced what we read
+                _sync(path)  # a process that died may not have synced what we read
             self._witness.write(Mark(state.generation, state.chain))
         return state
 

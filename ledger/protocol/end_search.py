@@ -57,7 +57,7 @@ class EndSearch:
         self._considered: dict[int, int] = {}
         """index -> how far its silence is a promise"""
         self._unknown: dict[int, int] = {}
-        """index -> the entry of which it could not say whether it had it (it is in limbo)"""
+        """index -> the entry that it can neither give nor deny (it is in limbo)"""
         self._gave_up = dict(gave_up)
         self._retries = retries
         self._config = config
@@ -71,7 +71,7 @@ class EndSearch:
         """True iff nobody of the undecided entry's write set is left who could still decide."""
         undecided = self.last_found + 1
         return not covered(self._negatives(), undecided, self._quorum) and all(
-            index in self._gave_up or self._has_told(index, undecided)
+            index in self._gave_up or self._has_answered(index, undecided)
             for index in write_set(undecided, self._quorum)
         )
 
@@ -135,7 +135,7 @@ class EndSearch:
         silent = [
             index
             for index in write_set(undecided, self._quorum)
-            if index not in self._gave_up and not self._has_told(index, undecided)
+            if index not in self._gave_up and not self._has_answered(index, undecided)
         ]
         if self._quorum.coverage == 1 and silent:
             # One bookie that forgot must not end the ledger while others may know better.
@@ -148,10 +148,10 @@ class EndSearch:
         self._retries.forget(SendRead)
         return []
 
-    def _has_told(self, index: int, undecided: int) -> bool:
+    def _has_answered(self, index: int, undecided: int) -> bool:
         """Whether the bookie has said all that it knows of the first undecided entry."""
-        told = max(self._considered.get(index, -1), self._unknown.get(index, -1))
-        return told >= undecided
+        answered = max(self._considered.get(index, -1), self._unknown.get(index, -1))
+        return answered >= undecided
 
     def _negatives(self) -> list[int]:
         """Return who promised not to have the first undecided entry."""
@@ -164,7 +164,7 @@ class EndSearch:
         for index in range(self._quorum.ensemble):
             if index in self._reading or index in self._gave_up:
                 continue
-            if self._has_told(index, undecided):
+            if self._has_answered(index, undecided):
                 continue
             self._reading[index] = undecided
             effects.append(self._read(index, undecided))

@@ -58,7 +58,7 @@ class BookieOperator:
         return reply.run
 
     async def compact(self, *, major: bool) -> pb.CollectorRun:
-        """Rewrite entry logs of which little is live now; return what was done."""
+        """Rewrite entry logs with little live data now; return what was done."""
         request = pb.CompactRequest(major=major)
         reply = await self._call(self._stub.compact, request, self._run_timeout_s)
         return reply.run

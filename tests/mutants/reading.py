@@ -14,7 +14,7 @@ _PLACES = "tests/dlog/aio/test_finding_places.py::test_"
 mutant(
     "decompresses all of a large read at once",
     "dlog/aio/read/chunks.py",
-    old="if told and room_bytes < 0:",
+    old="if read and room_bytes < 0:",
     new="if False:",
     test=_READER + "what_is_decompressed_at_once_is_bounded",
 )

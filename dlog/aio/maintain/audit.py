@@ -58,7 +58,7 @@ class AuditReport:
     foreign: int
     """Ledgers that were not made for logs."""
     undecided: int
-    """Ledgers of which it could not be told, as logs changed or could not be read meanwhile."""
+    """Ledgers that could not be judged: logs changed, or could not be read meanwhile."""
     troubles: tuple[Trouble, ...]
     """What could not be read or repaired."""
     repaired: bool

@@ -20,7 +20,7 @@ async def seal(
     incarnation: str | None = None,
     own: Collection[LedgerId] | None = None,
 ) -> Manifest:
-    """Seal the log; return its manifest. See `sealing.seal`, which tells what it raises."""
+    """Seal the log; return its manifest. Raises what `protocol.sealing.seal` does."""
     otherwise = on_ledgers(ledgers)
 
     async def perform(action: Action) -> object:

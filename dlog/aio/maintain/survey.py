@@ -1,7 +1,7 @@
 """One look over a whole namespace: all its ledgers, then all its logs, and what fits to nothing.
 
-The ledgers are listed first, so each of them was there before any manifest was read; what the
-order is good for is told in `dlog.protocol.orphans`. Bounded: 16 bytes for each ledger, one name
+The ledgers are listed first, so each of them was there before any manifest was read; why that
+order matters is said in `dlog.protocol.orphans`. Bounded: 16 bytes for each ledger, one name
 for each log; manifests are looked at one after the other.
 """
 
@@ -40,7 +40,7 @@ class Unlisted:
     stamp: Stamp | None
     """None: it was not made for a log."""
     standing: Standing | None
-    """None: it was not made for a log, or this cannot be told now."""
+    """None: it was not made for a log, or it is not known now."""
     length: int | None
     """Payload bytes, if it is CLOSED."""
 
@@ -97,7 +97,7 @@ async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
         try:
             await visit(found, node, manifest)
         except NoSuchLog:
-            continue  # deleted meanwhile, and whoever did so does the rest
+            continue  # deleted meanwhile: who did so does the rest
         except LogError as error:
             found.troubles.append(Trouble(name, error))
     found.listed = array("q", sorted(listed))
@@ -144,7 +144,7 @@ async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlis
     except NoSuchLog:
         manifest = None
     if manifest is None or manifest.incarnation != stamp.incarnation:
-        return Unlisted(ledger_id, stamp, None, metadata.length)  # the next survey tells
+        return Unlisted(ledger_id, stamp, None, metadata.length)  # the next survey decides
     return Unlisted(ledger_id, stamp, standing(ledger_id, stamp, manifest), metadata.length)
 
 

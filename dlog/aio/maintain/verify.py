@@ -130,7 +130,7 @@ class _Verifier:
             try:
                 await self._segment(segment, check)
             except BookieUnavailable as error:
-                self._note([Problem(segment.number, None, f"its end cannot be told: {error}")])
+                self._note([Problem(segment.number, None, f"its end is not known: {error}")])
             except NoSuchLedger:
                 if await self._is_listed(segment):
                     reason = f"its ledger {segment.ledger_id} does not exist: its records are lost"

@@ -10,7 +10,7 @@ itself is confirmed, which takes a living writer about a round trip.
 
 What it promises: every record acknowledged before the call began has an offset below the
 returned one, and every record below that is committed and can be read. What it cannot: if the
-writer died after its last acknowledgement and before it told the last add confirmed, nobody
+writer died after its last acknowledgement and before it reported the last add confirmed, nobody
 can know, without taking the log over, whether the last entries were acknowledged. Then the
 barrier is `BarrierNotReached`; it is reached as soon as somebody opens the log.
 """
@@ -73,7 +73,7 @@ async def acknowledged_end(
 
 
 async def end_now(ledgers: Ledgers, node: ManifestNode) -> int:
-    """Return `acknowledged_end` or, if nobody tells it soon, the end of what is confirmed."""
+    """Return `acknowledged_end` or, if nobody reports it soon, the end of what is confirmed."""
     with suppress(BarrierNotReached):
         return await acknowledged_end(ledgers, node, timeout_s=END_GRACE_S)
     _log.warning("end_is_not_certain", log=node.log, waited_s=END_GRACE_S)

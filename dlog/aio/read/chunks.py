@@ -30,7 +30,7 @@ from ledger.protocol.shared import TimePassed
 
 READ_BYTES_MAX: Final = 1024 * 1024
 DECODED_SHARE_MAX: Final = 8
-"""How many times more than one read may bring is decompressed at once, besides one entry."""
+"""How many times more than one read may bring is decompressed at once, apart from one entry."""
 WAIT_S: Final = 2.0
 """How long one read waits for new entries, or a wait for the manifest lasts."""
 IDLE_CHECK_S: Final = 30.0
@@ -103,13 +103,13 @@ class ChunkReader:
         self._patience_s = patience_s
         self._wait_s = WAIT_S if wait_s is None else wait_s
         self.read_bytes_max = read_bytes_max or READ_BYTES_MAX
-        """How much one read may bring, besides one entry; never more than `READ_BYTES_MAX`."""
+        """How much one read may bring, apart from one entry; never more than `READ_BYTES_MAX`."""
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._progress_at = self._loop.time()
         """When somebody began to wait for a chunk, and when there was one last."""
         self._tail: LedgerTail | None = None
         self._batches: dict[int, RecordBatch] = {}
-        """Decoded entries that the cursor has been told of and not delivered yet."""
+        """Decoded entries that the cursor knows of and has not delivered yet."""
         self._ahead: tuple[LedgerId, asyncio.Task[_Opened]] | None = None
         """The next segment's ledger, being opened while the present one is read."""
         self._fetched: Sequence[LedgerEntry] = ()
@@ -268,12 +268,12 @@ class ChunkReader:
                 return protocol.SegmentEnded()
             self._check_patience()
             return protocol.NothingNew()
-        told: list[tuple[int, int, int]] = []
+        read: list[tuple[int, int, int]] = []
         room_bytes = DECODED_SHARE_MAX * self._bytes_max()
         for at, entry in enumerate(entries):
             try:
                 room_bytes -= parse_header(entry.payload).body_bytes
-                if told and room_bytes < 0:
+                if read and room_bytes < 0:
                     self._fetched = entries[at:]
                     break
                 batch = decode_batch(entry.payload)
@@ -283,8 +283,8 @@ class ChunkReader:
                     f"entry {entry.entry_id} of ledger {tail.ledger_id}: {error}",
                 ) from error
             self._batches[entry.entry_id] = batch
-            told.append((entry.entry_id, batch.header.base_index, batch.count))
-        return protocol.BatchesRead(told)
+            read.append((entry.entry_id, batch.header.base_index, batch.count))
+        return protocol.BatchesRead(read)
 
     def _chunk(self, effect: protocol.Deliver) -> Chunk:
         batch = self._batches[effect.entry]

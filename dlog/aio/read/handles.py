@@ -21,7 +21,7 @@ from dlog.names import check_name
 from dlog.position import Record, Start, Stop
 
 LAST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""How much `Log.last` returns at most unless told otherwise."""
+"""How much `Log.last` returns at most unless asked otherwise."""
 
 
 async def tail(
@@ -33,7 +33,7 @@ async def tail(
     stop: Stop | None = None,
     client: Ledgers | None = None,
 ) -> Reader:
-    """Return a reader of the log, beside whoever writes it.
+    """Return a reader of the log, which does not disturb its writer.
 
     It begins at *start* and ends before *stop*; with *follow* False also at the end the
     log has now: after every record that was acknowledged before this call, as long as

@@ -30,7 +30,7 @@ async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> in
 async def _beside_truncation(find: Callable[[], Awaitable[int]]) -> int:
     """Return what *find* returns, which begins with reading the manifest.
 
-    A ledger that is gone was trimmed or deleted after that: then the manifest tells more."""
+    A ledger that is gone was trimmed or deleted after that: then the manifest says more."""
     for race in range(1, RACES_MAX + 1):
         try:
             return await find()

@@ -23,7 +23,7 @@ async def read_range(
     """Yield the records from *start* up to, not with, *end*, all of them and in order.
 
     Requires that they are committed (see `dlog.aio.read.tails`). With *incarnation* a log that was
-    deleted and made again is not read. Raises `Trimmed`, `NoSuchLog`, `NotThereYet`,
+    deleted and re-created is not read. Raises `Trimmed`, `NoSuchLog`, `NotThereYet`,
     `DamagedLog`, or what reading a ledger raises; then not all were yielded."""
     if start >= end:
         return

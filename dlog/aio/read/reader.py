@@ -41,7 +41,7 @@ class Reader:
     ) -> None:
         """*incarnation*: the only one to be read; None: the one that is there.
 
-        *read_ahead_bytes*: how much to hold beyond what was read, besides one entry.
+        *read_ahead_bytes*: how much to hold beyond what was read, apart from one entry.
 
         *news* is set whenever `is_ready` may have become true."""
         self.log = node.log
@@ -104,7 +104,7 @@ class Reader:
         return self._ready.is_set() or (chunk is not None and self._position < chunk.end)
 
     def limit_ahead(self, size_bytes: int) -> None:
-        """Hold no more than that beyond what was read from now on, besides one entry."""
+        """Hold no more than that beyond what was read from now on, apart from one entry."""
         self._ahead_bytes_max = self._source.read_bytes_max = size_bytes
         if self._ahead_bytes < size_bytes:
             self._room.set()
@@ -124,7 +124,7 @@ class Reader:
         """Return the records that are next in line, some hundreds or thousands.
 
         Waits for the first up to *timeout_s* (None: for ever). Empty if none came in time, or
-        if the stop was reached: `at_end` tells which."""
+        if the stop was reached: `at_end` says which."""
         records = list(self._records)
         if not records:
             try:
@@ -158,7 +158,7 @@ class Reader:
         """Return the offset after every record that was acknowledged before this call.
 
         All records below it are committed: `read_until` it to have read everything that
-        anybody was told of by now. Reads nothing itself, and never disturbs the writer.
+        was acknowledged to anybody by now. Reads nothing itself, and never disturbs the writer.
         `dlog.aio.read.barriers` says how. Raises `BarrierNotReached` if the writer does not say
         within *timeout_s* whether its last records are committed; it may be dead. Also raises
         `LogClosed`, `NoSuchLog`, and what bookies and metadata store raise."""

@@ -18,7 +18,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def stamp(log: str, incarnation: str, segment: int) -> dict[str, bytes]:
-    """Return the custom metadata that tells for certain whose ledger this is."""
+    """Return the custom metadata that say for certain whose ledger this is."""
     return {
         STAMP_LOG: log.encode(),
         STAMP_INCARNATION: incarnation.encode(),
@@ -77,9 +77,9 @@ async def learn_end(ledgers: Ledgers, reader: LedgerTail, later: LedgerId) -> En
     """Return the last entry of *reader*'s ledger if it is certain; let it be read up to there.
 
     *later* is the ledger of the segment after. The end is certain if the ledger is CLOSED or
-    if bookies hold any entry of *later*; `protocol.cursor` tells why. Disturbs nobody.
+    if bookies hold any entry of *later*; `protocol.cursor` says why. Disturbs nobody.
 
-    Looks at the metadata anew in any case: a reader that was not told that its ledger is CLOSED
+    Reads the metadata again in any case: a reader that did not learn that its ledger is CLOSED
     would wait for ever behind a later segment that stays empty."""
     if reader.closed:
         return reader.last_entry
@@ -108,7 +108,7 @@ async def opened_whole(
 
 
 async def first_offset_of(ledgers: Ledgers, manifest: Manifest, segment: Segment) -> int:
-    """Return where *segment* begins; if the manifest does not know, the one before tells."""
+    """Return where *segment* begins; if the manifest does not know, the one before says it."""
     if segment.first_offset is not None:
         return segment.first_offset
     before = manifest.segments[manifest.segments.index(segment) - 1]

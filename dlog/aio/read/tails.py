@@ -1,9 +1,9 @@
 """Where a log ends: the committed end, found without disturbing its writer.
 
 Everything up to the last sealed segment's end is committed. In an open segment everything up to
-the last add confirmed is, as bookies tell it, and the header of that batch says how many
+the last add confirmed is, as bookies report it, and the header of that batch says how many
 records that makes. A later open segment counts only if the end of the one before is certain:
-it is CLOSED, or its writer went on in the later one (`protocol.cursor` tells why that is enough).
+it is CLOSED, or its writer went on in the later one (`protocol.cursor` says why that is enough).
 """
 
 import asyncio

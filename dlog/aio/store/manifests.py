@@ -88,7 +88,7 @@ class _ManifestWatch:
         if self._path == self._node.path:
             await self._watch.changed()
             return
-        # It moved, which the last change made known: what happened there since is not told.
+        # It moved, as the last change showed: what happened there since was not seen.
         self._watch.close()
         self._path = self._node.path
         self._watch = self._store.watch(self._path)

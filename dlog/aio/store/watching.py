@@ -39,9 +39,9 @@ async def log_names(store: MetadataStore, prefix: str = "") -> list[str]:
 class LogWatch:
     """Made by `watch_logs`: an async iterator of `LogChange`, without end; close it.
 
-    It compares what it saw with what there is: a log that is deleted and made again between
+    It compares what it saw with what there is: a log that is deleted and re-created between
     two looks is no change, a renamed one is removed and added. Trouble with the metadata store,
-    the loss of its session too, is waited out; what changed meanwhile is told afterwards.
+    the loss of its session too, is waited out; what changed meanwhile is reported afterwards.
     Cancelling a read loses nothing. Used by one task at a time."""
 
     def __init__(
@@ -55,13 +55,13 @@ class LogWatch:
         self._changes: deque[LogChange] = deque()
         self._watch = self._store.watch(LOGS_PATH)
         self._fresh = False
-        """Whether nothing has changed since the last look, as far as we were told."""
+        """Whether nothing has changed since the last look, as far as we know."""
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._closed = False
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """The names at the last look, of which all changes were told or are about to be."""
+        """The names at the last look, whose changes were all reported, or are about to be."""
         return tuple(self._known)
 
     def __aiter__(self) -> Self:

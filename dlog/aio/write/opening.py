@@ -36,7 +36,7 @@ class TakeoverDriver:
         expected_epoch: int | None = None,
         heals: str | None = None,
     ) -> None:
-        """See `protocol.Takeover`."""
+        """See `dlog.protocol.takeover.Takeover`."""
         self._machine = protocol.Takeover(
             node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
         )
