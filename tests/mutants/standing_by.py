@@ -10,7 +10,7 @@ mutant(
     "dlog/aio/following.py",
     old="                self.check_life(reader.incarnation)\n",
     new="",
-    test=_STANDBY + "state_of_a_log_that_was_deleted_never_serves_the_one_made_anew",
+    test=_AGAIN + "nothing_of_a_log_that_took_the_name_of_a_sealed_one_is_applied",
 )
 mutant(
     "counts a batch as applied before it is",
@@ -18,7 +18,7 @@ mutant(
     old="                applied = self._apply(batch)\n",
     new="                self.position = reader.position\n"
     "                applied = self._apply(batch)\n",
-    test=_STANDBY + "a_promoted_standby_has_applied_everything_before_it_gets_the_log",
+    test=_AGAIN + "the_log_is_handed_over_when_the_last_batch_was_applied_and_not_before",
 )
 mutant(
     "begins again to apply what it could not apply",
@@ -46,7 +46,7 @@ mutant(
     "dlog/aio/standby.py",
     old="            await self._catch_up(term, log)\n",
     new="",
-    test=_STANDBY + "a_promoted_standby_has_applied_everything_before_it_gets_the_log",
+    test=_AGAIN + "the_log_is_handed_over_when_the_last_batch_was_applied_and_not_before",
 )
 mutant(
     "applies what the leader appends itself",
@@ -61,7 +61,7 @@ mutant(
     "dlog/aio/standby.py",
     old="            await log.close()  # guarded",
     new="            pass  # guarded",
-    test=_STANDBY + "leadership_goes_round_and_no_state_misses_or_doubles_a_record",
+    test=_AGAIN + "closing_waits_for_a_resignation_that_goes_on",
 )
 mutant(
     "keeps its term when it resigns",
@@ -116,7 +116,7 @@ mutant(
     "stands for election on after its promotion was cancelled",
     "dlog/aio/standby.py",
     old="            standing.cancel()\n            await asyncio.wait({standing})\n",
-    new="            await asyncio.sleep(0)\n",
+    new="            if not standing.done():\n                raise\n",
     test=_STANDBY + "a_promotion_that_is_cancelled_leaves_no_candidate_and_can_be_tried_again",
 )
 mutant(
@@ -138,5 +138,5 @@ mutant(
     "dlog/aio/standby.py",
     old='            self._lose(str(error) or "resigning was cancelled")\n',
     new="",
-    test=_AGAIN + "who_could_not_append_all_before_it_resigned_does_not_lead_again",
+    test=_AGAIN + "who_cancels_a_resignation_when_its_log_is_closed_does_not_lead_again",
 )
