@@ -10,7 +10,12 @@ from bookie.collector.plan import CollectorConfig
 from bookie.disk.directories import Directories
 from bookie.disk.port import Disk, RealDisk
 from bookie.disk.watch import DiskLimits
-from bookie.errors import AddressUnusable, DirectoryGivenTwice, DirectoryUnusable
+from bookie.errors import (
+    AddressUnusable,
+    DirectoryGivenTwice,
+    DirectoryUnusable,
+    InvalidSetting,
+)
 from bookie.server.service import ServiceConfig
 from bookie.storage.config import StorageConfig
 
@@ -49,7 +54,11 @@ class BookieConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise AddressUnusable(self.host, self.port, "a port is a number from 0 to 65535")
+            raise InvalidSetting("port", self.port, "a port is a number from 0 to 65535")
+        if self.unmade_ledgers_max < 0:
+            raise InvalidSetting(
+                "unmade_ledgers_max", self.unmade_ledgers_max, "give the number of ledgers, or 0"
+            )
         if self.host in WILDCARDS and not self.advertise:
             raise AddressUnusable(
                 self.host, self.port, "clients cannot use a wildcard; say what to advertise"

@@ -4,6 +4,7 @@ CallerError
 |- PortInUse
 |- AddressUnusable
 |- TooFewDescriptors       the system lets it open too few files and connections
+|- InvalidSetting          a bookie cannot be configured so
 |- InvalidBookieName
 |- DirectoryInUse          another bookie runs on this directory
 |- DirectoryUnusable       it cannot be made, read or locked
@@ -66,6 +67,12 @@ class TooFewDescriptors(CallerError):
             "raise the limit ('ulimit -n', LimitNOFILE)"
         )
         self.limit, self.needed = limit, needed
+
+
+class InvalidSetting(CallerError):
+    def __init__(self, setting: str, value: float, reason: str) -> None:
+        super().__init__(f"{setting} cannot be {value}: {reason}")
+        self.setting, self.value, self.reason = setting, value, reason
 
 
 class InvalidBookieName(CallerError):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from bookie.errors import InvalidSetting
+
 
 class Kind(Enum):
     """What a collector does from time to time."""
@@ -21,7 +23,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorConfig:
-    """Shares and intervals of zero or less switch that kind off."""
+    """Shares and intervals of zero or less switch that kind off. Raises `InvalidSetting`."""
 
     gc_interval_s: float = 900.0
     untraced_share: float = 0.1
@@ -42,7 +44,11 @@ class CollectorConfig:
     """Space that copying must leave free."""
 
     def __post_init__(self) -> None:
-        assert self.minor_share < 1 > self.major_share, "a log that is all live cannot shrink"
+        for setting in ("minor_share", "major_share"):
+            share: float = getattr(self, setting)
+            if not share < 1:
+                reason = "a log that is all live cannot shrink; give less than 1"
+                raise InvalidSetting(setting, share, reason)
         assert self.log_bytes_max > 0 < self.run_bytes_max, "at least something is copied"
 
     def interval_s(self, kind: Kind) -> float:

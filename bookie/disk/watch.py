@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from bookie.disk.port import DiskUsage
+from bookie.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimits:
-    """Shares are of the file system's space, from 0 to 1."""
+    """Shares are of the file system's space, above 0 and at most 1. Raises `InvalidSetting`."""
 
     warn_share: float = 0.90
     high_share: float = 0.95
@@ -26,9 +27,15 @@ class DiskLimits:
     which writes what is in the journals to entry logs. Below half of it recovery adds end too."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.low_share <= self.high_share <= 1, "low mark <= high mark"
-        assert 0 < self.warn_share <= 1, "a share is above 0 and not above 1"
-        assert self.reserve_bytes >= 0, "a reserve is a number of bytes"
+        for setting in ("warn_share", "high_share", "low_share"):
+            share: float = getattr(self, setting)
+            if not 0 < share <= 1:
+                raise InvalidSetting(setting, share, "give a share above 0 and at most 1")
+        if self.low_share > self.high_share:
+            reason = f"give at most {self.high_share:g}, from which on the bookie is read-only"
+            raise InvalidSetting("low_share", self.low_share, reason)
+        if self.reserve_bytes < 0:
+            raise InvalidSetting("reserve_bytes", self.reserve_bytes, "give 0 for no reserve")
 
 
 class Level(IntEnum):

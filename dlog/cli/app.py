@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from bookie.start_options import program
 from dlog.cli import completing, consumer, janitor, leader, ledger, metadata
 from dlog.cli.bookie import app as bookie
 from dlog.cli.log import app as log
@@ -78,8 +79,4 @@ def main() -> None:
 
 def bookie_main() -> None:
     """Run ``bookie``: the same as ``dlog bookie start``."""
-    alone = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
-    )
-    alone.command(epilog=bookie.START_EPILOG)(bookie.start)
-    alone(prog_name="bookie")
+    program(bookie.start)(prog_name="bookie")

@@ -8,6 +8,7 @@ from bookie.collector import remembering
 from bookie.collector.garbage import PERIOD_S, Seen, candidates, judge, verified
 from bookie.collector.plan import CollectorConfig, Kind, LogFacts, Plan, Timetable, plan
 from bookie.collector.throttle import Throttle
+from bookie.errors import InvalidSetting
 
 CONFIG = CollectorConfig(log_bytes_max=100, run_bytes_max=1000, reserve_bytes=50)
 
@@ -110,7 +111,7 @@ def test_a_share_or_an_interval_of_zero_or_less_switches_it_off(off: CollectorCo
 
 
 def test_a_share_of_one_is_refused_because_a_log_could_never_shrink() -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(InvalidSetting, match=r"major_share cannot be 1.0: .* give less than 1"):
         CollectorConfig(major_share=1.0)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bookie.disk.port import DiskUsage
 from bookie.disk.watch import DiskLimits, DiskWatch, Level, LevelChanged, level_of
+from bookie.errors import InvalidSetting
 
 LIMITS = DiskLimits(reserve_bytes=10)
 USAGES = st.builds(
@@ -98,5 +99,5 @@ def test_marks_that_make_no_sense_are_refused() -> None:
         partial(DiskLimits, warn_share=0.0),
         partial(DiskLimits, reserve_bytes=-1),
     ):
-        with pytest.raises(AssertionError):
+        with pytest.raises(InvalidSetting, match=r"cannot be .*: give "):
             make()

@@ -10,7 +10,6 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
-from bookie import command
 from dlog.cli.app import app
 from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown_size
 from ledger import LedgerClient, Quorum
@@ -198,36 +197,3 @@ def test_sizes_and_times_are_shown_for_people() -> None:
     assert [shown_duration(n) for n in (0.25, 119, 121, 7200, 200_000)] == [
         "0.2 s", "119.0 s", "2 min", "2 h", "2 d",
     ]  # fmt: skip
-
-
-def test_start_hands_every_option_on_to_the_bookie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the bookie's own command line takes, and nothing that it does not take."""
-    given: list[str] = []
-
-    def main(arguments: list[str]) -> int:
-        command.parser().parse_args(arguments)
-        given.extend(arguments)
-        return 0
-
-    monkeypatch.setattr(command, "main", main)
-    numbers = {
-        "--disk-warn": "0.5", "--disk-high": "0.6", "--disk-low": "0.4", "--disk-reserve": "7",
-        "--gc-interval": "1.0", "--minor-interval": "2.0", "--major-interval": "3.0",
-        "--minor-threshold": "0.1", "--major-threshold": "0.2", "--compaction-rate": "4.0",
-        "--untraced-share": "0.3", "--unmade-ledgers": "5",
-    }  # fmt: skip
-    others = {
-        "--uri": "memory://x", "--dir": "d", "--journal-dir": "j", "--ledger-dir": "l",
-        "--host": "h", "--port": "1", "--advertise": "a", "--id": "b", "--rack": "r",
-    }  # fmt: skip
-    options = [f"{name}={value}" for name, value in (numbers | others).items()]
-    result = CliRunner().invoke(app, ["bookie", "start", *options, "--die-with-parent"])
-    assert result.exit_code == 0, result.output
-    assert sorted(given) == sorted([*options, "--die-with-parent"])
-    known = {
-        name
-        for action in command.parser()._actions
-        for name in action.option_strings
-        if name.startswith("--") and name not in ("--help", "--bookie")
-    }
-    assert known == {argument.partition("=")[0] for argument in given}

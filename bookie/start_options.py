@@ -1,0 +1,298 @@
+"""Every option that a bookie is started with, once: what it sets, what it means, how it is shown.
+
+`python -m bookie`, the program ``bookie`` and ``dlog bookie start`` are made of this table, so they
+take the same options and print the same help. Defaults are those of the configuration, and what it
+refuses is a wrong command line: bounds stand there only.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from bookie.config import BookieConfig
+from bookie.errors import InvalidSetting
+from ledger.errors import CallerError
+
+Given = Mapping[str, Any]
+"""What each option was set to, by `Option.name`."""
+
+DIE_WITH_PARENT: Final = "die_with_parent"
+"""The one option that says nothing of the bookie, but something of its process."""
+
+_MIB: Final = 1024 * 1024
+_DIRECTORIES: Final = "Directories: the same at every start, in the same order"
+_SPACE: Final = "Disk space: with too little of it on any disk the bookie is read-only"
+_COLLECTION: Final = "Garbage collection of deleted ledgers, and compaction of entry logs"
+
+_ABOUT: Final = """\
+Run one bookie in the foreground until SIGTERM or Ctrl-C.
+
+A bookie keeps entries of ledgers on its disks, and acknowledges them only when they are there to
+stay. It keeps its identity in its directory: start it there again and it is the same one, with the
+same data. It refuses the directory of another bookie or cluster.
+
+Exit status: 0 after a clean stop, 1 if it could not start or its disk failed, 2 for wrong options.
+"""
+_EXAMPLES: Final = (
+    "dlog bookie start --uri zk://zk1:2181,zk2:2181/dlog --dir /data/bookie --host 10.0.0.7",
+    "dlog bookie start --dir /ssd/bookie --journal-dir /nvme0/journal --ledger-dir /disk1/ledgers",
+    "bookie --uri file:///var/lib/dlog/metadata --dir /var/lib/dlog/b1 --port 3181",
+)
+_EPILOG: Final = "\n\n".join(["Examples:", *(f"  {line}" for line in _EXAMPLES)])
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    flags: tuple[str, ...]
+    """The first is how it is called in messages; the others mean the same."""
+    field: str
+    """Of `BookieConfig`, with a dot for one of a configuration in it; or `DIE_WITH_PARENT`."""
+    type: Any
+    help: str
+    metavar: str | None = None
+    panel: str | None = None
+    unit: int = 1
+    """So many of what the field counts are one of what the option counts."""
+    hidden: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.field.rpartition(".")[2]
+
+    def parameter(self) -> inspect.Parameter:
+        """Return it as a parameter for typer."""
+        shown = typer.Option(
+            *self.flags,
+            help=self.help,
+            metavar=self.metavar,
+            rich_help_panel=self.panel,
+            hidden=self.hidden,
+        )
+        return inspect.Parameter(
+            self.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=self._default(),
+            annotation=Annotated[self.type, shown],
+        )
+
+    def _default(self) -> object:
+        if self.field in _REQUIRED:
+            return inspect.Parameter.empty
+        if self.field == DIE_WITH_PARENT:
+            return False
+        default: object = reduce(getattr, self.field.split("."), _DEFAULTS)
+        if isinstance(default, int | float):
+            count = default / self.unit
+            return int(count) if count == int(count) else count
+        return None if default in (None, "", ()) else default
+
+
+_REQUIRED: Final = ("directory",)
+_DEFAULTS: Final = BookieConfig(uri="", directory=Path())
+
+OPTIONS: Final = (
+    Option(
+        ("--uri",),
+        "uri",
+        str | None,
+        "Namespace: file:///dir or zk://host:2181/root. Default: DLOG_URI, else the cluster that "
+        "'dlog up' runs; 'python -m bookie' needs it.",
+        metavar="URI",
+    ),
+    Option(("--host",), "host", str, "Address to listen on."),
+    Option(
+        ("--port",),
+        "port",
+        int,
+        "Port to listen on; 0: the one of the last start, at first any free one.",
+    ),
+    Option(
+        ("--advertise",),
+        "advertise",
+        str | None,
+        "Host that clients connect to, if it is not --host.",
+        metavar="HOST",
+    ),
+    Option(
+        ("--id", "--bookie"),
+        "bookie",
+        str | None,
+        "Name for the life of the data. Default: the one in the directory, at first the host and "
+        "a random part.",
+        metavar="NAME",
+    ),
+    Option(("--rack",), "rack", str | None, "Where this bookie stands, for placement."),
+    Option(
+        ("--unmade-ledgers",),
+        "unmade_ledgers_max",
+        int,
+        "Take so many ledgers that the metadata store does not know; for tests.",
+        hidden=True,
+    ),
+    Option(("--die-with-parent",), DIE_WITH_PARENT, bool, "Stop when the parent process ends."),
+    Option(
+        ("--dir",),
+        "directory",
+        Path,
+        "Main directory of this bookie; made if it is not there. Everything is in it unless "
+        "other directories are named.",
+        metavar="DIR",
+        panel=_DIRECTORIES,
+    ),
+    Option(
+        ("--journal-dir",),
+        "journal_directories",
+        list[Path] | None,
+        "Directory with a journal; repeat it for several. An add is acknowledged when it is in "
+        "one: on a disk of its own it waits for nothing else that is written. Default: --dir.",
+        metavar="DIR",
+        panel=_DIRECTORIES,
+    ),
+    Option(
+        ("--ledger-dir",),
+        "ledger_directories",
+        list[Path] | None,
+        "Directory with entry logs and index; repeat it for several, ledgers are shared out by "
+        "their ids. Default: --dir.",
+        metavar="DIR",
+        panel=_DIRECTORIES,
+    ),
+    Option(
+        ("--disk-warn",),
+        "disk_limits.warn_share",
+        float,
+        "Share of a disk in use from which a warning is logged.",
+        panel=_SPACE,
+    ),
+    Option(
+        ("--disk-high",),
+        "disk_limits.high_share",
+        float,
+        "Share of a disk in use from which the bookie is read-only: it serves reads, fences and "
+        "recovery, and refuses new entries.",
+        panel=_SPACE,
+    ),
+    Option(
+        ("--disk-low",),
+        "disk_limits.low_share",
+        float,
+        "Share of a disk in use below which it is not any more.",
+        panel=_SPACE,
+    ),
+    Option(
+        ("--disk-reserve",),
+        "disk_limits.reserve_bytes",
+        int,
+        "MiB that stay free in any case; twice as many to be writable again.",
+        unit=_MIB,
+        panel=_SPACE,
+    ),
+    Option(
+        ("--gc-interval",),
+        "collector.gc_interval_s",
+        float,
+        "Seconds between garbage collections; 0: none.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--untraced-share",),
+        "collector.untraced_share",
+        float,
+        "Share of its ledgers that may be deleted in a day though nothing but their absence from "
+        "the metadata store shows that they were deleted.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--minor-interval",),
+        "collector.minor_interval_s",
+        float,
+        "Seconds between minor compactions, which take logs with little left in them; 0: none.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--major-interval",),
+        "collector.major_interval_s",
+        float,
+        "Seconds between major compactions, which take all logs that are worth it; 0: none.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--minor-threshold",),
+        "collector.minor_share",
+        float,
+        "Live share below which a minor compaction takes a log; 0: none.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--major-threshold",),
+        "collector.major_share",
+        float,
+        "Live share below which a major compaction takes a log; 0: none.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--compaction-rate",),
+        "collector.bytes_per_s",
+        float,
+        "MiB that compaction reads and writes a second; 0: no limit.",
+        unit=_MIB,
+        panel=_COLLECTION,
+    ),
+)
+
+
+def add_start(app: typer.Typer, start: Callable[[Given], None]) -> None:
+    """Add the command ``start`` to *app*; *start* gets what the options say."""
+
+    def command(**given: object) -> None:
+        start(given)
+
+    # What typer reads; a function cannot be written with the parameters of a table.
+    signature = inspect.Signature([option.parameter() for option in OPTIONS])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    app.command("start", help=_ABOUT, epilog=_EPILOG)(command)
+
+
+def program(start: Callable[[Given], None]) -> typer.Typer:
+    """Return the program ``bookie``: nothing but ``start``, as `add_start` says."""
+    alone = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    add_start(alone, start)
+    return alone
+
+
+def config_of(given: Given) -> BookieConfig:
+    """Return the configuration that the options say.
+
+    Raises `typer.BadParameter`, which ends the program with status 2, if there is none such."""
+    if given["uri"] is None:
+        raise typer.BadParameter("name the namespace of the cluster", param_hint="--uri")
+    fields: dict[str, dict[str, Any]] = {"": {}, "disk_limits": {}, "collector": {}}
+    for option in OPTIONS:
+        value = given[option.name]
+        if value is not None and option.field != DIE_WITH_PARENT:
+            part, _, name = option.field.rpartition(".")
+            fields[part][name] = value * option.unit if option.unit > 1 else value
+    own = fields[""]
+    for name in ("journal_directories", "ledger_directories"):
+        own[name] = tuple(own.get(name, ()))
+    try:
+        return BookieConfig(
+            **own,
+            disk_limits=replace(_DEFAULTS.disk_limits, **fields["disk_limits"]),
+            collector=replace(_DEFAULTS.collector, **fields["collector"]),
+        )
+    except InvalidSetting as error:
+        flag = next(each.flags[0] for each in OPTIONS if each.name == error.setting)
+        raise typer.BadParameter(error.reason, param_hint=flag) from error
+    except CallerError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,146 @@
+"""What a bookie is started with: one table of options for every way to start one."""
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bookie.config import BookieConfig
+from bookie.start_options import DIE_WITH_PARENT, OPTIONS, Given, config_of, program
+from dlog.cli.app import app
+from dlog.cli.bookie import app as dlog_bookie
+
+MIB = 1024 * 1024
+DEFAULTS = BookieConfig(uri="memory://x", directory=Path("d"))
+LEAST = ("--uri=memory://x", "--dir=d")
+
+
+def configured(*options: str) -> BookieConfig:
+    """Return the configuration that a bookie is started with by *options*."""
+    made: list[BookieConfig] = []
+    result = CliRunner().invoke(program(lambda given: made.append(config_of(given))), list(options))
+    assert result.exit_code == 0, result.output
+    return made[0]
+
+
+def refused(*options: str) -> str:
+    """Return what is said of *options*, which are refused with status 2."""
+    result = CliRunner().invoke(program(lambda given: print(config_of(given))), [*options])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    return " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_without_options_a_bookie_has_the_defaults_of_its_configuration() -> None:
+    assert configured(*LEAST) == DEFAULTS
+
+
+def test_each_option_sets_its_field_and_no_other() -> None:
+    numbers = {
+        "--port": (1, 1), "--unmade-ledgers": (5, 5),
+        "--disk-warn": (0.5, 0.5), "--disk-high": (0.96, 0.96), "--disk-low": (0.4, 0.4),
+        "--disk-reserve": (7, 7 * MIB), "--gc-interval": (1.5, 1.5),
+        "--untraced-share": (0.3, 0.3), "--minor-interval": (2, 2.0), "--major-interval": (3, 3.0),
+        "--minor-threshold": (0, 0.0), "--major-threshold": (0.2, 0.2),
+        "--compaction-rate": (0.5, MIB / 2),
+    }  # fmt: skip
+    words = {
+        "--uri": ("file:///x", "file:///x"), "--dir": ("e", Path("e")),
+        "--journal-dir": ("j", (Path("j"),)), "--ledger-dir": ("l", (Path("l"),)),
+        "--host": ("h", "h"), "--advertise": ("a", "a"), "--id": ("b", "b"),
+        "--bookie": ("b", "b"), "--rack": ("r", "r"),
+    }  # fmt: skip
+    values: dict[str, tuple[object, object]] = {**numbers, **words}
+    options = [option for option in OPTIONS if option.field != DIE_WITH_PARENT]
+    assert {flag for option in options for flag in option.flags} == set(values)
+    for option in options:
+        for flag in option.flags:
+            given, meant = values[flag]
+            config = configured(*(each for each in LEAST if flag not in each), f"{flag}={given}")
+            changed = [
+                other.field
+                for other in options
+                if value_of(config, other.field) != value_of(DEFAULTS, other.field)
+            ]
+            assert changed == [option.field]
+            assert value_of(config, option.field) == meant
+
+
+def value_of(config: BookieConfig, field: str) -> Any:
+    return reduce(getattr, field.split("."), config)
+
+
+def test_directories_are_kept_in_the_order_in_which_they_are_given() -> None:
+    config = configured(*LEAST, "--journal-dir=b", "--journal-dir=a", "--ledger-dir=c")
+    assert config.journal_directories == (Path("b"), Path("a"))
+    assert config.ledger_directories == (Path("c"),)
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--disk-warn=0", "--disk-warn: give a share above 0"),
+        ("--disk-high=nan", "--disk-high: give a share above 0"),
+        ("--disk-low=0.97", "--disk-low: give at most 0.95"),
+        ("--disk-reserve=-1", "--disk-reserve: give 0 for no reserve"),
+        ("--minor-threshold=1", "--minor-threshold: a log that is all live cannot shrink"),
+        ("--unmade-ledgers=-1", "--unmade-ledgers: give the number of ledgers"),
+        ("--port=65536", "--port: a port is a number from 0 to 65535"),
+        ("--host=0.0.0.0", "say what to advertise"),
+        ("--disk-reserve=much", "--disk-reserve"),
+        ("--no-such-option=1", "--no-such-option"),
+    ],
+)
+def test_what_the_configuration_refuses_is_a_wrong_command_line(option: str, sentence: str) -> None:
+    said = refused(*LEAST, option)
+    assert sentence in said.replace("'", "")
+    assert "Traceback" not in said
+
+
+def test_a_bookie_needs_a_namespace_and_a_directory() -> None:
+    assert "--uri" in refused("--dir=d")
+    assert "--dir" in refused("--uri=memory://x")
+
+
+def test_the_help_shows_the_defaults_that_count() -> None:
+    shown = " ".join(help_of(program(nothing)).replace("│", " ").split())
+    for default in ("127.0.0.1", "0.95", "512", "900", "86400", "32"):
+        assert f"[default: {default}]" in shown
+
+
+def test_every_way_to_start_a_bookie_has_the_same_help() -> None:
+    alone = help_of(program(nothing))
+    assert alone == help_of(program(dlog_bookie.start))
+    below_dlog = help_of(app, "bookie", "start")
+    assert alone.partition("Run one")[2] == below_dlog.partition("Run one")[2]
+    assert "--rack" in alone
+
+
+def help_of(app: typer.Typer, *command: str) -> str:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def nothing(_given: Given) -> None:
+    """Run no bookie."""
+
+
+def test_dlog_starts_a_bookie_in_the_namespace_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[BookieConfig, bool]] = []
+    monkeypatch.setattr(
+        "bookie.command.start",
+        lambda given: made.append((config_of(given), given[DIE_WITH_PARENT])),
+    )
+    monkeypatch.setenv("DLOG_URI", "zk://z:1/configured")
+    options = ["bookie", "start", "--dir=d", "--die-with-parent"]
+    for more in ([], ["--uri=memory://x"]):
+        result = CliRunner().invoke(app, [*options, *more])
+        assert result.exit_code == 0, result.output
+    assert [config.uri for config, _ in made] == ["zk://z:1/configured", "memory://x"]
+    assert all(parent for _, parent in made)
