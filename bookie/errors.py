@@ -9,6 +9,7 @@ CallerError
 |- DirectoryInUse          another bookie runs on this directory
 |- DirectoryUnusable       it cannot be made, read or locked
 |- DirectoryGivenTwice     as two journal or two ledger directories
+|- CollectionUnderWay      a run was asked for while another one is under way
 |- BookieRunning           its name is registered by a process that goes on
 `- WrongDirectory          the directory's identity is not the one asked for (rule 74)
    |- ForeignCluster       it belongs to another cluster
@@ -200,6 +201,14 @@ class BookieRunning(CallerError):
             "the copy"
         )
         self.bookie, self.address, self.waited_s = bookie, address, waited_s
+
+
+class CollectionUnderWay(CallerError):
+    retryable = True
+
+    def __init__(self, running: str) -> None:
+        super().__init__(f"a run is under way already ({running}); wait for its end")
+        self.running = running
 
 
 class DirectoriesChanged(WrongDirectory):

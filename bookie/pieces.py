@@ -55,7 +55,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPieces:
     """Pieces in ascending order; every id from the first asked for up to *considered* that is
     not in them is not where they come from."""
 
@@ -79,7 +79,7 @@ def merge(pieces: Sequence[Piece]) -> list[Piece]:
     return [single[entry_id] for entry_id in sorted(single)]
 
 
-def limit(pieces: Iterable[Piece], considered: int, bytes_max: int) -> Found:
+def limit(pieces: Iterable[Piece], considered: int, bytes_max: int) -> FoundPieces:
     """Return what of ascending *pieces* lies up to *considered* and fits into *bytes_max*; the
     first entry always fits."""
     kept: list[Piece] = []
@@ -96,11 +96,11 @@ def limit(pieces: Iterable[Piece], considered: int, bytes_max: int) -> Found:
             if end > part.begin:
                 kept.append(Piece(part.run, part.begin, end))
             if end < part.end:
-                return Found(kept, part.run.entries[end] - 1)
+                return FoundPieces(kept, part.run.entries[end] - 1)
         else:
             kept.append(part)
         left_bytes -= part.size_bytes
-    return Found(kept, considered)
+    return FoundPieces(kept, considered)
 
 
 def _first(piece: Piece) -> int:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from bookie.collector.collection import DirectoryCollection, LogState
-from bookie.collector.errors import CollectionUnderWay
 from bookie.collector.garbage import (
     CANDIDATES_MAX,
     UNLIMITED,
@@ -31,7 +30,7 @@ from bookie.collector.plan import CollectorConfig, Kind, Timetable
 from bookie.collector.remembering import keep, recall
 from bookie.collector.throttle import Throttle
 from bookie.disk.port import Disk, DiskFull
-from bookie.errors import FileDamaged
+from bookie.errors import CollectionUnderWay, FileDamaged
 from bookie.storage.ledger_directory import LedgerDirectory
 from ledger.errors import LogError
 from ledger.ids import LedgerId

@@ -18,7 +18,7 @@ from bookie.entrylog.graves import grave_of
 from bookie.errors import EntryLogDamaged, IndexDamaged
 from bookie.index.format import PAGE_ENTRIES, LedgerHeader
 from bookie.index.ledger_index import LedgerIndex, Location
-from bookie.pieces import Found, Piece, whole
+from bookie.pieces import FoundPieces, Piece, whole
 from ledger.entry import Bad, check_frames
 
 _PAGES_MAX: Final = 4096
@@ -32,7 +32,7 @@ _LOOKUPS_MAX: Final = 4
 class Stored:
     """What the disk has; *damage* says why it ends at `found.considered`."""
 
-    found: Found
+    found: FoundPieces
     damage: EntryLogDamaged | IndexDamaged | None = None
 
 
@@ -65,14 +65,14 @@ class EntryLogReader:
                     left_bytes -= piece.size_bytes
                 if broken is not None:
                     at = len(piece.entries) if piece else 0
-                    return Stored(Found(pieces, stretch[at].entry_id - 1), broken)
+                    return Stored(FoundPieces(pieces, stretch[at].entry_id - 1), broken)
             if gone is None:
-                return Stored(Found(pieces, considered), damage)
+                return Stored(FoundPieces(pieces, considered), damage)
             begin = gone.entry_id
         assert gone is not None
         path = self._disk.describe(path_of(gone.log_id))
         missing = EntryLogDamaged(path, gone.offset, "the file is gone")
-        return Stored(Found(pieces, gone.entry_id - 1), missing)
+        return Stored(FoundPieces(pieces, gone.entry_id - 1), missing)
 
     def forget(self, log_id: int) -> None:
         """Take note that the log was removed: its file is closed."""

@@ -13,8 +13,7 @@ from typing import Any, Final
 import grpc
 
 from bookie.collector.collector import Collector, CollectorStatus, Run
-from bookie.collector.errors import CollectionUnderWay
-from bookie.errors import OrderNotKept
+from bookie.errors import CollectionUnderWay, OrderNotKept
 from bookie.server.operator_messages import (
     cache_message,
     collector_message,

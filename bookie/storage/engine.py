@@ -49,7 +49,7 @@ from bookie.storage.ledger_table import LedgerRecord
 from bookie.storage.memtables import Memory
 from bookie.storage.prepared import Prepared, Vetted
 from bookie.storage.read_cache import ReadCache
-from bookie.storage.replay import Recovery
+from bookie.storage.replay import Replay
 from bookie.storage.status import StorageStatus, status_of
 from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY, Bad, Checked, check_frames
 from ledger.requests import (
@@ -119,7 +119,7 @@ class BookieStorage:
             ledger_directories = open_ledger_directories(directories, config)
             accounts = Accounts(directories.main)
             accounts.lost([doubt] if doubt else [])
-            recovery = Recovery(
+            replay = Replay(
                 directories=directories,
                 ledger_directories=ledger_directories,
                 accounts=accounts,
@@ -127,7 +127,7 @@ class BookieStorage:
                 ledgers_in_memory_max=config.ledgers_in_memory_max,
                 entropy=entropy,
             )
-            ledgers, headers = recovery.run()
+            ledgers, headers = replay.run()
             journals = Journals(
                 directories,
                 headers,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.pieces import Found, Piece, limit, merge, whole
+from bookie.pieces import FoundPieces, Piece, limit, merge, whole
 from ledger.entry import Checked
 
 _RUN_BYTES: Final = 600
@@ -67,7 +67,7 @@ class LedgerEntries:
             return None
         return run.frame(index)
 
-    def find(self, first: int, last: int, bytes_max: int) -> Found:
+    def find(self, first: int, last: int, bytes_max: int) -> FoundPieces:
         """Return the entries in first..last, up to about *bytes_max*, at least one."""
         pieces: list[Piece] = []
         left_bytes = bytes_max

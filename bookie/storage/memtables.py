@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bookie.index.format import LedgerHeader
-from bookie.pieces import Found, merge
+from bookie.pieces import FoundPieces, merge
 from bookie.storage.memtable import HeldRuns, LedgerEntries, Memtable
 from ledger.entry import Checked
 
@@ -19,7 +19,7 @@ from ledger.entry import Checked
 class Recent:
     """What memory has of a range of entries of one ledger."""
 
-    found: Found
+    found: FoundPieces
     floor: int
     """Entries above it that are not in *found* are nowhere; up to it the disk may have more."""
 
@@ -51,7 +51,7 @@ class Memory:
     def find(self, stored: LedgerHeader, first: int, last: int, bytes_max: int) -> Recent:
         """Return what is here of the entries in first..last, up to about *bytes_max*."""
         parts = [part.find(first, last, bytes_max) for part in self._parts(stored.ledger_id)]
-        found = Found(
+        found = FoundPieces(
             merge([piece for part in parts for piece in part.pieces]),
             min((part.considered for part in parts), default=last),
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie.index.format import LedgerHeader
-from bookie.pieces import Found, limit
+from bookie.pieces import FoundPieces, limit
 
 _FOLLOWED_MAX: Final = 4096
 """Ledgers for which the end of the last read is remembered."""
@@ -24,7 +24,7 @@ _FOLLOWED_MAX: Final = 4096
 class _Stretch:
     header: LedgerHeader
     first: int
-    found: Found
+    found: FoundPieces
     size_bytes: int
 
 
@@ -47,7 +47,9 @@ class ReadCache:
             follows = self._ends.get(ledger_id) == first - 1
         return max(bytes_max, self._ahead_bytes) if follows and self._bytes_max else bytes_max
 
-    def find(self, header: LedgerHeader, first: int, last: int, bytes_max: int) -> Found | None:
+    def find(
+        self, header: LedgerHeader, first: int, last: int, bytes_max: int
+    ) -> FoundPieces | None:
         """Return what the disk has of first..last, as `EntryLogReader.find` would, if *first* is
         in what is kept; its `considered` may end before *last*."""
         with self._lock:
@@ -69,7 +71,9 @@ class ReadCache:
         self._follow(header.ledger_id, found.considered)
         return found
 
-    def put(self, header: LedgerHeader, first: int, found: Found, bytes_max: int) -> Found:
+    def put(
+        self, header: LedgerHeader, first: int, found: FoundPieces, bytes_max: int
+    ) -> FoundPieces:
         """Keep what was read from *first* on; return the part that was asked for."""
         self.misses += 1
         asked = limit(found.pieces, found.considered, bytes_max)

@@ -7,7 +7,7 @@ from hmac import compare_digest
 
 from bookie.entrylog.reader import Stored
 from bookie.index.format import LedgerHeader
-from bookie.pieces import Found, limit, merge
+from bookie.pieces import FoundPieces, limit, merge
 from bookie.storage.holdings import Holdings
 from bookie.storage.ledger_table import LedgerRecord
 from bookie.storage.memtables import Recent
@@ -34,7 +34,7 @@ def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
         return ReadAnswer(view)
     last = min(query.last, view.recent.floor)
     if last < query.first:
-        return _answer(query, view, Stored(Found((), query.last)))
+        return _answer(query, view, Stored(FoundPieces((), query.last)))
     stored = _find_around(holdings, view, query, last)
     if stored.damage is not None and holdings.is_deleted(query.ledger_id):
         return ReadAnswer(Status.NO_SUCH_LEDGER)
@@ -55,7 +55,7 @@ def read_recent(holdings: Holdings, query: ReadQuery) -> ReadAnswer | None:
         return ReadAnswer(view)
     last = min(query.last, view.recent.floor)
     if last < query.first:
-        return _answer(query, view, Stored(Found((), query.last)))
+        return _answer(query, view, Stored(FoundPieces((), query.last)))
     found = holdings.read_cache.find(view.stored, query.first, last, query.bytes_max)
     return None if found is None else _answer(query, view, _all(Stored(found), last, query))
 
@@ -76,14 +76,14 @@ def _find_around(holdings: Holdings, view: _View, query: ReadQuery, last: int) -
     while (damaged := stored.found.considered + 1) in in_memory and damaged < last:
         left_bytes = query.bytes_max - sum(piece.size_bytes for piece in pieces)
         if left_bytes <= 0:
-            return Stored(Found(pieces, damaged))
+            return Stored(FoundPieces(pieces, damaged))
         stored = holdings.find(view.stored, damaged + 1, last, left_bytes)
         pieces += stored.found.pieces
         if stored.damage is None:
-            return Stored(Found(pieces, stored.found.considered))
+            return Stored(FoundPieces(pieces, stored.found.considered))
     if damaged in in_memory:
-        return Stored(Found(pieces, damaged))
-    return Stored(Found(pieces, stored.found.considered), stored.damage)
+        return Stored(FoundPieces(pieces, damaged))
+    return Stored(FoundPieces(pieces, stored.found.considered), stored.damage)
 
 
 def _find(holdings: Holdings, stored: LedgerHeader, query: ReadQuery, last: int) -> Stored:
@@ -103,7 +103,7 @@ def _all(stored: Stored, last: int, query: ReadQuery) -> Stored:
     """Behind *last*, which is as far as the disk was asked, it has nothing that memory has not."""
     if stored.damage is not None or stored.found.considered < last:
         return stored
-    return Stored(Found(stored.found.pieces, query.last))
+    return Stored(FoundPieces(stored.found.pieces, query.last))
 
 
 def _view(holdings: Holdings, query: ReadQuery, record: LedgerRecord | None) -> _View | Status:

@@ -39,8 +39,8 @@ _NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """Recovers the directories of one bookie; see the module's docstring."""
+class Replay:
+    """Replays the journals of one bookie; see the module's docstring."""
 
     directories: Directories
     ledger_directories: Sequence[LedgerDirectory]

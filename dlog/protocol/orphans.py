@@ -10,7 +10,7 @@ raises the next segment number above its own. Story of why nothing else is ever 
     (C) no log has the incarnation: it was deleted. An incarnation is random and never made twice.
 
 (A) and (B) hold for any reading of the manifest, however old: they never become false again.
-(C) needs a reading of all manifests in which no log can have hidden (`dlog.aio.store.renames`),
+(C) needs a reading of all manifests in which no log can have hidden (`dlog.protocol.renames`),
 begun after the ledger was there: the log is there before its first ledger is.
 """
 

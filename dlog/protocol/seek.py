@@ -49,7 +49,7 @@ Wanted = Index | Entry | ReachedTxid | ReachedTime
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEntry:
     """*entry* is the place, or one past the last entry. *base_index* is its first record's."""
 
     entry: int
@@ -88,9 +88,9 @@ class Seek:
         return replace(self, low=entry + 1, low_index=header.end_index)
 
     @property
-    def found(self) -> Found:
+    def found(self) -> FoundEntry:
         assert self.low == self.high, "the search is not over"
-        return Found(self.low, self.low_index)
+        return FoundEntry(self.low, self.low_index)
 
     def _reached(self, entry: int, header: BatchHeader, newest_ms: int | None) -> bool:
         match self.wanted:

@@ -4,6 +4,9 @@
 more than appending the record. Here they are made when a thread really waits for this one record.
 Until then the future is its entry's outcome and a slot (`dlog.outcome`). Everything else is
 inherited, so `concurrent.futures.wait` and `asyncio.wrap_future` work.
+
+Its twin in `dlog.aio.write.append_future` has the same name, as the two `Log` have: who changes
+from one API to the other changes an import. They share no base: what each inherits is its point.
 """
 
 import threading

@@ -41,7 +41,7 @@ from ledger.transport.messages import (
     read_request,
     run_bytes,
 )
-from ledger.transport.session import AddSession, SessionLimits
+from ledger.transport.session import BookieSession, SessionLimits
 from ledger.transport.stub import BookieStub, UnaryCall
 from ledger.transport.window import OnDone, WindowLimits
 
@@ -147,7 +147,7 @@ class GrpcTransport:
             await asyncio.wait(list(self._closing))
         await asyncio.sleep(0)  # the last answers are on their way to their callers
 
-    def _session(self, bookie: BookieId, now: float) -> AddSession | None:
+    def _session(self, bookie: BookieId, now: float) -> BookieSession | None:
         """Return a session that takes adds, a new one if need be; None while backing off."""
         link = self._links.setdefault(bookie, _Link())
         address = self._resolve(bookie)
@@ -156,11 +156,11 @@ class GrpcTransport:
             link.session.end("the bookie moved")
             link.retry_at = now
         if link.session is None and address is not None and now >= link.retry_at:
-            link.session = AddSession(bookie, address, self._limits, self._ended(bookie, link))
+            link.session = BookieSession(bookie, address, self._limits, self._ended(bookie, link))
         return link.session
 
-    def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[AddSession, bool, str], None]:
-        def ended(session: AddSession, connected: bool, reason: str) -> None:  # noqa: FBT001
+    def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[BookieSession, bool, str], None]:
+        def ended(session: BookieSession, connected: bool, reason: str) -> None:  # noqa: FBT001
             link.session = None
             if connected:
                 link.backoff.reset()
@@ -227,7 +227,7 @@ class _Link:
     """What the transport keeps of one bookie."""
 
     def __init__(self) -> None:
-        self.session: AddSession | None = None
+        self.session: BookieSession | None = None
         self.backoff = Backoff(_BACKOFF_S_MIN, _BACKOFF_S_MAX)
         self.retry_at = 0.0
         self.channel: grpc.aio.Channel | None = None

@@ -40,7 +40,7 @@ class SessionLimits:
     window: WindowLimits = field(default_factory=WindowLimits)
 
 
-class AddSession:
+class BookieSession:
     """See the module's docstring. *on_end* is called once: whether it ever connected, and why
     it ended."""
 
@@ -49,7 +49,7 @@ class AddSession:
         bookie: BookieId,
         address: str,
         limits: SessionLimits,
-        on_end: Callable[["AddSession", bool, str], None],
+        on_end: Callable[["BookieSession", bool, str], None],
     ) -> None:
         self.address = address
         self.ended = False

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 from dlog.aio.port import Ledgers
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.renames import count_of_renames
 from dlog.aio.store.watching import log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
 from dlog.protocol.orphans import Stamp, Standing, standing
+from dlog.protocol.renames import RENAMED_PATH
 from ledger.errors import CallerError, LogError, NoSuchLedger, StorageError
 from ledger.ids import LedgerId
+from ledger.metastore.port import MetadataStore
 
 Visit = Callable[["Survey", ManifestNode, Manifest], Awaitable[None]]
 
@@ -103,6 +104,12 @@ async def survey(ledgers: Ledgers, visit: Visit) -> Survey:
     found.listed = array("q", sorted(listed))
     found.whole = readable and await count_of_renames(ledgers.store) == before
     return found
+
+
+async def count_of_renames(store: MetadataStore) -> int | None:
+    """Return a value that every rename changes."""
+    await store.sync(RENAMED_PATH)
+    return await store.exists(RENAMED_PATH)
 
 
 async def unlisted(ledgers: Ledgers, found: Survey, *, skip: set[int]) -> AsyncIterator[Unlisted]:

@@ -14,7 +14,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
-from dlog.protocol.seek import Entry, Found, ReachedTime, ReachedTxid, Wanted
+from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, ReachedTxid, Wanted
 from dlog.recordbatch import RecordBatch
 from ledger.errors import NoSuchLedger
 
@@ -169,7 +169,7 @@ async def _learn_whole(
     return await learn_end(ledgers, reader, later.ledger_id) is not None
 
 
-async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[Found, bool]:
+async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[FoundEntry, bool]:
     """Return the first entry at or past *wanted*, and True; or the end, and False.
 
     What bookies tell to be confirmed may lag behind acknowledgements. So before it is said

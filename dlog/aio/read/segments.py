@@ -9,7 +9,7 @@ from dlog.errors import DamagedBatch, DamagedLog
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
 from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
-from dlog.protocol.seek import Entry, Found, ReachedTime, Seek, Wanted
+from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, Seek, Wanted
 from dlog.recordbatch import BatchHeader, RecordBatch, decode_batch, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
@@ -57,7 +57,7 @@ async def _parsed(
         raise DamagedBatch(f"{place}: {error.reason}") from error
 
 
-async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None) -> Found:
+async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None) -> FoundEntry:
     """Return the first entry at or past *wanted*, or the place after *last*.
 
     *last* must be confirmed; None: the last confirmed, as bookies tell it now."""

@@ -7,9 +7,9 @@ import pytest
 
 from bookie.collector import remembering
 from bookie.collector.collector import Collector, Run
-from bookie.collector.errors import CollectionUnderWay
 from bookie.collector.garbage import AlarmKind
 from bookie.collector.plan import CollectorConfig, Kind
+from bookie.errors import CollectionUnderWay
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.pieces import Found, limit, merge, whole
+from bookie.pieces import FoundPieces, limit, merge, whole
 from bookie.storage.memtable import LedgerEntries
 from ledger.entry import Checked, check_frames
 from tests.bookie.promises import frame_of, run_of
@@ -16,7 +16,7 @@ def checked(*entries: int) -> Checked:
     return outcome
 
 
-def ids(found: Found) -> list[int]:
+def ids(found: FoundPieces) -> list[int]:
     return [entry for piece in found.pieces for entry in piece.entries]
 
 
@@ -38,7 +38,7 @@ def test_an_answer_ends_where_its_bytes_end_and_says_so() -> None:
     assert ledger.find(0, 100, two).considered == 4
     assert ids(ledger.find(0, 100, 1)) == [1]
     assert ledger.find(0, 100, 1).considered == 2
-    assert ledger.find(6, 6, 1) == Found([], 6)
+    assert ledger.find(6, 6, 1) == FoundPieces([], 6)
 
 
 def test_a_first_entry_larger_than_the_answer_comes_alone() -> None:
@@ -73,4 +73,4 @@ def test_it_answers_like_a_dictionary(runs: Runs, data: st.DataObject) -> None:
 
 def test_of_overlapping_pieces_each_entry_is_taken_once() -> None:
     pieces = [whole(checked(1, 4, 6)), whole(checked(4, 5))]
-    assert ids(Found(merge(pieces), 10)) == [1, 4, 5, 6]
+    assert ids(FoundPieces(merge(pieces), 10)) == [1, 4, 5, 6]

@@ -21,10 +21,12 @@ from dlog.aio.admin import (
 )
 from dlog.aio.consumer_admin import consumer_info, delete_consumer, list_consumers
 from dlog.aio.maintain.janitor import Janitor
+from dlog.aio.maintain.survey import count_of_renames
+from dlog.aio.procedures import run_on_store
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.renames import count_of_renames, newest_name
 from dlog.errors import InvalidName, LogExists, LostOwnership, NoSuchConsumer, NoSuchLog
 from dlog.position import Txid
+from dlog.protocol.renames import newest_name
 from ledger.errors import BadVersion, MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Op
@@ -242,11 +244,11 @@ async def test_a_deleted_log_leaves_no_note_of_its_renames() -> None:
     counts = [await count_of_renames(client.store)]
     for old, new in (("a", "b"), ("b", "c"), ("c", "a")):
         await rename_log(old, new, client=client)
-        assert await newest_name(client.store, incarnation) == new
+        assert await run_on_store(newest_name(incarnation), client.store) == new
         counts.append(await count_of_renames(client.store))
     assert len(set(counts)) == 4
     await delete_log("a", client=client)
-    assert await newest_name(client.store, incarnation) is None
+    assert await run_on_store(newest_name(incarnation), client.store) is None
 
 
 async def test_a_writer_of_a_renamed_and_deleted_log_has_lost_it() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dlog.columns import Columns
 from dlog.position import NO_TXID
-from dlog.protocol.seek import Entry, Found, Index, ReachedTxid, Seek, Wanted
+from dlog.protocol.seek import Entry, FoundEntry, Index, ReachedTxid, Seek, Wanted
 from dlog.recordbatch import BatchHeader, encode_batch, parse_header
 
 COUNTS = st.lists(st.integers(1, 5), max_size=20)
@@ -26,7 +26,7 @@ def headers(counts: list[int], txids: list[int] | None = None) -> list[BatchHead
     return made
 
 
-def search(wanted: Wanted, entries: list[BatchHeader]) -> tuple[Found, int]:
+def search(wanted: Wanted, entries: list[BatchHeader]) -> tuple[FoundEntry, int]:
     seek, probes = Seek.among(wanted, len(entries) - 1), 0
     while (entry := seek.probe) is not None:
         probes += 1
@@ -42,7 +42,7 @@ def test_an_index_is_found_in_the_entry_that_holds_it_or_after_the_last(
     ends = list(accumulate(counts))
     expected = next((i for i, end in enumerate(ends) if end > index), len(counts))
     found, probes = search(Index(index), entries)
-    assert found == Found(expected, ([0, *ends])[expected])
+    assert found == FoundEntry(expected, ([0, *ends])[expected])
     assert probes <= 5
 
 
@@ -52,7 +52,7 @@ def test_an_entry_is_found_with_the_index_of_its_first_record(
 ) -> None:
     found, _ = search(Entry(entry), headers(counts))
     at = min(entry, len(counts))
-    assert found == Found(at, sum(counts[:at]))
+    assert found == FoundEntry(at, sum(counts[:at]))
 
 
 @given(steps=st.lists(st.integers(0, 3), max_size=20), txid=st.integers(-1, 70))
@@ -63,5 +63,5 @@ def test_a_txid_is_found_where_it_is_first_reached(steps: list[int], txid: int) 
 
 
 def test_an_empty_ledger_and_the_first_record_need_no_probe() -> None:
-    assert search(Index(0), []) == (Found(0, 0), 0)
-    assert search(Index(0), headers([3])) == (Found(0, 0), 0)
+    assert search(Index(0), []) == (FoundEntry(0, 0), 0)
+    assert search(Index(0), headers([3])) == (FoundEntry(0, 0), 0)

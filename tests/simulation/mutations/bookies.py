@@ -6,14 +6,14 @@ from dataclasses import replace
 from bookie.entrylog.reader import Stored
 from bookie.index.format import LedgerHeader
 from bookie.journal.format import Kind, Record
-from bookie.pieces import Found
+from bookie.pieces import FoundPieces
 from bookie.server.core import Ack, AddSession, BookieCore, Need, Resume
 from bookie.storage import checkpoint, engine, reads
 from bookie.storage.engine import BookieStorage
 from bookie.storage.ledger_table import LedgerRecord, LedgerTable
 from bookie.storage.memtable import Memtable
 from bookie.storage.prepared import Vetted
-from bookie.storage.replay import Recovery
+from bookie.storage.replay import Replay
 from ledger.entry import Checked
 from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from tests.simulation.mutations.mutation import Patch, mutation
@@ -80,28 +80,28 @@ def refuses_recovery_adds_after_a_fence(patch: Patch) -> None:
 
 @mutation("BK-500, rule 34")
 def forgets_its_fences_at_a_restart(patch: Patch) -> None:
-    honest = Recovery._apply
+    honest = Replay._apply
 
     def apply(
-        self: Recovery, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
+        self: Replay, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
     ) -> None:
         if record.kind is not Kind.FENCE:
             honest(self, record, ledgers, memtable, path)
 
-    patch.set(Recovery, "_apply", apply)
+    patch.set(Replay, "_apply", apply)
 
 
 @mutation("rule 35")
 def replays_no_fence_of_a_ledger_without_entries(patch: Patch) -> None:
-    honest = Recovery._apply
+    honest = Replay._apply
 
     def apply(
-        self: Recovery, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
+        self: Replay, record: Record, ledgers: LedgerTable, memtable: Memtable, path: str
     ) -> None:
         if record.kind is not Kind.FENCE or ledgers.is_known(record.ledger_id):
             honest(self, record, ledgers, memtable, path)
 
-    patch.set(Recovery, "_apply", apply)
+    patch.set(Replay, "_apply", apply)
 
 
 @mutation("BK-815")
@@ -186,7 +186,7 @@ def answers_no_such_entry_when_the_disk_fails(patch: Patch) -> None:
 
     def answer(query: ReadQuery, view: object, stored: Stored) -> ReadAnswer:
         if stored.damage is not None:
-            stored = Stored(Found(stored.found.pieces, query.last))
+            stored = Stored(FoundPieces(stored.found.pieces, query.last))
         return honest(query, view, stored)  # type: ignore[arg-type]
 
     patch.set(reads, "_answer", answer)

@@ -11,7 +11,7 @@ from bookie.loss.accounts import Accounts
 from bookie.loss.limbo import Limbo, Phase
 from bookie.server import settling
 from bookie.storage.ledger_directory import Recovered
-from bookie.storage.replay import Recovery
+from bookie.storage.replay import Replay
 from ledger.protocol import recovery_events
 from ledger.protocol.answers import Found
 from ledger.protocol.recovery_events import EntriesRead, SendRead
@@ -80,13 +80,13 @@ def forgets_its_limbo_at_a_restart(patch: Patch) -> None:
 
 @mutation("rule 76, census")
 def does_not_miss_index_files(patch: Patch) -> None:
-    honest = Recovery._losses
+    honest = Replay._losses
 
-    def losses(self: Recovery, recovered: list[Recovered], *, is_counted: bool) -> list[str]:
+    def losses(self: Replay, recovered: list[Recovered], *, is_counted: bool) -> list[str]:
         whole = [replace(each, missing=[], problem="") for each in recovered]
         return honest(self, whole, is_counted=is_counted)
 
-    patch.set(Recovery, "_losses", losses)
+    patch.set(Replay, "_losses", losses)
 
 
 @mutation("rule 76, census")
