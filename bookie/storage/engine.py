@@ -62,8 +62,9 @@ from ledger.requests import (
     Status,
 )
 
-RUN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Frames of one add; the largest journal record is little more."""
+ADD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Frames of one add. No message brings more; a caller in the same process must not either, as a
+replay takes a journal record that is far too large for damage."""
 _ATTEMPTS_MAX: Final = 1000
 """Each is undone only by a checkpoint that ends meanwhile."""
 
@@ -202,7 +203,7 @@ class BookieStorage:
         Ids that no writer can have made are a `BAD_REQUEST`: below the LAC of their own header, or
         farther beyond it than a writer has entries in flight; or in more stretches than there can
         be fragments (`STRETCHES_MAX`). What a ledger costs is bounded by what is stored of it."""
-        if len(run.frames) > RUN_BYTES_MAX or len(run.key) > KEY_BYTES_MAX:
+        if len(run.frames) > ADD_BYTES_MAX or len(run.key) > KEY_BYTES_MAX:
             return Status.BAD_REQUEST, 0
         checked = check_frames(run.ledger_id, run.entries, run.lengths, run.frames)
         if isinstance(checked, Bad):
