@@ -31,6 +31,7 @@ help:
 	@echo '                       or those from a up to b'
 	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n]   real processes under real trouble, on three ZooKeepers'
+	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'

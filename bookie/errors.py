@@ -294,8 +294,8 @@ class FileDamaged(StorageError):
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(
             f"{path} is damaged at byte {offset}: {reason}. "
-            "Do not delete it; take this bookie out of the cluster and let its ledgers be "
-            "copied from the other replicas"
+            "Do not delete it: without it the bookie would deny what it has acknowledged. Stop the "
+            "bookie and run 'dlog bookie check', which reports all damage and what to do"
         )
         self.path, self.offset, self.reason = path, offset, reason
 

@@ -172,7 +172,7 @@ async def _run(
         await operator.close()
         await _stop(name, registrar, server, service, collector)
         if not service.failure.done():
-            await _tell_clean(directories, storage, living)
+            await _report_clean(directories, storage, living)
             _log.info(f"bookie {name} has stopped")
 
 
@@ -269,7 +269,9 @@ async def _stop(
         raise BookieFailed(name, str(failure)) from failure
 
 
-async def _tell_clean(directories: Directories, storage: BookieStorage, living: LifeKeeper) -> None:
+async def _report_clean(
+    directories: Directories, storage: BookieStorage, living: LifeKeeper
+) -> None:
     """Let copies of the directories pass for them from now on; not needed for a start on them."""
     try:
         directories.lock()
@@ -277,7 +279,9 @@ async def _tell_clean(directories: Directories, storage: BookieStorage, living: 
             async with asyncio.timeout(_CLEAN_S_MAX):
                 await living.stopped(storage.census)
     except (DirectoryInUse, OSError, StorageError, MetadataError) as error:
-        _log.warning("clean_stop_not_told", bookie=living.claim.cookie.bookie, reason=str(error))
+        _log.warning(
+            "clean_stop_not_reported", bookie=living.claim.cookie.bookie, reason=str(error)
+        )
 
 
 async def _until_alone(store: MetadataStore, bookie: str, timeout_s: float) -> None:
@@ -303,11 +307,11 @@ def _life(store: MetadataStore, identity: Identity, storage: BookieStorage) -> L
 
 def _beside(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_tell_ended)
+    task.add_done_callback(_report_ended)
     return task
 
 
-def _tell_ended(beside: "asyncio.Task[None]") -> None:
+def _report_ended(beside: "asyncio.Task[None]") -> None:
     """Without the collector space is not given back, without the settler a limbo does not end, but
     everything is served: no reason to end."""
     error = None if beside.cancelled() else beside.exception()

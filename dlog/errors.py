@@ -175,7 +175,8 @@ class UsedAfterFork(CallerError):
     def __init__(self, log: str | None = None) -> None:
         what = "this handle" if log is None else f"log {log!r}"
         super().__init__(
-            f"{what} was opened before this process was forked, and belongs to its parent"
+            f"{what} was opened before this process was forked, and belongs to its parent; use it "
+            "there, and spawn processes that use logs of their own instead of forking them"
         )
         self.log = log
 
@@ -307,7 +308,7 @@ class NotThereYet(RemoteError):
 class NoSuchConsumer(RemoteError):
     def __init__(self, log: str, consumer: str) -> None:
         super().__init__(
-            f"log {log!r} has no consumer {consumer!r}: it was never made, or was deleted"
+            f"log {log!r} has no consumer {consumer!r}: it was never created, or was deleted"
         )
         self.log, self.consumer = log, consumer
 
@@ -379,5 +380,8 @@ class BatchTooNew(StorageError):
 
 class DamagedLog(StorageError):
     def __init__(self, log: str, reason: str) -> None:
-        super().__init__(f"log {log!r} does not join: {reason}; reading stops here")
+        super().__init__(
+            f"log {log!r} does not join: {reason}; reading stops here, and 'dlog log verify' "
+            "reports what is damaged"
+        )
         self.log, self.reason = log, reason

@@ -51,13 +51,13 @@ class Outcome:
         """Confirm the entry, with *offset* for its first record."""
         if not self.done:
             self.place = Place(offset, segment, entry)
-            self._tell()
+            self._notify()
 
     def fail(self, error_of: Callable[[int], LogError]) -> None:
         """Fail the entry; *error_of* returns the error of the record in a slot."""
         if not self.done:
             self._error_of = error_of
-            self._tell()
+            self._notify()
 
     def record_id(self, slot: int) -> RecordId:
         """Return the id of the record in *slot*, or raise its error. Requires `done`."""
@@ -78,7 +78,7 @@ class Outcome:
         if self.done:
             call()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for call in tuple(self._watchers):
             call()
         self._watchers.clear()

@@ -41,7 +41,7 @@ ended a writer says the latter of the adds that were under way, whatever its cla
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-_FITTING_VERSIONS: Final = "both sides must run fitting versions"
+_FITTING_VERSIONS: Final = "upgrade the side that runs the older dlog"
 
 
 class LogError(Exception):
@@ -103,7 +103,7 @@ class EntryTooLarge(CallerError):
 
 class InvalidPath(CallerError):
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path!r} is no path of a metadata node: {reason}")
+        super().__init__(f"{path!r} cannot be the path of a metadata node: {reason}")
         self.path, self.reason = path, reason
 
 
@@ -220,7 +220,9 @@ class BookieUnavailable(RemoteError):
     outcome_unknown = True
 
     def __init__(self, bookie: str, reason: str) -> None:
-        super().__init__(f"bookie {bookie} cannot be reached: {reason}")
+        super().__init__(
+            f"bookie {bookie} cannot be reached: {reason}; check that it runs, then try again"
+        )
         self.bookie, self.reason = bookie, reason
 
 
@@ -243,7 +245,7 @@ class BookieOutdated(RemoteError):
 
 class NoSuchLedger(RemoteError):
     def __init__(self, ledger_id: int) -> None:
-        super().__init__(f"ledger {ledger_id} does not exist (never made, or deleted)")
+        super().__init__(f"ledger {ledger_id} does not exist: it was never created, or was deleted")
         self.ledger_id = ledger_id
 
 
@@ -269,7 +271,7 @@ class KeyDiffers(RemoteError):
         super().__init__(
             f"ledger {ledger_id} is damaged: bookies hold it under another key than its metadata "
             "says; a stranger made it there first, or one of the two was changed. The password is "
-            f"right. {closed}Go on in a new ledger, and look at this one with 'dlog audit'"
+            f"right. {closed}Go on in a new ledger, and look at this one with 'dlog ledger show'"
         )
         self.ledger_id, self.closed_empty = ledger_id, closed_empty
 

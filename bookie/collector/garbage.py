@@ -161,6 +161,6 @@ def too_many(waiting: int, held: int) -> Alarm:
     return Alarm(
         AlarmKind.UNTRACED_DELETIONS,
         f"{waiting} of {held} ledgers are gone from the metadata store, and nothing there says "
-        "that they were deleted: they are kept; look what became of them ('dlog audit'), then "
+        "that they were deleted: they are kept; look what became of them ('dlog log audit'), then "
         f"restore them, or let them go with 'dlog bookie gc --allow-deletions {waiting}'",
     )

@@ -29,7 +29,7 @@ from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES
 
-_TELL_S_MIN: Final = 1.0
+_REPORT_S_MIN: Final = 1.0
 """Checkpoints that follow each other faster are reported together."""
 _RETRY_S_MIN: Final = 0.2
 _RETRY_S_MAX: Final = 5.0
@@ -50,7 +50,7 @@ class Claim:
         return f"{COOKIES}/{self.cookie.bookie}"
 
 
-async def tell(store: MetadataStore, claim: Claim, change: Callable[[Cookie], Cookie]) -> Claim:
+async def report(store: MetadataStore, claim: Claim, change: Callable[[Cookie], Cookie]) -> Claim:
     """Write what *change* makes of the node; return the claim as it is then.
 
     Raises `BookieSuperseded` if the node is not this life's any more, `DamagedMetadata`, and
@@ -103,7 +103,7 @@ class LifeKeeper:
         self._loop = asyncio.get_running_loop()
         self._census: Census | None = None
         self._limbo = claim.cookie.limbo
-        self._to_tell = asyncio.Event()
+        self._to_report = asyncio.Event()
 
     def checkpointed(self, census: Census) -> None:
         """Let the store know of *census*, which is durable; from any thread."""
@@ -112,32 +112,34 @@ class LifeKeeper:
     def set_limbo(self, reason: str) -> None:
         """Show in the store why the bookie is in limbo; empty: it is not."""
         self._limbo = reason
-        self._to_tell.set()
+        self._to_report.set()
 
     async def run(self) -> None:
         """Report and watch until cancelled. Raises `BookieSuperseded`."""
         backoff = Backoff(_RETRY_S_MIN, _RETRY_S_MAX)
         watch = self._store.watch(self.claim.path)
         try:
-            self._to_tell.set()  # who took over before the watch was there is found as well
+            self._to_report.set()  # who took over before the watch was there is found as well
             while True:
-                waits = [asyncio.ensure_future(w) for w in (watch.changed(), self._to_tell.wait())]
+                waits = [
+                    asyncio.ensure_future(w) for w in (watch.changed(), self._to_report.wait())
+                ]
                 try:
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     for wait in waits:
                         wait.cancel()
-                self._to_tell.clear()
+                self._to_report.clear()
                 try:
                     before = self.claim = await look(self._store, self.claim)
-                    self.claim = await tell(self._store, self.claim, self._newest)
+                    self.claim = await report(self._store, self.claim, self._newest)
                     if self.claim.version != before.version:
-                        await asyncio.sleep(_TELL_S_MIN)
+                        await asyncio.sleep(_REPORT_S_MIN)
                 except (MetadataError, DamagedMetadata) as error:
                     name = self.claim.cookie.bookie
-                    _log.warning("life_not_told", bookie=name, reason=str(error))
+                    _log.warning("life_not_reported", bookie=name, reason=str(error))
                     await asyncio.sleep(backoff.next())
-                    self._to_tell.set()
+                    self._to_report.set()
                 else:
                     backoff.reset()
         finally:
@@ -148,13 +150,13 @@ class LifeKeeper:
 
         Requires that `run` has ended. Raises `BookieSuperseded`, and what the store raises."""
         self._census = census
-        self.claim = await tell(
+        self.claim = await report(
             self._store, self.claim, lambda cookie: replace(self._newest(cookie), clean=True)
         )
 
     def _take(self, census: Census) -> None:
         self._census = census
-        self._to_tell.set()
+        self._to_report.set()
 
     def _newest(self, cookie: Cookie) -> Cookie:
         return replace(with_census(cookie, self._census), limbo=self._limbo)

@@ -195,13 +195,13 @@ class JournalWriter:
             self.is_full = True
             return
         with suppress(DiskFull):  # then the loss of the new one could pass unseen for a while
-            self._tell_next(old)
+            self._announce_next(old)
         self._file.close()
         self._file = self._disk.open(path_of(self._header.journal_id))
         self._allocated = self.size_synced = self._file.size()
         self._end = self._kept_from = FILE_HEADER_BYTES
 
-    def _tell_next(self, old: FileHeader) -> None:
+    def _announce_next(self, old: FileHeader) -> None:
         """Let the old file say that it is not the newest, before anything is in the new one."""
         record = Record(Kind.NEXT, 0, b"")
         self._file.write(encode_record(record, old.epoch, self._end), self._end)

@@ -119,7 +119,7 @@ class ReadOnlyKeeper:
         changes = [self._watch.observe(at, one.usage) for at, one in enumerate(measured)]
         for change in changes:
             if change is not None:
-                _tell(change)
+                _report(change)
         self._apply()
         if any(
             change is not None and change.now < Level.FULL <= change.before for change in changes
@@ -149,7 +149,7 @@ def _usage(disk: Disk) -> DiskUsage | None:
         return None
 
 
-def _tell(change: LevelChanged) -> None:
+def _report(change: LevelChanged) -> None:
     report = _log.info if change.now is Level.FINE else _log.warning
     report("disk_level", level=change.now.name.lower(), reason=change.reason)
 

@@ -139,7 +139,7 @@ class Settler:
         await asyncio.to_thread(self._storage.judged, change)
         if self._storage.limbo != limbo:
             self._on_change(self._storage.doubts)
-            self._tell()
+            self._report()
 
     async def _doubtful_of(self, ledger_ids: Sequence[int]) -> list[LedgerId]:
         doubtful: list[LedgerId] = []
@@ -151,7 +151,7 @@ class Settler:
                 doubtful += found
         return doubtful
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._storage.doubts:
             _log.warning("in_limbo", bookie=self._bookie, reason=self._storage.doubts)
         else:

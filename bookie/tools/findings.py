@@ -11,8 +11,9 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 COPY: Final = (
-    "take this bookie out of the cluster and let its ledgers be copied from the other replicas; "
-    "keep the file until that is done"
+    "keep the file, so that its entries are not denied; if 'dlog log verify' finds them all at "
+    "the other replicas, this bookie may be wiped ('dlog bookie format --wipe --forget') and "
+    "replaced by one of another name"
 )
 REBUILD: Final = "if the entry logs are whole, 'dlog bookie index rebuild' rebuilds the index"
 RESTORE: Final = "put the file back from where it went, or " + COPY

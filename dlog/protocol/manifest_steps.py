@@ -3,8 +3,8 @@
     /logs/<log>                            the manifest
     /logs/<log>/incarnation-<life>   empty; there as long as the log is and has this name
 
-A node that is deleted and created again begins at version 0 again, so versions alone do not tell
-two logs of one name apart: a writer that slept meanwhile would overwrite the new log's manifest.
+A node that is deleted and re-created begins at version 0 again, so versions alone do not
+distinguish two logs of one name: a writer that slept would overwrite the new log's manifest.
 Each write therefore checks, in one transaction, that its own incarnation is still there. A log
 that is renamed, and perhaps given back its old name, keeps its incarnation and begins a new life.
 """

@@ -44,7 +44,7 @@ def rename(node: ManifestSteps, new: ManifestSteps, *, now_ms: Callable[[], int]
             if name == new.log:
                 return  # by an attempt whose reply was lost
             if name is not None and trouble is not None:
-                raise trouble  # nobody can tell whether it had the new name for a while
+                raise trouble  # nobody knows whether it had the new name for a while
             raise NoSuchLog(node.log)
         manifest, version = found
         check_living(manifest, node.log)

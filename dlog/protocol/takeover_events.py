@@ -95,7 +95,7 @@ class ReadManifest:
 
 @dataclass(frozen=True, slots=True)
 class RecoverSegment:
-    """Fence, recover and close the ledger, then tell its end. Answer: `SegmentRecovered`.
+    """Fence, recover and close the ledger, then report its end. Answer: `SegmentRecovered`.
 
     *last_txid* is the last txid before this segment, if that is known already."""
 

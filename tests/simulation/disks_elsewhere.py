@@ -18,7 +18,7 @@ from bookie.errors import (
 )
 from bookie.identity import stamp
 from bookie.identity.cookie import Cookie, read_cookie
-from bookie.identity.lives import Claim, tell, with_census
+from bookie.identity.lives import Claim, report, with_census
 from bookie.loss.census import read_census
 from bookie.tools.formatting import retire
 from ledger.errors import MetadataError, MetadataUnavailable
@@ -81,7 +81,7 @@ async def told(store: SimStore, claim: Claim, census: "Census", *, clean: bool =
         return replace(newest, clean=True) if clean else newest
 
     try:
-        return await tell(store, claim, change)
+        return await report(store, claim, change)
     except MetadataUnavailable:
         return claim  # reported with the next one
 

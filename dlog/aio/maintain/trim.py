@@ -67,7 +67,7 @@ async def trim_target(
     except Trimmed as error:
         return error.first_offset
     tail = await tail_of(ledgers, node.log)
-    # What bookies tell of the end may lag behind an acknowledgement.
+    # What bookies report of the end may lag behind an acknowledgement.
     if target > tail.next_offset and target > (end := await acknowledged_end(ledgers, node)):
         raise InvalidPosition(node.log, target, f"the log ends at offset {end}")
     return target

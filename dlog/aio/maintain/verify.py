@@ -140,7 +140,7 @@ class _Verifier:
             self._segments += 1
             self._records += check.records
             last_txid = check.last_txid
-            self._tell(segment)
+            self._report_progress(segment)
         return VerifyReport(
             log=self._node.log,
             incarnation=self._manifest.incarnation,
@@ -172,7 +172,7 @@ class _Verifier:
             await self._window(segment, metadata, fragment, window, check)
             average = max(1, (self._bytes - seen) // len(window))
             entry = stop + 1
-            self._tell(segment)
+            self._report_progress(segment)
         self._note(check.end())
 
     async def _window(
@@ -335,7 +335,7 @@ class _Verifier:
         self._problems += problems[:room]
         self._more += len(problems[room:])
 
-    def _tell(self, segment: Segment) -> None:
+    def _report_progress(self, segment: Segment) -> None:
         self._on_progress(
             VerifyProgress(
                 segment.number,

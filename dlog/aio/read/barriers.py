@@ -1,6 +1,6 @@
 """The end of what was acknowledged when somebody asked, found without disturbing the writer.
 
-The last add confirmed, as bookies tell it, may lag behind the acknowledgements: a writer's
+The last add confirmed, as bookies report it, may lag behind the acknowledgements: a writer's
 next entry carries it, or its next idle moment. So it is a lower bound, and a read that ends
 there right after an acknowledgement may miss that very record. The strongest *upper* bound
 that a reader can have without fencing is what bookies hold: what was acknowledged is on an

@@ -5,8 +5,8 @@ opened without recovery, so the writer is never disturbed. While one segment is 
 one's ledger is opened already and its first entries are fetched. The cursor is stepped as far as
 somebody reads, and no further.
 
-No reader stops in silence: whatever it waits for it looks at again by itself, should nobody
-tell: a ledger in each long poll, the manifest after `IDLE_CHECK_S`.
+No reader stops in silence: what it waits for it also checks by itself, should no notice come: a
+ledger in each long poll, the manifest after `IDLE_CHECK_S`.
 """
 
 import asyncio

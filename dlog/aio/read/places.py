@@ -172,7 +172,7 @@ async def _learn_whole(
 async def _find(reader: LedgerTail, wanted: Wanted) -> tuple[FoundEntry, bool]:
     """Return the first entry at or past *wanted*, and True; or the end, and False.
 
-    What bookies tell to be confirmed may lag behind acknowledgements. So before it is said
+    What bookies report as confirmed may lag behind acknowledgements. So before it is said
     that there is no such entry, what they hold is waited for, as by `end_now`."""
     last = await reader.read_last_add_confirmed()
     found = await find_place(reader, wanted, last)

@@ -188,7 +188,7 @@ class Reader:
             self._error = self._error or LogClosed(self.log)
             self._chunks.clear()
             self._records, self._chunk = iter(()), None
-            self._tell()
+            self._wake()
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
 
@@ -231,7 +231,7 @@ class Reader:
         except LogError as error:
             self._error = error
         finally:
-            self._tell()
+            self._wake()
         await self._release()  # so that who reads to the end need not close
 
     async def _fill(self) -> None:
@@ -239,12 +239,12 @@ class Reader:
             for chunk in chunks:
                 self._chunks.append(chunk)
                 self._ahead_bytes += _size(chunk)
-            self._tell()
+            self._wake()
             if self._ahead_bytes >= self._ahead_bytes_max:
                 self._room.clear()
                 await self._room.wait()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._ready.set()
         self._news.set()
 

@@ -60,7 +60,7 @@ async def _parsed(
 async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None) -> FoundEntry:
     """Return the first entry at or past *wanted*, or the place after *last*.
 
-    *last* must be confirmed; None: the last confirmed, as bookies tell it now."""
+    *last* must be confirmed; None: the last confirmed, as bookies report it now."""
     if last is None:
         last = await reader.read_last_add_confirmed()
     seek = Seek.among(wanted, last)

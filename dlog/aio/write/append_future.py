@@ -64,7 +64,7 @@ class AppendFuture(asyncio.Future[RecordId]):
             return False
         waiting = self._rare()
         waiting.cancelled, waiting.message = True, msg
-        self._tell()
+        self._notify()
         return True
 
     def result(self) -> RecordId:
@@ -89,7 +89,7 @@ class AppendFuture(asyncio.Future[RecordId]):
         waiting.calls.append((fn, context or contextvars.copy_context()))
         if not waiting.watched:
             waiting.watched = True
-            self._outcome.watch(self._tell)
+            self._outcome.watch(self._notify)
 
     def remove_done_callback(self, fn: Callable[[Self], object], /) -> int:
         if self._waiting is None:
@@ -130,7 +130,7 @@ class AppendFuture(asyncio.Future[RecordId]):
         if not self._outcome.done:
             raise asyncio.InvalidStateError("the append is not resolved yet")
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         waiting = self._rare()
         calls, waiting.calls = waiting.calls, []
         for call, context in calls:

@@ -30,7 +30,7 @@ from bookie.errors import (
     StoreOutdated,
 )
 from bookie.identity.cookie import PATH, Cookie, read_cookie, write_cookie
-from bookie.identity.lives import tell, with_census
+from bookie.identity.lives import report, with_census
 from bookie.identity.stamp import (
     _TRIES_MAX,
     Identity,
@@ -644,7 +644,7 @@ def test_a_request_that_was_sent_twice_counts_once() -> None:
         disk = SimDisk(0)
         identity = await start(Unreliable(store, "twice"), disk)
         assert identity.claim.cookie.life == 1
-        told = await tell(store, identity.claim, lambda cookie: replace(cookie, limbo="x"))
+        told = await report(store, identity.claim, lambda cookie: replace(cookie, limbo="x"))
         assert told.cookie.limbo == "x"
         assert (await start(store, disk)).cookie.life == 2
 
@@ -718,7 +718,7 @@ def test_a_directory_from_before_the_last_checkpoint_is_refused() -> None:
         commit(storage)
         storage.checkpoint()
         after = disk.copy()
-        claim = await tell(store, identity.claim, partial(with_census, census=storage.census))
+        claim = await report(store, identity.claim, partial(with_census, census=storage.census))
         assert claim.cookie.checkpoint == storage.census.number > number
         storage.close()
         told = f"checkpoint {number}, and the cluster has seen {claim.cookie.checkpoint}"
@@ -742,7 +742,7 @@ def test_a_copy_of_the_files_is_refused_unless_the_bookie_was_stopped_cleanly() 
         half_told = several.copy(by_files=True)
         with pytest.raises(DataCopied):
             await start(store, half_told.directories())
-        await tell(store, identity.claim, lambda cookie: replace(cookie, clean=True))
+        await report(store, identity.claim, lambda cookie: replace(cookie, clean=True))
         moved = several.copy(by_files=True)
         assert (await start(store, moved.directories())).doubt is None
         assert (await start(store, moved.directories())).doubt is None
@@ -757,7 +757,7 @@ def test_of_two_copies_of_a_cleanly_stopped_bookie_one_starts() -> None:
         disk = SimDisk(0)
         identity = await start(store, disk)
         assert mark_clean(Directories.single(disk), identity.claim)
-        await tell(store, identity.claim, lambda cookie: replace(cookie, clean=True))
+        await report(store, identity.claim, lambda cookie: replace(cookie, clean=True))
         one, other = disk.copy(by_files=True), disk.copy(by_files=True)
 
         class First(Unreliable):
@@ -821,7 +821,7 @@ def test_a_damaged_census_is_refused_until_an_operator_accepts_the_loss() -> Non
         storage.add(run_of(1, 0))
         commit(storage)
         storage.checkpoint()
-        await tell(store, identity.claim, partial(with_census, census=storage.census))
+        await report(store, identity.claim, partial(with_census, census=storage.census))
         storage.close()
         disk.damage(CENSUS, 20, b"rot")
         with pytest.raises(DataOutdated, match="accept-loss"):
@@ -845,7 +845,7 @@ def test_an_operator_may_accept_a_loss_and_the_data_are_doubted_until_that_is_se
         storage.add(run_of(1, 0))
         commit(storage)
         storage.checkpoint()
-        await tell(store, identity.claim, partial(with_census, census=storage.census))
+        await report(store, identity.claim, partial(with_census, census=storage.census))
         storage.close()
         accept_loss(backup.directories(), "the newer disk died")
         for _ in range(2):

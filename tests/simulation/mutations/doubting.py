@@ -91,7 +91,7 @@ def does_not_miss_index_files(patch: Patch) -> None:
 
 @mutation("rule 76, census")
 def does_not_tell_that_a_journal_file_follows(patch: Patch) -> None:
-    patch.set(JournalWriter, "_tell_next", lambda _self, _old: None)
+    patch.set(JournalWriter, "_announce_next", lambda _self, _old: None)
 
 
 @mutation("rule 76, census")
