@@ -157,7 +157,7 @@ async def test_a_fragment_that_begins_after_a_bookie_failed_is_looked_for_on_the
 async def test_a_bookie_that_is_replaced_during_the_look_is_not_asked_for_what_came_later(
     before: int,
 ) -> None:
-    """Whether the change begins with the first entry that is looked at, or further on."""
+    """Whether the change begins with the first entries that are looked at, or further on."""
     async with local_bookies(4) as cluster:
         client = await cluster.client()
         async with await Log.open("a", client=await cluster.client()) as log:
@@ -174,13 +174,13 @@ async def test_a_bookie_that_is_replaced_during_the_look_is_not_asked_for_what_c
                 await replaced.kill()
                 while (await describe(ledger_id)).fragments == metadata.fragments:
                     await log.append(b"y")
-                await log.append(b"z")
+                for _ in range(3):  # so that some behind the change are known to be confirmed
+                    await log.append(b"z")
                 await replaced.start()
                 return metadata
 
             client.describe = outdated  # type: ignore[method-assign]
             report = await verify_log("a", client=client)
-            assert len((await describe(ledger_id)).fragments) == (2 if before else 1)
             assert report.entries > before
             assert report.problems == ()
             first = (await describe(ledger_id)).fragments[-1].first_entry
