@@ -9,7 +9,7 @@ from typing import Self
 from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
-from ledger.environment import Credentials, Environment
+from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import BookieOutdated, NotEnoughBookies, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
@@ -159,6 +159,18 @@ class LedgerClient:
             return metadata
         return await recover(self._environment, credentials, metadata, version)
 
+    async def recover_without_password(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """Do what `recover` does, for whoever repairs the ledger and does not know its password.
+
+        If the ledger has one, entries are checked for damage and not for forgery: whoever has its
+        access key could make the end one that its readers refuse to read (`verify_whole`). Raises
+        `NoSuchLedger`, `RecoveryFailed` (retry later), `KeyDiffers`, `MetadataUnavailable`."""
+        metadata, version = await self.ledgers.read(ledger_id)
+        if metadata.state is LedgerState.CLOSED:
+            return metadata
+        credentials = repair_credentials(ledger_id, metadata)
+        return await recover(self._environment, credentials, metadata, version)
+
     async def delete(self, ledger_id: LedgerId) -> None:
         """Delete the ledger; bookies free its space in their own time.
 
@@ -193,7 +205,7 @@ class LedgerClient:
         credentials = self._credentials(ledger_id, metadata, password)
         query = ReadQuery(ledger_id, credentials.key, first, last, bytes_max=bytes_max)
         answer = await self._environment.transport.read(bookie, query)
-        return verified(answer, ledger_id, credentials.mac)
+        return verified(answer, ledger_id, credentials.checks)
 
     async def read_held(
         self,

@@ -12,7 +12,8 @@
 verified without the payload, so header and trailer alone (a *proof*) carry a last add
 confirmed that a reader can trust (rule 15). An explicit LAC is a frame with entry id -1 and
 no payload. Everything is covered by CRC32C, so bookies verify every frame on arrival without
-knowing a password (rule 87); the authentication code is checked by readers.
+knowing a password (rule 87); the authentication code is checked by readers. Who repairs a ledger
+without its password compares the hash in the trailer with the payload: see `WithoutKey`.
 
 Nobody else knows where in a frame anything is.
 """
@@ -85,6 +86,21 @@ class Header:
     def frame_bytes(self) -> int:
         return HEADER_BYTES + self.payload_bytes + self.trailer_bytes
 
+
+@dataclass(frozen=True, slots=True)
+class WithoutKey:
+    """In place of the key of the authentication code, for who repairs a ledger and has it not.
+
+    Frames and proofs are then checked for damage, as far as that can be seen without the key, and
+    not for forgery: see `verify_whole`."""
+
+    digest: Digest
+    """Of the ledger, as its metadata say: no frame with another one is its writer's."""
+
+
+MacKey = bytes | WithoutKey | None
+"""What frames are checked with: a key (`mac_key`); none, as the ledger asks for no code; or the
+ledger asks for one, and its key is not known."""
 
 _PLAIN: Final = VERSION | Digest.CRC32C << 8
 _AUTHENTICATED: Final = VERSION | Digest.HMAC_SHA256 << 8
@@ -204,24 +220,41 @@ def verify_frame(frame: bytes | memoryview, ledger_id: int, entry_id: int) -> He
     return header
 
 
-def authenticate(frame: bytes | memoryview, header: Header, mac: bytes | None) -> bool:
+def verify_whole(
+    frame: bytes | memoryview, ledger_id: int, entry_id: int, digest: Digest
+) -> Header:
+    """Return the header of a frame that is whole as its writer sent it, as far as that can be seen
+    without the ledger's password. Raises `DamagedEntry`.
+
+    *digest*: the ledger's. Proves that ids, LAC, length and payload are not damaged: their CRCs are
+    right and, with HMAC_SHA256, the payload has the SHA-256 in the trailer. It does not prove who
+    made the frame: whoever has the access key can make one that passes, and readers with the
+    password refuse it. Nor that the last 32 bytes, the code itself, are not damaged: nothing but
+    the key covers them, so frames of one entry from two bookies are compared byte by byte before
+    one is copied."""
+    header = verify_frame(frame, ledger_id, entry_id)
+    if not authenticate(frame, header, WithoutKey(digest)):
+        what = f"entry {entry_id} of ledger {ledger_id}"
+        raise DamagedEntry(what, "it has another digest, or the hash of its payload differs")
+    return header
+
+
+def authenticate(frame: bytes | memoryview, header: Header, mac: MacKey) -> bool:
     """Return True iff *frame* carries the authentication code that *mac* asks for.
 
     Requires that *frame* passed `verify_frame` or is a proof of *header*. A ledger made
     without a password (mac None) asks for none."""
     if mac is None:
         return header.digest is Digest.CRC32C
+    if isinstance(mac, WithoutKey):
+        plain = header.digest is Digest.CRC32C
+        return header.digest is mac.digest and (plain or _has_its_hash(frame, header))
     if header.digest is not Digest.HMAC_SHA256:
         return False
     covered = bytes(frame[:_COVERED])
     payload_hash = bytes(frame[-TRAILER_BYTES : -TRAILER_BYTES + 32])
     code = hmac.digest(mac, covered + payload_hash, "sha256")
-    if not hmac.compare_digest(code, bytes(frame[-32:])):
-        return False
-    if len(frame) == HEADER_BYTES + TRAILER_BYTES and header.payload_bytes:
-        return True  # a proof: there is no payload to compare
-    payload = frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
-    return hmac.compare_digest(hashlib.sha256(payload).digest(), payload_hash)
+    return hmac.compare_digest(code, bytes(frame[-32:])) and _has_its_hash(frame, header)
 
 
 def payload_of(frame: bytes | memoryview, header: Header) -> memoryview:
@@ -229,9 +262,9 @@ def payload_of(frame: bytes | memoryview, header: Header) -> memoryview:
     return memoryview(frame)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
 
 
-def verify_proof(proof: bytes, ledger_id: int, mac: bytes | None) -> Header:
+def verify_proof(proof: bytes, ledger_id: int, mac: MacKey) -> Header:
     """Return the header that *proof* carries: header and trailer of a frame, which are enough to
-    trust its LAC without its payload. Raises `DamagedEntry`."""
+    trust its LAC without its payload; `WithoutKey`, by its checksum. Raises `DamagedEntry`."""
     header = parse_header(proof)
     what = f"last-add-confirmed proof of ledger {ledger_id}"
     if header.ledger_id != ledger_id:
@@ -307,6 +340,16 @@ def peek(data: bytes, at: int) -> tuple[int, int, int] | None:
         return None
     trailer_bytes = TRAILER_BYTES if digest == Digest.HMAC_SHA256 else 0
     return ledger, entry, HEADER_BYTES + payload_bytes + trailer_bytes
+
+
+def _has_its_hash(frame: bytes | memoryview, header: Header) -> bool:
+    """Whether the payload of an authenticated *frame* has the hash in its trailer; True of a proof,
+    which has no payload to compare."""
+    if len(frame) == HEADER_BYTES + TRAILER_BYTES and header.payload_bytes:
+        return True
+    payload = frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
+    payload_hash = bytes(frame[-TRAILER_BYTES : -TRAILER_BYTES + 32])
+    return hmac.compare_digest(hashlib.sha256(payload).digest(), payload_hash)
 
 
 def _trailer(covered: bytes, payload: bytes, mac: bytes) -> bytes:

@@ -5,8 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from ledger.entry import Digest, MacKey, WithoutKey, access_key, mac_key
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
+from ledger.metadata import LedgerMetadata
 from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine
 from ledger.protocol.writer import WriterConfig
@@ -69,3 +71,24 @@ class Credentials:
     ledger_id: LedgerId
     key: bytes = field(repr=False)
     mac: bytes | None = field(repr=False)
+    """What new entries are authenticated with."""
+    without_mac: WithoutKey | None = None
+    """Set if the ledger's entries have a code whose key is not known here."""
+
+    @property
+    def checks(self) -> MacKey:
+        """What frames of bookies are checked with."""
+        return self.without_mac or self.mac
+
+
+def repair_credentials(ledger_id: LedgerId, metadata: LedgerMetadata) -> Credentials:
+    """Return what whoever can read *metadata* can do for the ledger without its password: read it,
+    fence it, and copy its entries as they are.
+
+    Of a ledger with a secret that is all its users can do. Of one with a password, frames are
+    checked as `ledger.entry.verify_whole` does."""
+    if access_key(metadata.secret) != metadata.access_key:
+        unknown = WithoutKey(metadata.digest)
+        return Credentials(ledger_id, metadata.access_key, None, without_mac=unknown)
+    mac = mac_key(metadata.secret) if metadata.digest is Digest.HMAC_SHA256 else None
+    return Credentials(ledger_id, metadata.access_key, mac)

@@ -111,7 +111,7 @@ class Read:
         )
         confirmed = self._known.last_add_confirmed
         answer = await self._environment.transport.read(effect.bookie, query)
-        found = verified(answer, self._credentials.ledger_id, self._credentials.mac)
+        found = verified(answer, self._credentials.ledger_id, self._credentials.checks)
         self._report(effect, found, confirmed)
         for entry_id, header in found.headers.items():
             frame = found.frames[entry_id]

@@ -208,7 +208,7 @@ class LedgerReader:
                     if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
                         heard[asking[task]] = None
                         stored = max(stored, answer.last_entry)
-                    mac = self._credentials.mac
+                    mac = self._credentials.checks
                     proven = proven_lac(answer.lac_proof, self.ledger_id, mac)
                     self._known.learn_confirmed(proven)
         finally:

@@ -101,7 +101,7 @@ class _Recovering:
         answer = await self._environment.transport.read_lac(
             effect.bookie, LacQuery(self._ledger_id, self._credentials.key, fence=True)
         )
-        lac = proven_lac(answer.lac_proof, self._ledger_id, self._credentials.mac)
+        lac = proven_lac(answer.lac_proof, self._ledger_id, self._credentials.checks)
         return protocol.lac_read(effect, answer, lac)
 
     async def _read(self, effect: protocol.SendRead) -> protocol.RecoveryEvent:
@@ -115,7 +115,7 @@ class _Recovering:
         )
         answer = await self._environment.transport.read(effect.bookie, query)
         self._environment.reported(effect.bookie, answer.status)
-        found = verified(answer, self._ledger_id, self._credentials.mac)
+        found = verified(answer, self._ledger_id, self._credentials.checks)
         for entry_id, frame in found.frames.items():
             self._frames.setdefault(entry_id, bytes(frame))
         return protocol.entries_read(effect, found)
@@ -124,7 +124,7 @@ class _Recovering:
         entry_id = effect.entry_id
         query = ReadQuery(self._ledger_id, self._credentials.key, entry_id, entry_id)
         answer = await self._environment.transport.read(effect.bookie, query)
-        found = verified(answer, self._ledger_id, self._credentials.mac)
+        found = verified(answer, self._ledger_id, self._credentials.checks)
         header: Header | None = found.headers.get(entry_id)
         return protocol.BaseRead(effect.index, None if header is None else header.length)
 

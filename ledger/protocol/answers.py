@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from ledger.entry import Header, authenticate, verify_frame, verify_proof
+from ledger.entry import Header, MacKey, authenticate, verify_frame, verify_proof
 from ledger.errors import DamagedEntry
 from ledger.ids import BookieId
 from ledger.quorum import Quorum, holds
@@ -50,7 +50,7 @@ class Found:
     fenced: bool = False
 
 
-def verified(answer: ReadAnswer, ledger_id: int, mac: bytes | None) -> Found:
+def verified(answer: ReadAnswer, ledger_id: int, mac: MacKey) -> Found:
     """Return what *answer* proves. Its LAC counts only if its proof verifies (rule 15)."""
     headers: dict[int, Header] = {}
     frames: dict[int, memoryview] = {}
@@ -97,7 +97,7 @@ def repair_hints(
     return tuple(hints)
 
 
-def proven_lac(proof: bytes, ledger_id: int, mac: bytes | None) -> int:
+def proven_lac(proof: bytes, ledger_id: int, mac: MacKey) -> int:
     """Return the LAC that *proof* carries, -1 if it proves none."""
     if not proof:
         return -1

@@ -4,6 +4,9 @@ from hypothesis import strategies as st
 
 from ledger.entry import (
     HEADER_BYTES,
+    TRAILER_BYTES,
+    Digest,
+    WithoutKey,
     authenticate,
     encode_frame,
     encode_lac,
@@ -11,6 +14,7 @@ from ledger.entry import (
     payload_of,
     verify_frame,
     verify_proof,
+    verify_whole,
 )
 from ledger.errors import DamagedEntry
 from tests.ledger.proofs import proof_of
@@ -99,3 +103,56 @@ def test_a_proof_with_another_lac_is_not_believed() -> None:
 def test_an_explicit_lac_is_a_proof() -> None:
     data = encode_lac(ledger_id=7, last_add_confirmed=41, length=1000, mac=MAC)
     assert verify_proof(data, 7, MAC).last_add_confirmed == 41
+
+
+@pytest.mark.parametrize("mac", [None, MAC], ids=["crc", "hmac"])
+def test_damage_is_found_without_the_password_but_for_that_of_the_code_itself(
+    mac: bytes | None,
+) -> None:
+    data = frame(mac=mac)
+    digest = Digest.CRC32C if mac is None else Digest.HMAC_SHA256
+    assert verify_whole(data, 7, 3, digest).last_add_confirmed == 2
+    covered = len(data) - (0 if mac is None else 32)
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        if position < covered:
+            with pytest.raises(DamagedEntry):
+                verify_whole(bytes(damaged), 7, 3, digest)
+        else:
+            verify_whole(bytes(damaged), 7, 3, digest)  # only the key covers it
+
+
+def test_a_payload_that_was_exchanged_with_its_checksum_has_not_the_hash_of_the_trailer() -> None:
+    """What a CRC does not find: the frame of another payload with this one's trailer."""
+    data, other = frame(b"payload", MAC), frame(b"daolyap")
+    mixed = frame(b"daolyap", MAC)[:-TRAILER_BYTES] + data[-TRAILER_BYTES:]
+    verify_frame(mixed, 7, 3)
+    with pytest.raises(DamagedEntry, match="hash of its payload"):
+        verify_whole(mixed, 7, 3, Digest.HMAC_SHA256)
+    with pytest.raises(DamagedEntry, match="another digest"):
+        verify_whole(other, 7, 3, Digest.HMAC_SHA256)
+    with pytest.raises(DamagedEntry, match="another digest"):
+        verify_whole(data, 7, 3, Digest.CRC32C)
+    with pytest.raises(DamagedEntry, match="its header names"):
+        verify_whole(data, 7, 4, Digest.HMAC_SHA256)
+
+
+def test_forgery_is_found_by_nobody_without_the_password() -> None:
+    forged = frame(b"forged", mac_key(b"guess"))
+    verify_whole(forged, 7, 3, Digest.HMAC_SHA256)
+    assert not authenticate(forged, verify_frame(forged, 7, 3), MAC)
+
+
+@pytest.mark.parametrize("mac", [None, MAC], ids=["crc", "hmac"])
+def test_a_proof_is_believed_by_its_checksum_without_the_password(mac: bytes | None) -> None:
+    digest = Digest.CRC32C if mac is None else Digest.HMAC_SHA256
+    other = Digest.HMAC_SHA256 if mac is None else Digest.CRC32C
+    proof = proof_of(frame(mac=mac))
+    assert verify_proof(proof, 7, WithoutKey(digest)).last_add_confirmed == 2
+    with pytest.raises(DamagedEntry):
+        verify_proof(proof, 7, WithoutKey(other))
+    damaged = bytearray(proof)
+    damaged[HEADER_BYTES - 24] ^= 1
+    with pytest.raises(DamagedEntry):
+        verify_proof(bytes(damaged), 7, WithoutKey(digest))

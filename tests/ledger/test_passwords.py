@@ -5,17 +5,19 @@ The bookies that refuse here are the real ones, asked past the client that would
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ledger import Digest, LedgerClient, LedgerWriter
-from ledger.entry import access_key, encode_frame, encode_lac, mac_key
-from ledger.environment import Credentials, Environment
+from ledger.entry import WithoutKey, access_key, encode_frame, encode_lac, mac_key
+from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import EntryLost, KeyDiffers, WrongPassword
-from ledger.ids import BookieId, LedgerId
-from ledger.metadata import LedgerState
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.protocol.answers import Fault
+from ledger.quorum import Quorum
 from ledger.recovering import recover
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.grpc import GrpcTransport
@@ -96,7 +98,10 @@ async def test_a_writer_with_a_wrong_key_is_refused_and_a_recoverer_fails_at_the
         assert [bytes(e.payload) for e in await reader.read(0, 1)] == [b"one", b"two"]
 
 
-async def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_codes() -> None:
+@pytest.mark.parametrize("by", ["who knows the password", "who repairs it"])
+async def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_codes(
+    by: str,
+) -> None:
     """Rule 17: what is written back verifies under the writer's password, on every bookie."""
     async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
         client, other = await cluster.client(), await cluster.client()
@@ -113,6 +118,10 @@ async def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_c
         for bookie in bookies:
             bookie.storage.gate.set()
         await asyncio.gather(pending, return_exceptions=True)
+        if by == "who repairs it":
+            for name in ("first", "again"):
+                closed = await other.recover_without_password(ledger_id)
+                assert (closed.state, closed.last_entry) == (LedgerState.CLOSED, 1), name
         reader = await other.open(ledger_id, password=PASSWORD)
         assert reader.last_entry == 1
         assert bytes((await reader.read(1, 1))[0].payload) == b"in flight"
@@ -159,7 +168,9 @@ def test_a_replica_that_a_bookie_tampered_with_is_passed_over(
         asyncio.run(scenario())
 
 
-async def test_a_recovery_does_not_take_what_a_bookie_tampered_with() -> None:
+@pytest.mark.parametrize("by", ["who knows the password", "who repairs it"])
+async def test_a_recovery_does_not_take_what_a_bookie_tampered_with(by: str) -> None:
+    """Here the frame has no code; one with a code of another key only the password finds."""
     async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
         writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
@@ -170,6 +181,8 @@ async def test_a_recovery_does_not_take_what_a_bookie_tampered_with() -> None:
         for bookie in cluster.bookies:  # nobody knows that entry 1 is confirmed
             bookie.storage.proofs.pop(ledger_id, None)
         tamper(cluster, A_BOOKIE, writer, mac=None)
+        if by == "who repairs it":
+            await client.recover_without_password(ledger_id)
         reader = await client.open(ledger_id, password=PASSWORD)
         assert reader.last_entry == 1
         assert bytes((await reader.read(1, 1))[0].payload) == b"two"
@@ -187,3 +200,27 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_never_delivered()
         reader = await client.open(writer.ledger_id, password=PASSWORD)
         with pytest.raises(EntryLost):
             await reader.read(1, 1)
+
+
+def test_who_repairs_has_what_the_metadata_give() -> None:
+    """A secret is all that its users have; a password is known to them only."""
+    secret = b"s" * 32
+    metadata = LedgerMetadata(
+        quorum=Quorum(1, 1, 1),
+        fragments=(Fragment(EntryId(0), (BookieId("b"),)),),
+        digest=Digest.HMAC_SHA256,
+        access_key=access_key(secret),
+        secret=secret,
+    )
+    whole = repair_credentials(LedgerId(7), metadata)
+    assert (whole.key, whole.checks) == (access_key(secret), mac_key(secret))
+    hidden = replace(metadata, secret=b"", access_key=access_key(PASSWORD))
+    without = repair_credentials(LedgerId(7), hidden)
+    assert (without.key, without.checks) == (
+        access_key(PASSWORD),
+        WithoutKey(Digest.HMAC_SHA256),
+    )
+    plain = replace(metadata, digest=Digest.CRC32C)
+    assert repair_credentials(LedgerId(7), plain).checks is None
+    old = replace(metadata, secret=b"", access_key=access_key(b""))
+    assert repair_credentials(LedgerId(7), old).checks == mac_key(b""), "from before secrets"

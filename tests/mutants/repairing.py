@@ -121,3 +121,37 @@ mutant(
     new="        if False:\n",
     test="tests/ledger/test_what_is_held.py::test_what_cannot_be_asked_says_why",
 )
+
+_ENTRY = "tests/ledger/test_entry.py::test_"
+_PASSWORDS = "tests/ledger/test_passwords.py::test_"
+
+mutant(
+    "calls frames whole whose payload has not the hash of their trailer",
+    "ledger/entry.py",
+    old="and (plain or _has_its_hash(frame, header))",
+    new="and (plain or True)",
+    test=_ENTRY + "a_payload_that_was_exchanged_with_its_checksum_has_not_the_hash_of_the_trailer",
+)
+mutant(
+    "takes frames of any digest for the ledger's when it repairs",
+    "ledger/entry.py",
+    old="        return header.digest is mac.digest and (",
+    new="        return (",
+    test=_ENTRY + "a_proof_is_believed_by_its_checksum_without_the_password",
+)
+mutant(
+    "recovers without the password what it cannot check",
+    "ledger/recovering.py",
+    old="        self._environment.reported(effect.bookie, answer.status)\n"
+    "        found = verified(answer, self._ledger_id, self._credentials.checks)\n",
+    new="        found = verified(answer, self._ledger_id, self._credentials.mac)\n",
+    test=_PASSWORDS
+    + "a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_codes[who repairs it]",
+)
+mutant(
+    "does not authenticate when it repairs although it could",
+    "ledger/environment.py",
+    old="    if access_key(metadata.secret) != metadata.access_key:\n",
+    new="    if True:\n",
+    test=_PASSWORDS + "who_repairs_has_what_the_metadata_give",
+)
