@@ -2,7 +2,7 @@
 
 One run at a time. Disk work is done step by step on a thread of its own; between the steps the
 throttle decides how long to wait, so that adds and reads get the disk. Decides nothing itself:
-see `plan`, `garbage` and `throttle`.
+see `plan`, `garbage` and `ledger.throttle`.
 """
 
 import asyncio
@@ -28,7 +28,6 @@ from bookie.collector.garbage import (
 )
 from bookie.collector.plan import CollectorConfig, Kind, Timetable
 from bookie.collector.remembering import keep, recall
-from bookie.collector.throttle import Throttle
 from bookie.disk.port import Disk, DiskFull
 from bookie.errors import CollectionUnderWay, FileDamaged
 from bookie.storage.ledger_directory import LedgerDirectory
@@ -36,6 +35,7 @@ from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
+from ledger.throttle import Throttle
 
 _Value = TypeVar("_Value")
 _log = get_logger(__name__)

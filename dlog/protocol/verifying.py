@@ -4,33 +4,18 @@ Pure: judges what was read, window after window, and remembers no more than coun
 the entry before.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from dlog.manifest import Segment
 from dlog.position import NO_TXID
 from dlog.recordbatch import BatchHeader
+from ledger.checking import ReplicaFault
 from ledger.entry import Header
 from ledger.ids import BookieId, EntryId, LedgerId
 
 PROBLEMS_MAX: Final = 1000
 """How many problems a report names; it counts all."""
-
-
-class ReplicaFault(Enum):
-    MISSING = "missing"
-    """The bookie says that it does not have the entry."""
-    DAMAGED = "damaged"
-    """Its bytes fail the checksum or the authentication code."""
-    DIFFERENT = "different"
-    """Whole by itself, and not what most other replicas are."""
-    UNREADABLE = "unreadable"
-    """The bookie reports an error for the entry."""
-    UNREACHABLE = "unreachable"
-    """The bookie did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +43,6 @@ class Problem:
     entry: int | None
     """None: it concerns the segment as a whole."""
     reason: str
-
-
-def judge_replicas(
-    entry_id: int, holders: Iterable[BookieId], found: Mapping[BookieId, Header]
-) -> tuple[Header | None, tuple[BookieId, ...]]:
-    """Return the header that most of *holders* gave, and who gave another one.
-
-    A draw goes to the ensemble's order, which is the same each time."""
-    given = [(bookie, found[bookie]) for bookie in holders if bookie in found]
-    if not given:
-        return None, ()
-    votes = Counter(header for _, header in given)
-    most = max(votes.values())
-    right = next(header for _, header in given if votes[header] == most)
-    assert right.entry_id == entry_id, "the header of another entry"
-    return right, tuple(bookie for bookie, header in given if header != right)
 
 
 class SegmentCheck:

@@ -13,10 +13,10 @@ Invariants:
     an id is confirmed iff Qa slots of its write set stored it, and every lower id is confirmed
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from ledger.ids import BookieId
+from ledger.protocol.ranges import Ranges
 from ledger.quorum import Quorum, holds, write_set
 
 
@@ -107,45 +107,3 @@ class AckTracker:
     def _some(self, first: int, last: int) -> range:
         """Return enough of first..last to meet every residue once."""
         return range(first, min(last, first + self.quorum.ensemble - 1) + 1)
-
-
-class Ranges:
-    """A set of entry ids as inclusive ranges, as acknowledgements come; nearly always one of them.
-
-    Invariant: ranges are disjoint, not adjacent, and ascending."""
-
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-
-    def add(self, first: int, last: int) -> None:
-        """Add all ids of first..last; an empty range (last < first) adds nothing."""
-        if last < first:
-            return
-        start = bisect_right(self._lasts, first - 2)
-        end = bisect_right(self._firsts, last + 1)
-        if start < end:
-            first = min(first, self._firsts[start])
-            last = max(last, self._lasts[end - 1])
-        self._firsts[start:end] = [first]
-        self._lasts[start:end] = [last]
-
-    def end_from(self, first: int) -> int:
-        """Return the last id of the unbroken run that begins at *first*; first - 1 if none."""
-        index = bisect_right(self._firsts, first) - 1
-        if index < 0 or self._lasts[index] < first:
-            return first - 1
-        return self._lasts[index]
-
-    def drop_below(self, first: int) -> None:
-        """Forget all ids below *first*."""
-        keep = bisect_right(self._lasts, first - 1)
-        del self._firsts[:keep], self._lasts[:keep]
-        if self._firsts and self._firsts[0] < first:
-            self._firsts[0] = first
-
-    def __contains__(self, entry_id: int) -> bool:
-        return self.end_from(entry_id) >= entry_id
-
-    def __repr__(self) -> str:
-        return f"Ranges({list(zip(self._firsts, self._lasts, strict=True))})"

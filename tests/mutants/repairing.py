@@ -155,3 +155,74 @@ mutant(
     new="    if True:\n",
     test=_PASSWORDS + "who_repairs_has_what_the_metadata_give",
 )
+
+_CHECKING = "tests/ledger/test_checking.py::test_"
+_THROTTLE = "tests/ledger/test_throttle.py::test_"
+
+mutant(
+    "takes no answer for a no",
+    "ledger/checking.py",
+    old="        if answer.status not in {Status.OK, Status.UNKNOWN, Status.IO_ERROR}:\n"
+    "            return None\n",
+    new="        if answer.status not in {Status.OK, Status.UNKNOWN, Status.IO_ERROR}:\n"
+    "            self._deny(query.first, query.last)\n",
+    test=_CHECKING + "who_gives_no_answer_is_unknown_and_never_lacking",
+)
+mutant(
+    "takes what was not considered for missing",
+    "ledger/checking.py",
+    old="here.gaps(query.first, answer.considered)",
+    new="here.gaps(query.first, answer.listed)",
+    test=_CHECKING + "what_was_not_considered_is_unknown",
+)
+mutant(
+    "calls a ledger checked whole of which nobody was heard",
+    "ledger/checking.py",
+    old="            if not_said.ranges:\n",
+    new="            if False:\n",
+    test=_CHECKING + "who_gives_no_answer_is_unknown_and_never_lacking",
+)
+mutant(
+    "misses entries at bookies whose index does not hold them",
+    "ledger/checking.py",
+    old="            first = next_held(self._index, low, self._quorum)\n",
+    new="            first = low\n",
+    test=_CHECKING + "of_a_striped_ledger_only_the_entries_of_the_index_are_looked_for",
+)
+mutant(
+    "misses entries of a fragment that is not settled",
+    "ledger/checking.py",
+    old="        if end is None:\n            continue\n",
+    new="        if end is None:\n            end = EntryId(fragment.first_entry + 1000)\n",
+    test=_CHECKING + "nothing_beyond_what_is_settled_is_missing",
+)
+mutant(
+    "looks beyond the end of a closed ledger",
+    "ledger/metadata.py",
+    old="        return min(end, self.last_entry)\n",
+    new="        return EntryId(end + 1)\n",
+    test=_CHECKING + "nothing_beyond_what_is_settled_is_missing",
+)
+mutant(
+    "leaves a lost member in a fragment without entries",
+    "ledger/checking.py",
+    old="                lacks.append(own.lack(LackKind.MEMBER, [(fragment.first_entry, end)]))\n",
+    new="                lacks += [own.lack(LackKind.MEMBER, [(fragment.first_entry, end)])]"
+    " * (end >= fragment.first_entry)\n",
+    test=_CHECKING + "a_lost_member_has_to_move_whatever_it_says_also_where_it_holds_nothing",
+)
+mutant(
+    "counts damaged copies as there",
+    "ledger/checking.py",
+    old="for lack in (missing, damaged) if lack.ranges]",
+    new="for lack in (missing,) if lack.ranges]",
+    test=_CHECKING + "what_was_read_counts_for_more_than_what_was_listed",
+)
+mutant(
+    "lets a new rate change what is owed",
+    "ledger/throttle.py",
+    old="        self._per_s = per_s\n        if per_s <= 0:\n",
+    new="        self._paid_until *= self._per_s / max(per_s, 1)\n        self._per_s = per_s\n"
+    "        if per_s <= 0:\n",
+    test=_THROTTLE + "a_new_rate_holds_for_what_is_done_from_then_on",
+)

@@ -23,11 +23,10 @@ from dlog.protocol.verifying import (
     PROBLEMS_MAX,
     FragmentFault,
     Problem,
-    ReplicaFault,
     SegmentCheck,
-    judge_replicas,
 )
 from dlog.recordbatch import decode_batch
+from ledger.checking import ReplicaFault, judge_replicas
 from ledger.entry import Header, payload_of
 from ledger.errors import BookieUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId

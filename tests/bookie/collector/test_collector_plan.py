@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from bookie.collector import remembering
 from bookie.collector.garbage import PERIOD_S, Seen, candidates, judge, verified
 from bookie.collector.plan import CollectorConfig, Kind, LogFacts, Plan, Timetable, plan
-from bookie.collector.throttle import Throttle
 from bookie.errors import InvalidSetting
 
 CONFIG = CollectorConfig(log_bytes_max=100, run_bytes_max=1000, reserve_bytes=50)
@@ -116,31 +115,6 @@ def test_a_share_of_one_is_refused_because_a_log_could_never_shrink() -> None:
 
 
 # How fast.
-
-
-def test_so_many_bytes_per_second_and_no_more() -> None:
-    throttle = Throttle(1000.0, now=5.0)
-    now = 5.0
-    for _ in range(100):
-        now += throttle.take(300, now)
-    assert 29.5 <= now - 5.0 <= 30.0
-
-
-def test_time_that_was_not_used_is_not_saved_up() -> None:
-    throttle = Throttle(1000.0, now=0.0)
-    throttle.take(100, 0.0)
-    assert throttle.take(1100, 3600.0) == pytest.approx(1.0)
-
-
-def test_a_clock_that_stands_still_or_goes_back_makes_nothing_faster() -> None:
-    throttle = Throttle(1000.0, now=10.0)
-    assert throttle.take(1100, 10.0) == pytest.approx(1.0)
-    assert throttle.take(0, 3.0) == pytest.approx(1.0)
-    assert throttle.take(0, 10.5) == pytest.approx(0.5)
-
-
-def test_a_rate_of_zero_is_no_limit() -> None:
-    assert Throttle(0.0, now=0.0).take(10**12, 0.0) == 0.0
 
 
 # Which ledgers.

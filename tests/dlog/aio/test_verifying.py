@@ -12,8 +12,8 @@ from dlog.aio.admin import log_info, truncate_log, verify_log
 from dlog.aio.maintain.verify import VerifyProgress, VerifyReport
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Segment
-from dlog.protocol.verifying import ReplicaFault
 from dlog.settings import LogSettings
+from ledger.checking import ReplicaFault
 from ledger.client import LedgerClient
 from ledger.entry import encode_frame, parse_header, payload_of
 from ledger.errors import NoSuchLedger
