@@ -1,7 +1,7 @@
 """The face of the ledger layer: create, open, recover, delete and list ledgers."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Self
@@ -17,6 +17,7 @@ from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found, verified
+from ledger.protocol.fetching import Fetch
 from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine, QuarantineConfig
 from ledger.protocol.writer import WriterConfig
@@ -229,6 +230,32 @@ class LedgerClient:
         if not answer.is_supported:
             raise BookieOutdated(bookie, "ReadHeld")
         return answer
+
+    async def read_entries(
+        self,
+        ledger_id: LedgerId,
+        bookie: BookieId,
+        index: int,
+        entries: Sequence[int],
+        *,
+        metadata: LedgerMetadata | None = None,
+        bytes_max: int = 4 << 20,
+    ) -> Fetch:
+        """Read *entries*, ascending and all held by *index* of their fragment, from one bookie;
+        return what became of each.
+
+        For repair: frames are whole as far as that can be seen without the password
+        (`ledger.entry.verify_whole`), and are kept as they came. *metadata*, as `describe` gives
+        it, spares reading it again. Raises `NoSuchLedger`, `MetadataUnavailable`."""
+        if metadata is None:
+            metadata, _ = await self.ledgers.read(ledger_id)
+        credentials = repair_credentials(ledger_id, metadata)
+        fetch = Fetch(entries, index=index, quorum=metadata.quorum, bytes_max=bytes_max)
+        while (asked := fetch.ask()) is not None:
+            query = ReadQuery(ledger_id, credentials.key, *asked)
+            answer = await self._environment.transport.read(bookie, query)
+            fetch.took(verified(answer, ledger_id, credentials.checks))
+        return fetch
 
     def list(self) -> AsyncIterator[LedgerId]:
         """Yield the ids of all ledgers of the namespace."""

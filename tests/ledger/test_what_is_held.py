@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bookie.server.grpc import BookieServer
+from ledger.checking import ReplicaFault
 from ledger.entry import Digest
 from ledger.errors import BookieOutdated, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
@@ -34,6 +35,32 @@ async def test_each_member_lists_its_share_without_the_password(tmp_path: Path) 
             )
             assert len(some.firsts) == 2
             assert some.listed < 99
+
+
+async def test_a_share_is_read_without_the_password_and_what_is_damaged_is_found() -> None:
+    quorum = Quorum(3, 2, 2)
+    async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
+        client = await cluster.client()
+        writer = await client.create(quorum, password=b"secret", digest=Digest.HMAC_SHA256)
+        await asyncio.gather(*(writer.add(b"entry %d" % number) for number in range(30)))
+        metadata = await writer.close()
+        index, bookie = 1, metadata.last_fragment.bookies[1]
+        share = [each for each in range(30) if holds(index, each, quorum)]
+        stored = cluster.of(bookie).storage.ledgers[writer.ledger_id]
+        hash_at = len(stored[share[4]]) - 64
+        stored[share[4]] = stored[share[4]][:hash_at] + bytes(64)
+        del stored[share[7]]
+        fetched = await client.read_entries(writer.ledger_id, bookie, index, share)
+        assert fetched.faults == {share[4]: ReplicaFault.DAMAGED, share[7]: ReplicaFault.MISSING}
+        assert fetched.rest == []
+        other = cluster.of(metadata.last_fragment.bookies[2]).storage.ledgers[writer.ledger_id]
+        both = [each for each in fetched.frames if each in other]
+        assert both
+        assert all(fetched.frames[each] == other[each] for each in both)
+        none = await client.read_entries(
+            writer.ledger_id, BookieId("nobody"), index, share, metadata=metadata
+        )
+        assert none.faults == dict.fromkeys(share, ReplicaFault.UNREACHABLE)
 
 
 async def test_what_cannot_be_asked_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,3 +226,34 @@ mutant(
     "        if per_s <= 0:\n",
     test=_THROTTLE + "a_new_rate_holds_for_what_is_done_from_then_on",
 )
+
+_FETCHING = "tests/ledger/protocol/test_fetching.py::test_"
+
+mutant(
+    "calls entries missing that a bookie in limbo does not give",
+    "ledger/protocol/fetching.py",
+    old="                self._end(max(given, default=last), ReplicaFault.REFUSED)\n",
+    new="                self._end(max(given, default=last), ReplicaFault.MISSING)\n",
+    test=_FETCHING + "a_bookie_in_limbo_gives_what_it_has_and_misses_nothing",
+)
+mutant(
+    "calls entries missing that a bookie in limbo does not give before a damaged one",
+    "ledger/protocol/fetching.py",
+    old="self._end(min(found.considered, found.damaged - 1), ReplicaFault.MISSING)",
+    new="self._end(found.damaged - 1, ReplicaFault.MISSING)",
+    test=_FETCHING + "a_bookie_in_limbo_gives_what_it_has_and_misses_nothing",
+)
+mutant(
+    "gives up a stretch of which one entry cannot be read",
+    "ledger/protocol/fetching.py",
+    old="                self._alone = True\n",
+    new="                self._end(last, ReplicaFault.UNREADABLE)\n",
+    test=_FETCHING + "what_is_missing_or_damaged_does_not_hide_the_others",
+)
+mutant(
+    "calls entries missing whose bookie did not answer",
+    "ledger/protocol/fetching.py",
+    old="                self._end(self._todo[-1], ReplicaFault.UNREACHABLE)\n",
+    new="                self._end(self._todo[-1], ReplicaFault.MISSING)\n",
+    test=_FETCHING + "one_answer_for_the_whole_ledger_is_for_each_entry",
+)
