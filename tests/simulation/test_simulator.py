@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ledger.ids import LedgerId
 from ledger.protocol.acks import AckTracker
+from ledger.requests import HeldAnswer, HeldQuery, ReadQuery
 from tests.simulation.__main__ import main
+from tests.simulation.client import Client
 from tests.simulation.coverage import REQUIRED, missing
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.judging import judge
@@ -118,6 +121,26 @@ def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
         ):
             return
     pytest.fail("no writer learned after hours that it had been fenced")
+
+
+def test_simulated_bookies_list_over_the_network_what_they_give() -> None:
+    simulation = Simulation(2)
+    simulation.run()
+    cluster, asked = simulation.cluster, 0
+    for ledger_id, history in cluster.oracle.ledgers.items():
+        client = Client[object, object](cluster, "whoever repairs", LedgerId(ledger_id))
+        key = history.recorded.access_key
+        for name, bookie in cluster.bookies.items():
+            answers: list[HeldAnswer] = []
+            client.read_held(name, HeldQuery(ledger_id, key, 0, 999), answers.append)
+            while not answers:
+                assert cluster.scheduler.step()
+            listed = [each for a, b in answers[0].ranges() for each in range(a, b + 1)]
+            given = bookie.storage.read(ReadQuery(ledger_id, key, 0, 999, 1 << 30))
+            assert listed == list(given.entries)
+            assert answers[0].considered == 999
+            asked += len(listed)
+    assert asked > 0
 
 
 def test_seeds_differ() -> None:
