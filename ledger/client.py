@@ -116,8 +116,7 @@ class LedgerClient:
         quorum = quorum or Quorum()
         ensemble = self._environment.ensemble(quorum)
         if ensemble is None:
-            available = [registration.bookie for registration in self.bookies.available()]
-            raise NotEnoughBookies(quorum.ensemble, available)
+            raise NotEnoughBookies(quorum.ensemble, self.bookies.writable())
         secret = b"" if password else secrets.token_bytes(SECRET_BYTES)
         metadata = LedgerMetadata(
             quorum=quorum,

@@ -55,9 +55,8 @@ class Environment:
         return self.quarantine.quarantined(now=asyncio.get_running_loop().time())
 
     def _pool(self) -> Pool:
-        writable = [r.bookie for r in self.bookies.available() if not r.read_only]
         return Pool(
-            tuple(BookieId(bookie) for bookie in writable),
+            tuple(BookieId(bookie) for bookie in self.bookies.writable()),
             avoid=self.quarantined(),
             racks={BookieId(bookie): rack for bookie, rack in self.bookies.racks().items()},
         )

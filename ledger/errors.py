@@ -206,13 +206,25 @@ class NamespaceMismatch(MetadataError):
 class NotEnoughBookies(RemoteError):
     retryable = True
 
-    def __init__(self, needed: int, available: Iterable[str]) -> None:
-        self.needed, self.available = needed, tuple(available)
+    def __init__(
+        self, needed: int, available: Iterable[str], *, failed: Iterable[str] = ()
+    ) -> None:
+        """*failed*: bookies of the ledger that do not take its entries, though they may be
+        registered; *needed* is then how many have to keep each entry."""
+        self.needed, self.available, self.failed = needed, tuple(available), tuple(failed)
         names = ", ".join(self.available) or "none"
-        super().__init__(
-            f"{needed} bookies are needed, available: {names}; "
-            "start more bookies or use a smaller ensemble"
-        )
+        if self.failed:
+            reason = (
+                f"{needed} bookies are needed for each entry, "
+                f"failed: {', '.join(self.failed)}, others available: {names}; "
+                "see to those that failed, start more bookies or use a smaller ensemble"
+            )
+        else:
+            reason = (
+                f"{needed} bookies are needed, available: {names}; "
+                "start more bookies or use a smaller ensemble"
+            )
+        super().__init__(reason)
 
 
 class BookieUnavailable(RemoteError):

@@ -133,6 +133,10 @@ class BookieDirectory:
         """Return all registered bookies, read-only ones too, sorted by name."""
         return tuple(self._registered[name] for name in sorted(self._registered))
 
+    def writable(self) -> tuple[str, ...]:
+        """Return the names of the registered bookies that are not read-only, sorted."""
+        return tuple(r.bookie for r in self.available() if not r.read_only)
+
     def damaged(self) -> tuple[DamagedMetadata, ...]:
         """Return why registrations were left out, which cannot be read, sorted by path."""
         return tuple(self._damaged[path] for path in sorted(self._damaged))
@@ -151,11 +155,11 @@ class BookieDirectory:
         Raises `NotEnoughBookies` when the time is over."""
         try:
             async with asyncio.timeout(timeout_s):
-                while sum(not r.read_only for r in self._registered.values()) < count:
+                while len(self.writable()) < count:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise NotEnoughBookies(count, sorted(self._registered)) from None
+            raise NotEnoughBookies(count, self.writable()) from None
         return self.available()
 
     async def _keep_fresh(self, watches: list[Watch]) -> None:

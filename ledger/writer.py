@@ -310,8 +310,10 @@ class LedgerWriter:
                 self._environment.ledgers.leave_ids()
                 return KeyDiffers(self.ledger_id, closed_empty=True)
             case protocol.Failure.NOT_ENOUGH_BOOKIES:
-                available = [r.bookie for r in self._environment.bookies.available()]
-                return NotEnoughBookies(self.metadata.quorum.ack, available)
+                failed = self._machine.failed
+                writable = self._environment.bookies.writable()
+                others = [bookie for bookie in writable if bookie not in failed]
+                return NotEnoughBookies(self.metadata.quorum.ack, others, failed=failed)
             case protocol.Failure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
                     self._environment.uri,

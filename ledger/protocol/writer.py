@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol.acks import AckTracker
 from ledger.protocol.ensemble_change import EnsembleChange
@@ -139,6 +139,11 @@ class Writer:
     def is_degraded(self) -> bool:
         """True while a slot is down without a replacement."""
         return bool(self._change.failed)
+
+    @property
+    def failed(self) -> tuple[BookieId, ...]:
+        """Bookies of the ensemble that take nothing more and have no replacement, by index."""
+        return tuple(self._acks.slots[index].bookie for index in sorted(self._change.failed))
 
     def deadline(self) -> float | None:
         times = (self._resends.deadline(), self._retry_at)

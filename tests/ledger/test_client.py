@@ -276,8 +276,11 @@ async def test_without_a_spare_bookie_the_writer_goes_on_with_two_of_three() -> 
         await cluster.bookies[0].kill()
         await asyncio.gather(*(writer.add(p) for p in payloads(20)))
         await cluster.bookies[1].kill()
-        with pytest.raises(NotEnoughBookies):
+        with pytest.raises(NotEnoughBookies) as missed:
             await writer.add(b"one copy is no promise")
+        assert sorted(missed.value.failed) == ["bookie-0", "bookie-1"]
+        assert missed.value.available == ("bookie-2",), "though the dead may be registered still"
+        assert "2 bookies are needed for each entry, failed: " in str(missed.value)
         with pytest.raises(RecoveryFailed) as caught:
             await client.recover(writer.ledger_id)
         assert caught.value.retryable

@@ -78,7 +78,8 @@ async def test_a_bookie_goes_read_only_and_back_in_one_place_at_a_time() -> None
         read_only = replace(B1, read_only=True)
         await register(store, read_only)
         await until(lambda: directory.available() == (read_only,))
-        with pytest.raises(NotEnoughBookies):
+        assert directory.writable() == ()
+        with pytest.raises(NotEnoughBookies, match="available: none"):
             await directory.wait_for(1, 0.01)
         await register(store, B1)
         await until(lambda: directory.available() == (B1,))

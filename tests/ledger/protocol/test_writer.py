@@ -223,6 +223,7 @@ def test_with_fewer_bookies_than_the_ack_quorum_the_writer_fails() -> None:
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
     step(machine, AddsRefused(1, 0, 0, 0, Status.UNREACHABLE))
     assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.NOT_ENOUGH_BOOKIES)]
+    assert machine.failed == (A, B)
 
 
 def test_a_busy_bookie_is_asked_again_not_replaced() -> None:
