@@ -201,7 +201,8 @@ class StorageModel(RuleBasedStateMachine):
         if ledger_id in self.deleted:
             gone = Status.NO_SUCH_LEDGER
             status, _ = self.storage.add(run_of(ledger_id, 0, recovery=True))
-            full = self.machine.is_full and status is Status.TOO_MANY_REQUESTS
+            # A disk that was full is taken for full until a checkpoint has found space.
+            full = self.storage.troubles and status is Status.TOO_MANY_REQUESTS
             assert full or status is gone
             assert self.storage.fence(ledger_id, KEY) == (gone, 0)
             assert self.storage.lac(ledger_id, KEY).status is gone
