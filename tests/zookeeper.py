@@ -3,14 +3,13 @@
 import itertools
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from dlog.local.zookeeper import ManagedZooKeeper
-from tests.waiting import PATIENCE_S
+from tests.waiting import wait_until
 
 _roots: Final = itertools.count(1)
 
@@ -26,10 +25,11 @@ def paused(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         # The signal is answered by each thread in its own time.
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(_is_stopped(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
-            assert time.monotonic() < deadline, f"process {pid} did not stop"
-            time.sleep(0.001)
+        tasks = Path(f"/proc/{pid}/task")
+        wait_until(
+            lambda: all(_is_stopped(stat) for stat in tasks.glob("*/stat")),
+            f"process {pid} has stopped",
+        )
         yield
     finally:
         os.kill(pid, signal.SIGCONT)

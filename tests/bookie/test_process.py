@@ -38,7 +38,7 @@ from tests.bookie.processes import START_S_MAX, bookie, is_alive
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add, add_until_ok
 from tests.patience import PATIENT, patient_transport
-from tests.waiting import PATIENCE_S, until, wait_until
+from tests.waiting import PATIENCE_S, eventually, until, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -264,12 +264,11 @@ def test_a_ledger_that_the_cluster_does_not_know_goes_by_itself_and_for_good(
         await gone(transport, name)
 
     async def gone(transport: GrpcTransport, name: BookieId) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                answer = await transport.read(name, ReadQuery(7, KEY, 0, 0))
-                if answer.status is Status.NO_SUCH_LEDGER:
-                    break
-                await asyncio.sleep(0.02)
+        async def unknown() -> bool:
+            answer = await transport.read(name, ReadQuery(7, KEY, 0, 0))
+            return answer.status is Status.NO_SUCH_LEDGER
+
+        await eventually(unknown, "the ledger is gone")
         for recovery in (False, True):
             run = run_of(1, recovery=recovery)
             assert await add(transport, run, bookie=name) is Status.NO_SUCH_LEDGER

@@ -7,11 +7,15 @@ import pytest
 from leader import InvalidCampaign, NotElected, Term, current_leader
 from leader.election import leaders_path
 from leader.info import UNREADABLE, candidates
+from leader.record import FORMAT_VERSION
 from leader.waiting import PAUSE_MIN_S
+from leader.wire import leader_pb2 as pb
 from ledger.errors import HandleClosed, MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.port import Versioned
 from tests.leader.stores import TroubledStore
+from tests.ledger.lagging_store import LaggingStore
 from tests.patience import patient_campaign
 from tests.waiting import PATIENCE_S, eventually, until
 
@@ -161,6 +165,13 @@ async def test_verify_raises_when_the_store_says_nothing() -> None:
     await term.resign()
 
 
+@pytest.fixture
+def proofs_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that outlasts a machine that stands still is proven a hundred times, not four."""
+    monkeypatch.setattr("leader.term.PROOFS_PER_LEASE", 100)
+
+
+@pytest.mark.usefixtures("proofs_often")
 async def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_way() -> None:
     store, other = TroubledStore(await memory()), await memory()
     term = await patient_campaign(store, LOG, lease_s=PATIENCE_S / 3, lifeline_host=None)
@@ -175,6 +186,7 @@ async def test_a_leader_without_proof_gives_up_by_its_own_clock_and_clears_the_w
     await following.resign()
 
 
+@pytest.mark.usefixtures("proofs_often")
 async def test_a_leader_outlives_a_store_that_is_silent_for_less_than_the_lease() -> None:
     store = TroubledStore(await memory())
     term = await patient_campaign(store, LOG, lease_s=PATIENCE_S / 3)
@@ -228,6 +240,52 @@ async def test_lost_replies_of_create_leave_one_node(lost: int) -> None:
     assert store.calls["create"] == 1, "the node was found by its token"
     await term.resign()
     assert await nodes(await memory()) == []
+
+
+class GoesAsItIsRead(TroubledStore):
+    """Deletes the first node that it is asked for, before it looks."""
+
+    first = True
+
+    async def get(self, path: str) -> Versioned:
+        if self.first:
+            self.first = False
+            await self.inner.delete(path)
+        return await super().get(path)
+
+
+async def test_a_leader_that_goes_while_it_is_asked_for_gives_way_to_the_next() -> None:
+    first, second = await memory(), await memory()
+    term = await patient_campaign(first, LOG, candidate="first")
+    waiting = await follower(second, "second")
+    leader = await current_leader(GoesAsItIsRead(first), LOG)
+    assert leader is not None
+    assert leader.candidate == "second"
+    await (await waiting).resign()
+    await term.resign()
+
+
+async def test_who_leads_is_asked_of_a_server_that_has_caught_up() -> None:
+    store, lagging = await memory(), LaggingStore(await memory())
+    await (await patient_campaign(store, LOG)).resign()
+    await lagging.fall_behind()
+    term = await patient_campaign(store, LOG, candidate="new")
+    leader = await current_leader(lagging, LOG)
+    assert leader is not None
+    assert leader.candidate == "new"
+    await term.resign()
+
+
+async def test_a_candidate_of_a_later_version_is_shown_as_unreadable() -> None:
+    store = await memory()
+    term = await patient_campaign(store, LOG)
+    [name] = await nodes(store)
+    node = pb.CandidateNode(version=FORMAT_VERSION + 1, candidate="x").SerializeToString()
+    await store.set(f"{leaders_path(LOG)}/{name}", node)
+    leader = await current_leader(store, LOG)
+    assert leader is not None
+    assert leader.candidate == UNREADABLE
+    await term.resign()
 
 
 async def test_a_create_that_lands_late_is_given_up() -> None:

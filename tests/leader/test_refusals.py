@@ -60,6 +60,18 @@ def test_what_is_remembered_of_other_stacks_is_bounded() -> None:
     assert len(refusals) == STACKS_MAX
 
 
+def test_the_stack_that_was_last_heard_of_longest_ago_is_forgotten_first() -> None:
+    refusals = Refusals()
+    for boot in range(STACKS_MAX):
+        refusals.proven(replace(ELSEWHERE, network=f"boot {boot}"))
+    refusals.proven(replace(ELSEWHERE, network="boot 0"))
+    refusals.proven(replace(ELSEWHERE, network="one more"))
+    for boot, known in ((0, True), (1, False)):
+        address = replace(ELSEWHERE, network=f"boot {boot}")
+        answers = [refusals.is_death(address, here=HERE) for _ in range(2)]
+        assert answers == [True, known], "who is not known is believed once"
+
+
 def test_a_network_stack_keeps_its_name() -> None:
     assert network() == network() != ""
 

@@ -11,7 +11,7 @@ from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
 from ledger.transport.grpc import GrpcTransport
 from tests.bookie.memory_storage import MemoryStorage
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 from tests.waiting import until as until  # noqa: PLC0414 - who serves also waits
 
 BOOKIE = BookieId("b1")
@@ -122,6 +122,8 @@ async def add_until_ok(
     transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
 ) -> None:
     """Repeat *run* until it is stored: waits out the back-off after a lost bookie."""
-    async with asyncio.timeout(timeout_s):
-        while await add(transport, run, bookie) is not Status.OK:  # noqa: ASYNC110 - of a back-off
-            await asyncio.sleep(0.01)
+
+    async def stored() -> bool:
+        return await add(transport, run, bookie) is Status.OK
+
+    await eventually(stored, "the run is stored", timeout_s=timeout_s)

@@ -6,9 +6,11 @@ and not without. So a mutant whose place is changed or moved is noticed, and ada
 
 from tests.mutants import (
     blocking,
+    commanding,
     leading,
     maintaining,
     reading,
+    remembering,
     repairing,
     serving,
     standing_by,
@@ -20,9 +22,11 @@ __all__ = [
     "MUTANTS",
     "Mutant",
     "blocking",
+    "commanding",
     "leading",
     "maintaining",
     "reading",
+    "remembering",
     "repairing",
     "serving",
     "standing_by",

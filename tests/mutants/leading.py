@@ -3,6 +3,7 @@
 from tests.mutants.mutant import mutant
 
 _CAMPAIGN = "tests/leader/test_campaign.py::test_"
+_REFUSALS = "tests/leader/test_refusals.py::test_"
 _ELECTION = "tests/leader/test_election.py::test_"
 _LIFELINE = "tests/leader/test_lifeline.py::test_"
 _RESIGNING = "tests/leader/test_resigning.py::test_"
@@ -165,4 +166,32 @@ mutant(
     new="                return\n",
     test="tests/leader/test_refusals.py::"
     "test_a_candidate_whose_predecessor_died_unwatched_leads_before_its_session_ends",
+)
+mutant(
+    "forgets the network stack that it first heard of, not the one it last heard of longest ago",
+    "leader/refusals.py",
+    old="        self._certain.pop(key, None)\n",
+    new="",
+    test=_REFUSALS + "the_stack_that_was_last_heard_of_longest_ago_is_forgotten_first",
+)
+mutant(
+    "says that nobody leads when the leader goes as it is asked for",
+    "leader/info.py",
+    old="            continue  # it went between the two reads: the next one leads\n",
+    new="            break\n",
+    test=_CAMPAIGN + "a_leader_that_goes_while_it_is_asked_for_gives_way_to_the_next",
+)
+mutant(
+    "asks a server that lags behind who leads",
+    "leader/info.py",
+    old="    path = leaders_path(log)\n    await store.sync(path)\n",
+    new="    path = leaders_path(log)\n",
+    test=_CAMPAIGN + "who_leads_is_asked_of_a_server_that_has_caught_up",
+)
+mutant(
+    "reads the record of a later version as if it knew it",
+    "leader/record.py",
+    old="        if node.version != FORMAT_VERSION:\n",
+    new="        if False:\n",
+    test=_CAMPAIGN + "a_candidate_of_a_later_version_is_shown_as_unreadable",
 )

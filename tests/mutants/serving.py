@@ -288,3 +288,11 @@ mutant(
     new="if metadata is not None and is_doubtful(metadata, bookie)",
     test="tests/bookie/loss/test_limbo.py::test_doubtful_is_what_is_not_closed_and_ends_on_this_bookie",
 )
+mutant(
+    "gives a move between the lists of bookies up at the first trouble",
+    "bookie/identity/registering.py",
+    old="                await asyncio.sleep(backoff.next())\n            else:\n",
+    new="                return\n            else:\n",
+    test="tests/bookie/identity/test_registering.py::"
+    "test_a_store_out_of_reach_delays_the_move_only",
+)

@@ -11,7 +11,7 @@ from bookie.identity.registering import Registrar
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
 from ledger.registry import BookieRegistration, register
-from tests.waiting import PATIENCE_S, settled, until
+from tests.waiting import PATIENCE_S, eventually, settled, until
 
 ANNA = BookieRegistration("anna", "127.0.0.1:1", "start 1")
 READ_ONLY_ANNA = replace(ANNA, read_only=True)
@@ -36,14 +36,16 @@ class Watched:
         )
 
     async def until_in(self, *, available: bool, read_only: bool) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while await self.lists() != (available, read_only):  # noqa: ASYNC110 - any store
-                await asyncio.sleep(0.01)
+        async def there() -> bool:
+            return await self.lists() == (available, read_only)
+
+        await eventually(there, f"available: {available}, read-only: {read_only}")
 
     async def until_registered(self, *, wanted: bool = True) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while await self.is_registered() is not wanted:  # noqa: ASYNC110 - any store
-                await asyncio.sleep(0.01)
+        async def registered() -> bool:
+            return await self.is_registered() is wanted
+
+        await eventually(registered, f"registered: {wanted}")
 
 
 @asynccontextmanager

@@ -270,7 +270,9 @@ async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes
         bookie.store.heal()
 
 
-def test_a_bookie_that_stops_does_not_wait_for_a_run() -> None:
+def test_a_bookie_that_stops_does_not_wait_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie.server.grpc._DRAIN_S_MAX", 0.1)
+
     async def scenario() -> None:
         async with operated() as (bookie, operator):
 

@@ -408,6 +408,7 @@ async def test_a_reader_outlives_a_metadata_store_that_is_away(
 
 
 async def test_a_bounded_read_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.aio.read.chunks.WAIT_S", 0.05)
     monkeypatch.setattr("dlog.protocol.cursor.BACKOFF_S", 0.0001)
     cluster = FakeCluster()
     client = cluster.client()

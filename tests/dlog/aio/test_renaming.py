@@ -320,8 +320,9 @@ class _RandomTrouble(FaultyStore):
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_comes_between_a_log_that_is_renamed_all_the_time_loses_nothing(
-    seed: int,
+    seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dlog.aio.read.chunks.WAIT_S", 0.05)
     random = Random(seed)
     cluster = FakeCluster()
     client = cluster.client()

@@ -112,7 +112,10 @@ async def test_an_entry_that_no_replica_gives_is_lost_and_what_follows_is_still_
         assert report.entries == 59
 
 
-async def test_a_bookie_that_does_not_answer_is_one_fault_in_each_fragment() -> None:
+async def test_a_bookie_that_does_not_answer_is_one_fault_in_each_fragment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.maintain.verify.ASK_AGAIN_S", 0.05)
     async with written() as (cluster, client, _):
         await cluster.bookies[1].kill()
         report = await verify_log("a", client=client)

@@ -248,6 +248,17 @@ def test_a_tail_that_makes_no_sense_is_a_usage_error(shell: CliShell, arguments:
     assert "Usage:" in shell.refused("log", "tail", "many", *arguments, code=2)
 
 
+@pytest.mark.parametrize("end", [("--limit", "2"), ("--stop", "2")])
+def test_a_consumer_is_not_ahead_of_what_was_printed_although_more_was_read(
+    shell: CliShell, end: tuple[str, str]
+) -> None:
+    log = f"read-ahead{end[0]}"
+    with dlog.Log.open(log, uri=shell.uri) as writer:
+        writer.append_many([b"0", b"1", b"2", b"3"])  # one entry: read at once
+    assert values(shell, log, "--consumer", "c", *end) == [0, 1]
+    assert values(shell, log, "--consumer", "c") == [2, 3]
+
+
 def test_a_tail_with_a_consumer_goes_on_where_it_was(shell: CliShell) -> None:
     shell.write("eaten")
     assert values(shell, "eaten", "--consumer", "c", "--start", "5", "--limit", "2") == [5, 6]

@@ -10,8 +10,10 @@ from typing import TypeVar
 import pytest
 
 import dlog
+from dlog.aio.maintain.janitor import Janitor
 from dlog.sync.loop_thread import LoopThread
 from leader import Term, candidates, contested_logs
+from ledger.errors import HandleClosed
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
@@ -205,6 +207,16 @@ def test_a_janitor_that_makes_no_sense_is_a_usage_error(shell: CliShell) -> None
     shell.refused("janitor", "run", "--interval-s", "0", code=2)
     shell.refused("janitor", "run", "--orphans-max", "-1", code=2)
     shell.refused("janitor", "run", "--no-such-option", code=2)
+
+
+def test_a_janitor_that_ends_by_itself_says_why(
+    shell: CliShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_: Janitor) -> None:
+        raise HandleClosed("the ledger client")
+
+    monkeypatch.setattr(Janitor, "run", run)
+    assert "the ledger client" in shell.refused("janitor", "run")
 
 
 def test_what_a_janitor_could_not_do_is_told_and_is_the_exit_code(shell: CliShell) -> None:

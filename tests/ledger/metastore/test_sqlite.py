@@ -139,6 +139,8 @@ async def test_sessions_of_an_earlier_boot_and_half_made_ones_are_cleared(
         tree.create("/e", b"", owner=earlier.session_id, sequential=False)
         tree.close()
         await gone(store, "/e")
+        file = database.session_path(earlier.session_id)
+        await until(lambda: not file.exists(), "nothing is left of the session")
         earlier.close()
         half_made = tmp_path / "namespace" / "sessions" / "half-made"
         half_made.write_bytes(b"")

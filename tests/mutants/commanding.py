@@ -1,0 +1,28 @@
+"""Bugs of the command line: it claims what was not done, or ends without a word."""
+
+from tests.mutants.mutant import mutant
+
+_LOOKING = "tests/dlog/cli/test_cli_looking.py::test_"
+_OPERATORS = "tests/dlog/cli/test_cli_operators.py::test_"
+
+mutant(
+    "commits for a consumer what was read and not printed",
+    "dlog/cli/log/tailing.py",
+    old="await reader.commit(taken[-1].offset + 1)",
+    new="await reader.commit(batch[-1].offset + 1)",
+    test=_LOOKING + "a_consumer_is_not_ahead_of_what_was_printed_although_more_was_read",
+)
+mutant(
+    "calls a pass of a janitor that could not do everything a success",
+    "dlog/cli/janitor.py",
+    old="return not done.troubles",
+    new="return True",
+    test=_OPERATORS + "what_a_janitor_could_not_do_is_told_and_is_the_exit_code",
+)
+mutant(
+    "does not say why a janitor ended by itself",
+    "dlog/cli/janitor.py",
+    old="            task.result()  # raises why it ended by itself\n",
+    new="            pass\n",
+    test=_OPERATORS + "a_janitor_that_ends_by_itself_says_why",
+)
