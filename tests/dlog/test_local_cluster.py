@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dlog.local.cluster import LocalCluster
+from dlog.local.bookie_process import BookieProcess
+from dlog.local.cluster import LocalCluster, _locked
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from ledger.client import LedgerClient
 from ledger.errors import InvalidUri
@@ -39,6 +40,8 @@ def test_a_cluster_is_up_inside_and_its_processes_are_gone_after(tmp_path: Path)
             assert [bookie.name for bookie in found] == ["bookie-0", "bookie-1"]
             assert all(alive(bookie.pid) for bookie in found)
             assert len({bookie.address for bookie in found}) == 2
+            own = [os.getsid(bookie.pid) == bookie.pid for bookie in found]
+            assert all(own), "a Ctrl-C at the terminal is the cluster's to handle"
             assert cluster.uri == f"file://{tmp_path}/metadata"
         assert not any(alive(bookie.pid) for bookie in found)
         assert cluster.bookies() == []
@@ -58,9 +61,10 @@ def test_the_next_start_finds_the_data_and_a_killed_bookie_comes_back_with_its_o
             cluster.kill_bookie(1)
             assert [bookie.name for bookie in cluster.bookies()] == ["bookie-0", "bookie-2"]
             await writer.add(b"d")
-            pid = cluster.processes[1].pid
+            pid, incarnation = cluster.processes[1].pid, cluster._incarnation("bookie-1")
             await cluster.restart_bookie(1)
             assert cluster.processes[1].pid != pid
+            assert cluster._incarnation("bookie-1") not in (None, incarnation), "it is announced"
             assert len(cluster.bookies()) == 3
             await writer.close()
             await client.close()
@@ -72,6 +76,30 @@ def test_the_next_start_finds_the_data_and_a_killed_bookie_comes_back_with_its_o
             await client.close()
 
     run(test)
+
+
+def test_what_lies_in_the_working_directory_is_not_taken_for_a_bookie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bookie.py").write_text("raise SystemExit('another bookie')\n")
+    monkeypatch.chdir(tmp_path)
+
+    async def test() -> None:
+        async with LocalCluster(tmp_path / "cluster", bookies=1) as cluster:
+            assert len(cluster.bookies()) == 1
+
+    run(test)
+
+
+def test_last_words_are_those_since_the_last_start(tmp_path: Path) -> None:
+    process = BookieProcess("b", tmp_path / "b", uri="nowhere:", log_path=tmp_path / "log")
+    words = []
+    for _ in range(2):
+        process.start()
+        wait_until(lambda: not process.running, "it has ended")
+        words.append(process.log_tail())
+    assert "nowhere" in words[0]
+    assert words[1] == words[0], "not those of the start before"
 
 
 def test_a_running_bookie_can_be_restarted_and_stopped(tmp_path: Path) -> None:
@@ -114,6 +142,15 @@ def test_a_bookie_that_cannot_start_is_named_with_its_last_words(tmp_path: Path)
             pass
 
     run(test)
+
+
+def test_the_lock_names_the_one_who_holds_it_and_nobody_before(tmp_path: Path) -> None:
+    (tmp_path / "cluster.lock").write_text("123456789\n")
+    with _locked(tmp_path):
+        with pytest.raises(ClusterRunning) as caught, _locked(tmp_path):
+            pass
+        assert "123456789" not in str(caught.value)
+        assert f"process {os.getpid()}" in str(caught.value)
 
 
 def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:

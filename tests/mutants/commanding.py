@@ -26,3 +26,10 @@ mutant(
     new="            pass\n",
     test=_OPERATORS + "a_janitor_that_ends_by_itself_says_why",
 )
+mutant(
+    "takes a time for one of the machine's zone",
+    "dlog/cli/parsing.py",
+    old="found = found.replace(tzinfo=UTC)",
+    new="found = found.astimezone()",
+    test="tests/dlog/cli/test_cli_values.py::test_a_time_is_utc_wherever_the_machine_stands",
+)

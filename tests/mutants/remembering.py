@@ -48,3 +48,18 @@ mutant(
     new="if False:",
     test=_SQLITE + "a_session_that_another_process_ended_is_told_and_replaced",
 )
+mutant(
+    "believes what is left of a witness that was shortened",
+    "ledger/metastore/sqlite_witness.py",
+    old="if os.fstat(self._fd).st_size != WITNESS_BYTES:",
+    new="if False:",
+    test="tests/ledger/metastore/test_sqlite_damage.py::test_a_witness_of_another_size_says_nothing",
+)
+mutant(
+    "goes on watching what nobody watches any more",
+    "ledger/metastore/watches.py",
+    old="            self._on_last(watch.path)\n",
+    new="",
+    test="tests/ledger/metastore/test_watches.py::"
+    "test_a_path_is_asked_for_with_its_first_watch_and_given_up_with_its_last",
+)

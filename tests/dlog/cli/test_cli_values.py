@@ -1,5 +1,7 @@
 """What people write on a command line, as values."""
 
+import time
+
 import pytest
 import typer
 
@@ -29,6 +31,15 @@ from ledger.clock import now_ms
 def test_a_time_is_utc_unless_it_says_otherwise(text: str, milliseconds: int) -> None:
     assert parse_time(text, "--x") == milliseconds
     assert parse_start(f"time:{text}") == Timestamp(milliseconds)
+
+
+def test_a_time_is_utc_wherever_the_machine_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XYZ-5")
+        time.tzset()
+        found = parse_time("2023-11-14T22:13:20", "--x")
+    time.tzset()
+    assert found == 1_700_000_000_000
 
 
 def test_a_time_may_be_an_age() -> None:

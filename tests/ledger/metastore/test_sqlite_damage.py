@@ -17,7 +17,7 @@ from ledger.metastore.port import ANY_VERSION
 from ledger.metastore.sqlite_checksums import EMPTY_TOTAL, next_chain
 from ledger.metastore.sqlite_format import check_place
 from ledger.metastore.sqlite_tree import State
-from ledger.metastore.sqlite_witness import Mark, Witness
+from ledger.metastore.sqlite_witness import SLOT_BYTES, WITNESS_BYTES, Mark, Witness
 from tests.ledger.metastore.backends import Backend
 from tests.ledger.metastore.sqlite_stores import (
     DATABASE,
@@ -217,6 +217,16 @@ def test_an_older_write_ahead_log_is_refused(tmp_path: Path) -> None:
 def test_a_database_and_a_witness_of_two_stores_do_not_fit(tmp_path: Path) -> None:
     files, others = closed(tmp_path / "one"), closed(tmp_path / "other")
     assert "another history" in refused(tmp_path / "copy", files | {WITNESS: others[WITNESS]})
+
+
+@pytest.mark.parametrize("left_bytes", [0, SLOT_BYTES, WITNESS_BYTES - 1, WITNESS_BYTES + 1])
+def test_a_witness_of_another_size_says_nothing(tmp_path: Path, left_bytes: int) -> None:
+    witness = Witness(tmp_path / WITNESS)
+    witness.begin(Mark(2, bytes(16)))
+    assert witness.read() == Mark(2, bytes(16))
+    os.truncate(witness.path, left_bytes)
+    assert witness.read() is None
+    witness.close()
 
 
 def test_a_look_without_the_lock_tells_others_that_commit_from_another_history(
