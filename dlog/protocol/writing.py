@@ -18,9 +18,15 @@ ledger, not the writer. It lets go of its ledgers and takes its own log over, wi
 the epoch is looked at before anything is fenced, and the swap proves that it held. So a writer
 that heals never disturbs a successor, and what its old ledgers hold is settled once and for all.
 Entries in flight that are in the log get confirmed, the others are sent again to the new ledger,
-with the same offsets. If anybody else took the log meanwhile, or trouble lasts, or healing did not
-help, the writer ends. A ledger that a stranger made at its bookies first (`KeyDiffers`) was closed
-as empty by the ledger's own writer, and is replaced likewise, a bounded number of times in a row.
+with the same offsets. If anybody else took the log meanwhile, the writer ends.
+
+The first bookies that are back may be gone again, so a healing need not help: the trouble lasts
+until the new ledger confirms an entry, or nothing is left to be sent. Until then the writer heals
+again, later each time (`HEAL_BACKOFF_S`, doubled up to `HEAL_BACKOFF_S_MAX`), and ends with the
+first error that comes `heal_s` after the trouble began, or then if it heals. So one trouble makes
+at most 6 + heal_s / `HEAL_BACKOFF_S_MAX` takeovers, each of which leaves one segment, or none.
+A ledger that a stranger made at its bookies first (`KeyDiffers`) was closed as empty by the
+ledger's own writer, and is replaced at once; at most `EMPTY_CLOSES_MAX` of them in one trouble.
 
 How an append ends: confirmed with its `RecordId`; refused before it was taken (the log goes on);
 `AppendOutcomeUnknown` if it was in flight when the writer ended; `LostOwnership`, `LogSealed`,
@@ -30,6 +36,7 @@ Invariants (asserted by `check`):
     confirmed offset <= sent offset <= next offset
     in flight is exactly what is sent and not confirmed; nothing is when it seals or has ended
     it holds exactly while the roll does, and something is in flight then
+    when it heals there is a time by which that ends; only then does a takeover wait for its time
 """
 
 import re
@@ -162,12 +169,14 @@ TRANSITIONS: Final = _parsed(TABLE)
 """`TABLE` by event and phase; without an item where the event must not come."""
 
 HEAL_S: Final = 30.0
-"""How long a writer tries to heal unless told otherwise."""
+"""How long a writer tries to heal unless another time is given."""
 HEAL_BACKOFF_S: Final = 0.1
+"""How long a takeover waits if the one before did not help; twice as long each time."""
 HEAL_BACKOFF_S_MAX: Final = 2.0
 EMPTY_CLOSES_MAX: Final = 20
-"""So many ledgers, one after another, may turn out to be a stranger's, and be closed empty, before
-the writer ends: with a block of ids left behind each time, more than a bookie takes unasked."""
+"""So many ledgers, with no entry confirmed between, may turn out to be a stranger's, and be closed
+empty, before the writer ends: with a block of ids left behind each time, more than a bookie takes
+unasked."""
 CLOSE_S: Final = 30.0
 """How long closing takes at most unless told otherwise."""
 ROLL_PATIENCE_S: Final = 30.0
@@ -208,7 +217,7 @@ class Writing:
         heal_s: float,
         now: float,
     ) -> None:
-        """*heal_s*: how long one healing may take; 0: trouble ends the writer at once."""
+        """*heal_s*: how long trouble may last; 0: it ends the writer at once."""
         self.log = log
         self.phase = Phase.APPENDING
         self.error: LogError | None = None
@@ -251,11 +260,11 @@ class Writing:
         """Why it heals: the last one that was met."""
         self._backoff = Backoff(HEAL_BACKOFF_S, HEAL_BACKOFF_S_MAX)
         self._heal_by: float | None = None
-        """When a healing ends that has begun to take over."""
+        """When healing from the present trouble ends; None: there is none."""
         self._heal_at: float | None = None
-        """When it takes over once more."""
+        """When it takes the log over; None: it does so now, or does not heal."""
         self._healed_offset = -1
-        """What was confirmed when the last healing ended: one without progress is the last."""
+        """What was confirmed when the last healing ended."""
         self._empty_closes = 0
         """Ledgers that strangers had, since the last entry that was confirmed."""
 
@@ -277,17 +286,14 @@ class Writing:
         """Return when `TimePassed` is due, or None."""
         if self.phase is Phase.LEAVING or self.phase is Phase.CLOSED:
             return None
+        heals = self.phase is Phase.HEALING
         rolls = self.phase is Phase.APPENDING or self.phase is Phase.HOLDING
         due = self._roll.deadline() if rolls else None
-        if self._close_by is None and self._heal_by is None and not self._rolling:
+        if self._close_by is None and not heals and not self._rolling:
             return due  # as it mostly is
-        all_due = [
-            due,
-            self._close_by,
-            self._heal_by,
-            self._heal_at,
-            *(r.by for r in self._rolling),
-        ]
+        all_due = [due, self._close_by, *(r.by for r in self._rolling)]
+        if heals:
+            all_due += [self._heal_by, None if self._letting_go else self._heal_at]
         return min((at for at in all_due if at is not None), default=None)
 
     def step(self, event: WritingEvent, *, now: float) -> list[WritingEffect]:
@@ -311,6 +317,8 @@ class Writing:
         else:
             assert in_flight == (phase is Phase.HOLDING)
         assert bool(self._to_seal) == (phase is Phase.SEALING)
+        assert phase is not Phase.HEALING or self._heal_by is not None
+        assert phase is Phase.HEALING or self._heal_at is None
 
     def _dispatch(  # noqa: C901, PLR0911, PLR0912 - one way out per event
         self, event: WritingEvent, now: float
@@ -322,11 +330,11 @@ class Writing:
                 self._intake.taken()
                 return self._send()
             case AddFailed():
-                return self._met(event.error) if self._hears(event.ledger_id) else []
+                return self._met(event.error, now) if self._hears(event.ledger_id) else []
             case SendRefused():
-                return self._send_refused(event)
+                return self._send_refused(event, now)
             case TroubleMet():
-                return self._met(event.error)
+                return self._met(event.error, now)
             case Broke():
                 return self._break(event.error)
             case FlushRequested():
@@ -401,12 +409,12 @@ class Writing:
         self.confirmed_txid = _last_txid(group, self.confirmed_txid)
         return Confirm(group, offset, self.segment, self._confirmed_entry)
 
-    def _send_refused(self, event: SendRefused) -> list[WritingEffect]:
+    def _send_refused(self, event: SendRefused, now: float) -> list[WritingEffect]:
         if not self._hears(event.ledger_id):
             return []
         for _ in range(event.unsent):
             self._sent_offset -= self._packer.put_back().count
-        return self._met(event.error)
+        return self._met(event.error, now)
 
     def _begin_segment(self, ledger_id: LedgerId, segment: int) -> None:
         self._ledger_id = ledger_id
@@ -489,7 +497,7 @@ class Writing:
         if error.retryable or isinstance(error, LedgerFenced | BadVersion):
             self._roll_trouble = str(error)
             return [Note("roll_postponed", fields), *self._step_roll(roll.StepFailed(), now)]
-        return [Note("roll_failed", fields), *self._met(error)]
+        return [Note("roll_failed", fields), *self._met(error, now)]
 
     def _own(self) -> tuple[LedgerId, ...]:
         """Return the ledgers that this writer holds, in the order of their segments."""
@@ -508,40 +516,47 @@ class Writing:
         if self.phase is Phase.LEAVING:
             self.phase = Phase.CLOSED
             return [Closed()]
-        if self._heal_by is not None:
-            return []
-        self._heal_by = now + self._heal_s
-        return [TakeOver()]
+        return self._take_over_if_due(now)
 
     # Trouble, and healing.
 
-    def _met(self, error: LogError) -> list[WritingEffect]:
+    def _met(self, error: LogError, now: float) -> list[WritingEffect]:
         """Heal from *error*, or end with it."""
         if self.error is not None:
             return []
         if error.retryable and self._heal_s > 0 and not isinstance(error, CallerError):
             if self.phase is Phase.HEALING:
                 return []
-            if self._may_heal(error):
-                return self._heal(error)
+            if self._may_heal(error, now):
+                return self._heal(error, now)
         return self._end(error)
 
-    def _may_heal(self, error: LogError) -> bool:
-        if self.confirmed_offset > self._healed_offset:
+    def _may_heal(self, error: LogError, now: float) -> bool:
+        if self.confirmed_offset > self._healed_offset:  # the last healing helped
+            self._heal_by = None
             self._empty_closes = 0
-        elif not _closed_empty(error):
-            return False
+            self._backoff.reset()
+        if self._heal_by is None:
+            self._heal_by = now + self._heal_s
         self._empty_closes += _closed_empty(error)
-        return self._empty_closes <= EMPTY_CLOSES_MAX
+        return now < self._heal_by and self._empty_closes <= EMPTY_CLOSES_MAX
 
-    def _heal(self, error: LogError) -> list[WritingEffect]:
+    def _heal(self, error: LogError, now: float) -> list[WritingEffect]:
         self.phase = Phase.HEALING
         self._trouble = error
         self._rolls += 1
-        self._heal_by = self._heal_at = None
-        self._backoff.reset()
+        helped = self.confirmed_offset > self._healed_offset
+        at_once = helped or _closed_empty(error)
+        self._heal_at = now if at_once else now + self._backoff.next()
         note = Note("writer_heals", {"error": str(error)})
         return [note, StopWork(), *self._give_back(*self._own())]
+
+    def _take_over_if_due(self, now: float) -> list[WritingEffect]:
+        """Take over at its time, but not before all is let go of that this writer held."""
+        if self._letting_go or not _is_due(self._heal_at, now):
+            return []
+        self._heal_at = None
+        return [TakeOver()]
 
     def _heal_failed(self, error: LogError, now: float) -> list[WritingEffect]:
         if self.phase is not Phase.HEALING:
@@ -568,7 +583,9 @@ class Writing:
         self._sent_offset = end
         self._sent_txid = self.confirmed_txid = manifest.sealed_last_txid
         self._healed_offset = end
-        self._trouble = self._heal_by = self._heal_at = None
+        self._trouble = None
+        if self._intake.next_offset == end:
+            self._heal_by = None  # nothing is left that could show whether it helped
         self._previous = None
         self._roll = Roll(manifest.settings, event.segment, now=now)
         self._begin_segment(event.ledger_id, event.segment)
@@ -619,6 +636,7 @@ class Writing:
 
     def _leave(self, *own: LedgerId) -> list[WritingEffect]:
         self.phase = Phase.LEAVING
+        self._heal_at = None
         self._rolls += 1
         self._to_seal.clear()
         return [*self._answer_rolls(error=self.error), *self._give_back(*own)]
@@ -681,14 +699,12 @@ class Writing:
     def _time_passed(self, now: float) -> list[WritingEffect]:
         if _is_due(self._close_by, now):
             return self._close_timed_out()
-        if _is_due(self._heal_by, now):
+        if self.phase is Phase.HEALING and _is_due(self._heal_by, now):
             assert self._trouble is not None
             return self._end(self._trouble)
         error = RollPostponed(self.log, ROLL_PATIENCE_S, self._roll_trouble)
         effects = self._answer_rolls(now=now, error=error)
-        if _is_due(self._heal_at, now):
-            self._heal_at = None
-            effects.append(TakeOver())
+        effects += self._take_over_if_due(now)
         if self.phase is Phase.APPENDING or self.phase is Phase.HOLDING:
             effects += self._step_roll(roll.TimePassed(), now)
         return effects

@@ -46,7 +46,7 @@ class LogWriter:
         term: Leadership | None = None,
         heal_s: float = HEAL_S,
     ) -> None:
-        """*heal_s*: how long one healing may take; 0: trouble ends the writer at once."""
+        """*heal_s*: how long trouble may last; 0: it ends the writer at once."""
         manifest = opened.manifest
         self.log = node.log
         self.epoch = opened.segment

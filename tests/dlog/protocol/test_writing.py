@@ -19,6 +19,7 @@ from dlog.protocol.packer import PARTIAL_MAX
 from dlog.protocol.writing import (
     EMPTY_CLOSES_MAX,
     HEAL_BACKOFF_S,
+    HEAL_BACKOFF_S_MAX,
     ROLL_PATIENCE_S,
     TRANSITIONS,
     Phase,
@@ -447,26 +448,102 @@ def test_a_leader_whose_term_ends_while_it_heals_stops_that() -> None:
     assert rig.machine.phase is Phase.LEAVING
 
 
-def test_a_healing_without_progress_is_the_last() -> None:
+def _heals_in_vain(rig: Rig, own: LedgerId) -> tuple[LedgerId, bool]:
+    """Its ledger *own* fails; return the next one, and whether the log was taken over at once."""
+    rig.step(AddFailed(own, TROUBLE))
+    effects = rig.step(LedgersLetGo())
+    at_once = effects == [TakeOver()]
+    if not at_once and rig.machine.phase is Phase.HEALING:
+        rig.now = rig.machine.deadline() or 0.0
+        effects = rig.step(TimePassed())
+    own = LedgerId(own + 1)
+    if TakeOver() in effects:
+        rig.step(healed(0, own))
+    return own, at_once
+
+
+def test_healing_that_does_not_help_is_repeated_later_each_time_until_its_time_is_over() -> None:
+    rig = Rig(heal_s=30)
+    rig.sent(b"a")
+    own, begun = FIRST, list[float]()
+    while rig.machine.error is None:
+        assert rig.now < 30
+        before = rig.now
+        own, at_once = _heals_in_vain(rig, own)
+        if rig.machine.error is None:
+            begun.append(rig.now)
+            assert at_once == (len(begun) == 1)
+            assert at_once or rig.now - before >= HEAL_BACKOFF_S
+    assert begun[:4] == pytest.approx([0, 0.1, 0.3, 0.7])
+    assert rig.now == 30, "not before its time is over"
+    assert 30 - HEAL_BACKOFF_S_MAX <= begun[-1] < 30
+    assert len(begun) <= 6 + 30 / HEAL_BACKOFF_S_MAX
+    assert isinstance(rig.machine.error, AppendFailed)
+
+
+def test_an_error_that_comes_when_the_time_to_heal_is_over_ends_the_writer_at_once() -> None:
+    rig = Rig(heal_s=7)
+    (group,) = rig.sent(b"a")
+    _heals(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(healed(0))
+    rig.now = 7.0
+    assert rig.machine.deadline() is None, "the new ledger may still confirm it"
+    effects = rig.step(AddFailed(NEXT, TROUBLE))
+    assert of(LeaveUnknown, effects) == [LeaveUnknown(group, 0, str(TROUBLE))]
+    assert rig.machine.phase is Phase.LEAVING
+
+
+def test_who_heals_again_waits_and_lets_go_before_the_log_is_taken_over() -> None:
+    rig = Rig(heal_s=7)
+    rig.sent(b"a")
+    _heals(rig, AddFailed(FIRST, TROUBLE))
+    rig.step(healed(0))
+    rig.step(AddFailed(NEXT, TROUBLE))
+    rig.now = 1.0  # its time, but the ledger is not let go of
+    assert rig.step(TimePassed()) == []
+    assert rig.machine.deadline() == 7, "it does not ask in vain again and again"
+    assert rig.step(LedgersLetGo()) == [TakeOver()]
+
+
+def test_a_log_that_is_abandoned_while_it_waits_to_heal_again_does_not_heal() -> None:
     rig = Rig()
     rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(healed(0))
     rig.step(AddFailed(NEXT, TROUBLE))
-    assert rig.machine.phase is Phase.LEAVING
-    assert isinstance(rig.machine.error, AppendFailed)
+    rig.step(AbandonRequested())
+    assert rig.machine.deadline() is None
+    assert rig.step(LedgersLetGo()) == []
+    assert rig.step(LedgersLetGo()) == [Closed()]
 
 
-def test_who_got_on_since_it_healed_may_heal_again() -> None:
-    rig = Rig()
+def test_who_got_on_since_it_healed_heals_at_once_and_has_all_the_time_again() -> None:
+    rig = Rig(heal_s=7)
     rig.sent(b"a")
     _heals(rig, AddFailed(FIRST, TROUBLE))
     rig.step(healed(0))
     rig.confirm(0, NEXT)
+    rig.now = 100.0
     _heals(rig, TroubleMet(TROUBLE))
+    assert rig.machine.deadline() == 107
 
 
-def test_ledgers_that_strangers_had_are_replaced_a_bounded_number_of_times() -> None:
+def test_trouble_of_a_log_that_had_nothing_to_send_since_it_healed_is_new() -> None:
+    rig = Rig(heal_s=7)
+    _heals(rig, TroubleMet(TROUBLE))
+    rig.step(healed(0))
+    rig.now = 100.0
+    rig.sent(b"a")
+    rig.step(AddFailed(NEXT, TROUBLE))
+    assert rig.machine.phase is Phase.HEALING
+    rig.step(LedgersLetGo())
+    assert rig.machine.deadline() == pytest.approx(100 + HEAL_BACKOFF_S), "as one that did not help"
+    rig.now += HEAL_BACKOFF_S
+    assert rig.step(TimePassed()) == [TakeOver()]
+    assert rig.machine.deadline() == 107
+
+
+def test_ledgers_that_strangers_had_are_replaced_at_once_a_bounded_number_of_times() -> None:
     rig = Rig()
     (group,) = rig.sent(b"a")
     own = FIRST
