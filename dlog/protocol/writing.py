@@ -6,7 +6,7 @@ Groups of records (`protocol.packer`) pass through it, never single ones: those 
     appending   what gathers is sent as entries; the other steps of a roll go on beside
     holding     a roll is about to switch: nothing is sent until all that was sent is confirmed
     healing     it is found out which of what was in flight is in the log; nothing is sent
-    sealing     all is confirmed: ledgers are closed, and the manifest told their ends
+    sealing     all is confirmed: ledgers are closed, and the manifest gets their ends
     leaving     every append has its outcome; what is still held is let go of
     closed      nothing happens any more
 
@@ -169,7 +169,7 @@ TRANSITIONS: Final = _parsed(TABLE)
 """`TABLE` by event and phase; without an item where the event must not come."""
 
 HEAL_S: Final = 30.0
-"""How long a writer tries to heal unless another time is given."""
+"""How long a writer tries to heal unless asked otherwise."""
 HEAL_BACKOFF_S: Final = 0.1
 """How long a takeover waits if the one before did not help; twice as long each time."""
 HEAL_BACKOFF_S_MAX: Final = 2.0
@@ -178,7 +178,7 @@ EMPTY_CLOSES_MAX: Final = 20
 empty, before the writer ends: with a block of ids left behind each time, more than a bookie takes
 unasked."""
 CLOSE_S: Final = 30.0
-"""How long closing takes at most unless told otherwise."""
+"""How long closing takes at most unless asked otherwise."""
 ROLL_PATIENCE_S: Final = 30.0
 """How long who asked for a roll waits for it."""
 

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 COMMAND = r"dlog((?: +[\w.,:/=-]+(?:\|[\w-]+)*)+)"
 QUOTED = re.compile(rf"(?<=[`'\"]){COMMAND}")
 AT_A_SHELL = re.compile(rf"^ *(?:\.venv/bin/)?{COMMAND}", re.MULTILINE)
-NO_COMMANDS = (" access", " mac", " for asyncio:", " bookie run")
+DLOG: Any = get_command(app)
+NO_COMMANDS = (" access", " mac", " for asyncio:")
 """What looks like one and is none: labels of keys, docstrings."""
 
 
@@ -37,7 +38,7 @@ def named(path: str, text: str) -> Iterator[str]:
 
 def unknown(words: list[str]) -> str:
     """Return the first word of a command line that `dlog` would not know, or nothing."""
-    at: Any = get_command(app)
+    at = DLOG
     for word in words:
         if word.startswith("-"):
             names = {name for param in at.params for name in (*param.opts, *param.secondary_opts)}
