@@ -189,10 +189,6 @@ class Roll:
         return self._segment
 
     @property
-    def idle(self) -> bool:
-        return self._phase is Phase.IDLE
-
-    @property
     def next_ledger(self) -> LedgerId | None:
         """The one to switch to, once it is created."""
         return self._next_ledger

@@ -49,7 +49,7 @@ def test_the_order_is_create_list_hold_switch_close_seal() -> None:
     assert machine.segment == 5
     assert machine.step(LedgerClosed(SEALED), now=5) == [SealSegment(4, SEALED)]
     assert machine.step(SegmentSealed(), now=6) == [Rolled(5)]
-    assert machine.idle
+    assert machine.step(Grown(1, 100), now=7) == [CreateLedger(6)]
 
 
 def test_records_roll_too() -> None:
