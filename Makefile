@@ -10,7 +10,9 @@ STAMP_DEV := $(VENV)/.installed-dev
 PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 # A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
+# The quick ones start nothing, and many wait for a moment: more of them than cores run at once.
 PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile
+PARALLEL_QUICK ?= -n 3 --dist worksteal
 SEED ?=
 SEEDS ?=
 LOGS ?=
@@ -91,7 +93,7 @@ fix: $(STAMP)
 	$(BIN)/ruff format .
 
 quick: $(STAMP_DEV)
-	$(PY) -m pytest -q --quick $(PARALLEL)
+	$(PY) -m pytest -q --quick $(PARALLEL_QUICK)
 
 test: $(STAMP)
 	$(PY) -m pytest $(PARALLEL)

@@ -64,6 +64,7 @@ def imported(*folders: str) -> dict[str, set[str]]:
     return dict(users)
 
 
+@pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
     core, spark = declared(), declared("spark")
     undeclared = {
@@ -77,6 +78,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
     assert not undeclared
 
 
+@pytest.mark.slow
 def test_examples_tests_and_benchmarks_import_only_what_is_declared() -> None:
     everything = {canonicalize_name(each.name) for each in every_requirement()}
     assert imported("examples", "benchmarks", "tests").keys() <= everything

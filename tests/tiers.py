@@ -1,7 +1,7 @@
 """The two tiers of tests, and what keeps each test in the right one.
 
-`pytest --quick` runs what needs no process, no Java and no PySpark, and computes for less than
-half a second; everything else carries one of the marks in `OUTSIDE`, or `slow`. No test has to be
+`pytest --quick` runs what needs no process, no Java and no PySpark, and takes less than half a
+second; everything else carries one of the marks in `OUTSIDE`, or `slow`. No test has to be
 listed anywhere: one without a mark that starts a process, or imports what only Spark's part
 needs, fails in every run, and one that computes for too long is listed by the quick one, or fails.
 """

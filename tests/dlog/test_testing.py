@@ -134,6 +134,7 @@ def test_a_writer_goes_on_when_a_bookie_dies() -> None:
         assert log.append(b"after").offset == 1
 
 
+@pytest.mark.slow
 def test_a_read_only_bookie_serves_reads_and_gets_no_new_records() -> None:
     with dlog.testing.cluster() as cluster, Log.open("old", uri=cluster.uri, settings=TWO) as old:
         old.append(b"before")

@@ -65,6 +65,7 @@ def test_every_rule_says_where_it_is_kept() -> None:
         assert re.search(r"\*Kept\s+in\*", rule), rule
 
 
+@pytest.mark.slow
 def test_every_cited_issue_of_the_ancestors_is_explained() -> None:
     explained = read(DOCS / "rules.md") + read(DOCS / "testing.md")
     for path, text in SOURCES.items():

@@ -356,6 +356,7 @@ async def test_a_session_lost_between_look_and_create_leaves_no_node_behind(oper
     assert await nodes(other) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", ["cut off", "refusing"])
 async def test_a_campaign_waits_for_a_store_that_is_away_and_asks_it_rarely(away: str) -> None:
     inner = await memory()

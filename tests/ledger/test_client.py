@@ -268,6 +268,7 @@ async def test_a_killed_bookie_is_replaced_and_nothing_is_lost() -> None:
         assert [bytes(e.payload) for e in await reader.read(0, 39)] == payloads(20) * 2
 
 
+@pytest.mark.slow
 async def test_without_a_spare_bookie_the_writer_goes_on_with_two_of_three() -> None:
     async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()

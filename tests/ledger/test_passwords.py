@@ -47,6 +47,7 @@ def forged_lac(ledger_id: LedgerId) -> AddRun:
     return AddRun(ledger_id, key, [-1], [len(frame)], frame, explicit_lac=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digest", list(Digest))
 async def test_a_bookie_adds_reads_and_fences_nothing_for_a_wrong_key(
     tmp_path: Path, digest: Digest

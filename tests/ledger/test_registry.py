@@ -140,6 +140,7 @@ async def test_a_registration_that_is_damaged_while_it_is_followed_is_left_out()
         assert directory.address("b2") == B2.address  # it may still answer
 
 
+@pytest.mark.slow
 async def test_a_store_out_of_reach_leaves_the_last_list_and_fails_a_start() -> None:
     follower = open_memory()
     store = open_memory()

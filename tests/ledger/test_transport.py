@@ -103,6 +103,7 @@ async def test_a_bookie_without_an_address_is_unreachable() -> None:
         assert await transport.info(BOOKIE) is None
 
 
+@pytest.mark.slow
 async def test_a_server_that_says_nothing_is_unreachable_within_the_timeout() -> None:
     async with silent_server() as address, transport_to(address, timeout_s=0.3) as transport:
         started = time.monotonic()
@@ -209,6 +210,7 @@ async def test_a_full_queue_refuses_more() -> None:
         assert answers.got[1:] == [("0", Status.OK), ("1", Status.OK)]
 
 
+@pytest.mark.slow
 async def test_close_answers_everything_that_is_open() -> None:
     storage = MemoryStorage()
     storage.gate.clear()
@@ -246,6 +248,7 @@ async def test_close_lets_what_was_sent_to_a_slow_bookie_arrive() -> None:
         assert sorted(storage.ledgers[7]) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_close_tells_what_did_not_arrive_in_time(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         storage = MemoryStorage()
@@ -281,6 +284,7 @@ async def test_a_long_poll_returns_soon_after_the_entry_is_confirmed() -> None:
         assert answer.lac_proof
 
 
+@pytest.mark.slow
 def test_a_long_poll_outlives_the_timeout_of_ordinary_reads() -> None:
     async def scenario() -> None:
         async with serving() as bookie, transport_to(bookie.address, timeout_s=0.2) as transport:

@@ -19,6 +19,7 @@ CAUGHT_AT_ONCE = (
 """Some whose tests are quick."""
 
 
+@pytest.mark.slow
 def test_every_mutant_has_its_place_in_the_code() -> None:
     for mutant in MUTANTS.values():
         compile(mutant.source(), mutant.file, "exec")

@@ -72,6 +72,7 @@ async def until_told(store: MetadataStore, number: int) -> None:
     await eventually(told, f"the store knows of checkpoint {number}")
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_is_told_also_after_the_store_was_away() -> None:
     async def test(
         store: MetadataStore, living: LifeKeeper, life: "asyncio.Task[None]", hub: MemoryHub
@@ -118,6 +119,7 @@ def test_a_bookie_ends_when_its_name_is_retired() -> None:
     with_life(test)
 
 
+@pytest.mark.slow
 def test_a_bookie_goes_on_when_the_store_has_lost_or_damaged_its_node() -> None:
     """Its data are not worse for it; the next start says what is wrong."""
 
@@ -150,6 +152,7 @@ def test_a_clean_end_is_told_with_its_last_checkpoint() -> None:
     with_life(test)
 
 
+@pytest.mark.slow
 def test_limbo_is_shown_in_the_store_and_stays_over_restarts_until_it_is_over() -> None:
     async def test(
         store: MetadataStore, living: LifeKeeper, _life: "asyncio.Task[None]", _hub: MemoryHub

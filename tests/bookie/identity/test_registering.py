@@ -96,6 +96,7 @@ async def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
         watched.store.heal()
 
 
+@pytest.mark.slow
 async def test_a_first_registration_that_fails_is_told() -> None:
     watched = Watched()
     watched.store.cut()

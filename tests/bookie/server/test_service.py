@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from bookie.server.core import Ack
 from bookie.server.service import AddStream, BookieService, ServiceConfig
 from ledger.requests import AddRun, InfoAnswer, LacQuery, Status
@@ -167,6 +169,7 @@ async def test_what_finds_no_space_is_kept_and_done_when_there_is_some() -> None
         assert not service.info.read_only
 
 
+@pytest.mark.slow
 async def test_an_idle_journal_looks_for_space_while_the_storage_is_read_only() -> None:
     """Nothing is added to it then, so nothing else would find the space."""
     storage = MemoryStorage(journals=2)

@@ -387,6 +387,7 @@ async def test_a_shared_open_whose_lock_got_no_answer_leaves_none_behind() -> No
     await log.close()
 
 
+@pytest.mark.slow
 async def test_a_lock_that_could_not_be_let_go_at_once_is_let_go_later() -> None:
     """Its session lives on, and would keep everybody out of the consumer for ever."""
     store = FaultyStore(MemoryStore("memory://fake", "fake"))

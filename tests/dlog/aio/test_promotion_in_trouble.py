@@ -12,6 +12,7 @@ from ledger.errors import EntryLost, LogError
 DEADLINE_S = 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "abandoned"])
 async def test_a_promotion_without_bookies_can_be_tried_again_and_calls_no_entry_lost(
     *, closed: bool

@@ -17,6 +17,7 @@ from tests.dlog.faulty_store import FaultyStore
 from tests.waiting import PATIENCE_S, settled, until
 
 
+@pytest.mark.slow
 async def test_a_resignation_while_the_store_is_away_is_followed_by_following_once_it_is_back() -> (
     None
 ):

@@ -190,6 +190,7 @@ async def test_a_bookie_that_is_replaced_during_the_look_is_not_asked_for_what_c
             assert [each for each in report.faults if each.last_entry >= first] == []
 
 
+@pytest.mark.slow
 async def test_a_manifest_that_does_not_fit_its_ledgers_is_a_problem_of_the_log() -> None:
     async with written() as (_, client, segments):
         node = ManifestNode(client.store, "a")

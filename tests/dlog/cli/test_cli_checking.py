@@ -30,6 +30,7 @@ def test_a_healthy_log_is_said_to_be_so(shell: CliShell) -> None:
     shell.refused("log", "verify", code=2)
 
 
+@pytest.mark.slow
 def test_fragments_that_are_short_on_a_bookie_are_named_and_the_exit_code_is_1(
     shell: CliShell,
 ) -> None:

@@ -146,6 +146,7 @@ def candidates_of(shell: CliShell, log: str, *names: str) -> Iterator[None]:
         on_loop(end)
 
 
+@pytest.mark.slow
 def test_who_leads_and_who_waits_is_shown(shell: CliShell) -> None:
     assert shell.json("leader", "list") == []
     assert "no log has a leader" in shell.invoke("leader", "list").stderr

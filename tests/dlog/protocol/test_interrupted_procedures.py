@@ -87,6 +87,7 @@ def _meant(run: Run[Any]) -> str:
     return run.actor.meant
 
 
+@pytest.mark.slow
 def test_a_seal_that_stops_anywhere_is_a_seal_or_none() -> None:
     def sealed(namespace: Namespace, run: Run[Manifest]) -> bool:
         return _meant(run) in namespace.sealed
@@ -94,6 +95,7 @@ def test_a_seal_that_stops_anywhere_is_a_seal_or_none() -> None:
     assert stops_anywhere(op.living, op.seal(), sealed) > 30
 
 
+@pytest.mark.slow
 def test_a_rename_that_stops_anywhere_has_moved_all_or_nothing() -> None:
     def renamed(namespace: Namespace, run: Run[None]) -> bool:
         return "b" in namespace.names[_meant(run)]
@@ -101,6 +103,7 @@ def test_a_rename_that_stops_anywhere_has_moved_all_or_nothing() -> None:
     assert stops_anywhere(op.living, op.rename(), renamed) > 30
 
 
+@pytest.mark.slow
 def test_a_rename_to_a_name_that_is_being_deleted_stops_anywhere() -> None:
     def renamed(namespace: Namespace, run: Run[None]) -> bool:
         return "b" in namespace.names[_meant(run)]
@@ -109,6 +112,7 @@ def test_a_rename_to_a_name_that_is_being_deleted_stops_anywhere() -> None:
     assert stops_anywhere(op.beside_half_dropped, op.rename(), renamed, rivals) > 30
 
 
+@pytest.mark.slow
 def test_a_deletion_that_stops_before_it_has_begun_deletes_nothing() -> None:
     def going(namespace: Namespace, run: Run[Manifest]) -> bool:
         log = namespace.look.logs.get(_meant(run))
@@ -117,6 +121,7 @@ def test_a_deletion_that_stops_before_it_has_begun_deletes_nothing() -> None:
     assert stops_anywhere(op.living, op.begin_drop(), going) > 30
 
 
+@pytest.mark.slow
 def test_a_deletion_that_stops_anywhere_is_finished_by_somebody() -> None:
     def gone(namespace: Namespace, run: Run[None]) -> bool:
         return _meant(run) in namespace.gone
@@ -125,6 +130,7 @@ def test_a_deletion_that_stops_anywhere_is_finished_by_somebody() -> None:
     assert stops_anywhere(op.living, op.drop(), gone, rivals) > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", [Namespace, op.half_dropped])
 def test_a_creation_that_stops_anywhere_makes_one_log_or_none(scene: Scene) -> None:
     def made(namespace: Namespace, run: Run[Manifest]) -> bool:
@@ -133,11 +139,13 @@ def test_a_creation_that_stops_anywhere_makes_one_log_or_none(scene: Scene) -> N
     assert stops_anywhere(scene, op.create(), made, op.RIVALS_OF_DROPPED) > 30
 
 
+@pytest.mark.slow
 def test_a_log_that_is_ensured_is_there_or_others_deleted_it() -> None:
     rivals = op.RIVALS_OF_DROPPED[:2]  # what a creation does beside others is shown above
     assert stops_anywhere(op.half_dropped, op.ensure(), lambda *_: True, rivals) > 30
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_begun_anywhere_is_of_a_log_that_lives() -> None:
     assert stops_anywhere(op.living, op.begin_consumer(), lambda *_: True) > 30
 
@@ -150,6 +158,7 @@ def test_a_commit_that_stops_anywhere_moves_its_own_consumer_or_none() -> None:
     assert stops_anywhere(op.living, op.commit(4), committed) > 30
 
 
+@pytest.mark.slow
 def test_a_reset_that_stops_anywhere_is_done_or_not() -> None:
     def was_reset(namespace: Namespace, run: Run[Any]) -> bool:
         return run.result in namespace.states and run.result.owner == "resetter"
@@ -164,5 +173,6 @@ def test_a_consumer_that_is_forgotten_anywhere_is_gone_or_not() -> None:
     assert stops_anywhere(op.living, op.forget(), gone) > 30
 
 
+@pytest.mark.slow
 def test_a_lock_that_stops_anywhere_is_let_go() -> None:
     assert stops_anywhere(op.living, op.hold(), lambda *_: True) > 30

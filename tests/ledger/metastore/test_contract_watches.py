@@ -9,6 +9,7 @@ from tests.ledger.metastore.backends import Backend, settled
 from tests.waiting import PATIENCE_S
 
 
+@pytest.mark.slow
 async def test_value_creation_deletion_and_children_wake_a_watch(backend: Backend) -> None:
     async with backend.two() as (a, b):
         watch = b.watch("/w")
@@ -29,6 +30,7 @@ async def test_value_creation_deletion_and_children_wake_a_watch(backend: Backen
         watch.close()
 
 
+@pytest.mark.slow
 async def test_a_change_right_after_watch_is_not_missed(backend: Backend) -> None:
     async with backend.two() as (a, b):
         for n in range(20):
@@ -63,6 +65,7 @@ async def test_who_reads_after_each_wake_up_ends_with_the_last_value(backend: Ba
         await following
 
 
+@pytest.mark.slow
 async def test_many_changes_become_few_wake_ups(backend: Backend) -> None:
     async with backend.two() as (a, b):
         await a.create("/w")
@@ -82,6 +85,7 @@ async def test_many_changes_become_few_wake_ups(backend: Backend) -> None:
         assert 1 <= woken < 30
 
 
+@pytest.mark.slow
 async def test_changes_elsewhere_do_not_wake_a_watch(backend: Backend) -> None:
     async with backend.two() as (a, b):
         await a.create("/w/child")
@@ -108,6 +112,7 @@ async def test_a_waiter_that_gives_up_leaves_the_change_for_the_next(backend: Ba
             await watch.changed()
 
 
+@pytest.mark.slow
 async def test_each_watch_of_a_path_is_woken_and_closing_one_leaves_the_others(
     backend: Backend,
 ) -> None:

@@ -20,6 +20,7 @@ from tests.ledger.metastore.backends import Backend, gone, hold, renewed, settle
 from tests.waiting import PATIENCE_S, eventually, until
 
 
+@pytest.mark.slow
 async def test_a_directory_that_is_gone_is_told_in_time_and_its_return_is_noticed(
     sqlite: Backend, tmp_path: Path
 ) -> None:
@@ -252,6 +253,7 @@ def test_the_list_of_changes_stays_bounded(tmp_path: Path) -> None:
     assert changes[-1][0] == CHANGES_KEPT + 20
 
 
+@pytest.mark.slow
 async def test_an_idle_store_does_not_wait_busily(
     sqlite: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

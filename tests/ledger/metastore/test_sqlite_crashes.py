@@ -343,6 +343,7 @@ async def created(store: MetadataStore, path: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_reader_that_stands_still_cannot_let_the_write_ahead_log_grow_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

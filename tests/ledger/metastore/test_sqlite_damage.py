@@ -283,6 +283,7 @@ async def test_processes_that_run_notice_damage_when_they_meet_it(
             await store.set("/a", b"w")
 
 
+@pytest.mark.slow
 async def test_an_older_witness_under_processes_that_run_stops_their_writes(
     sqlite: Backend, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_an_ensemble_is_of_different_available_bookies_or_there_are_too_few(
         assert chosen == policy.ensemble(quorum, pool, Random(seed))
 
 
+@pytest.mark.slow
 @given(POLICIES, QUORUMS, pools(), st.data())
 def test_replacements_are_of_other_available_bookies_as_many_as_there_are(
     policy: PlacementPolicy, quorum: Quorum, pool: Pool, data: st.DataObject
@@ -70,6 +71,7 @@ def test_replacements_are_of_other_available_bookies_as_many_as_there_are(
     assert avoided(bookies, pool) == max(0, len(bookies) - good)
 
 
+@pytest.mark.slow
 @given(QUORUMS, pools(count_min=4), st.integers())
 def test_no_ensemble_spreads_its_write_sets_further(quorum: Quorum, pool: Pool, seed: int) -> None:
     pool = Pool(pool.available, (), pool.racks)
@@ -82,6 +84,7 @@ def test_no_ensemble_spreads_its_write_sets_further(quorum: Quorum, pool: Pool, 
     assert score(quorum, dict(enumerate(chosen)), pool) == best
 
 
+@pytest.mark.slow
 @given(QUORUMS, RACKS, st.data())
 def test_no_replacement_spreads_the_write_sets_further(
     quorum: Quorum, racks: Mapping[BookieId, str], data: st.DataObject
