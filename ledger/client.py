@@ -256,6 +256,11 @@ class LedgerClient:
             fetch.took(verified(answer, ledger_id, credentials.checks))
         return fetch
 
+    @property
+    def environment(self) -> Environment:
+        """What all handles of this client share, for those who repair ledgers."""
+        return self._environment
+
     def list(self) -> AsyncIterator[LedgerId]:
         """Yield the ids of all ledgers of the namespace."""
         return self.ledgers.list()

@@ -1,9 +1,25 @@
-"""Which process this is, for people who look."""
+"""Which process this is, for people who look, and how it ends with its parent."""
 
+import ctypes
 import os
+import signal
 import socket
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def this_process() -> str:
     """Return ``host:pid``, by which people find this process."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def die_with_parent() -> None:
+    """Let the kernel send SIGTERM when the parent ends; Linux only, else do nothing."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the kernel was asked

@@ -108,6 +108,8 @@ class BookieDirectory:
         """Last known, also of bookies that are gone: they may still answer."""
         self._damaged: dict[str, DamagedMetadata] = {}
         self._changed = asyncio.Event()
+        self.revision = 0
+        """How often the list was read."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -162,6 +164,12 @@ class BookieDirectory:
             raise NotEnoughBookies(count, self.writable()) from None
         return self.available()
 
+    async def after(self, revision: int) -> None:
+        """Return once the list was read again since it was at *revision*: it may have changed."""
+        while self.revision <= revision:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def _keep_fresh(self, watches: list[Watch]) -> None:
         changes = {watch: asyncio.ensure_future(watch.changed()) for watch in watches}
         try:
@@ -207,6 +215,7 @@ class BookieDirectory:
         self._registered, self._damaged = registered, damaged
         self._addresses.update({name: r.address for name, r in registered.items()})
         self._racks.update({name: r.rack for name, r in registered.items()})
+        self.revision += 1
         self._changed.set()
 
     async def _remember_cookies(self, registered: Mapping[str, BookieRegistration]) -> None:

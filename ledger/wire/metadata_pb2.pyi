@@ -38,6 +38,36 @@ IN_RECOVERY: LedgerState.ValueType  # 2
 CLOSED: LedgerState.ValueType  # 3
 Global___LedgerState: _TypeAlias = LedgerState  # noqa: Y015
 
+class _LackReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LackReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LackReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LACK_REASON_UNSPECIFIED: _LackReason.ValueType  # 0
+    LOST: _LackReason.ValueType  # 1
+    """the bookie has been away for longer than the delay"""
+    DECOMMISSIONING: _LackReason.ValueType  # 2
+    """the bookie is to be emptied"""
+    DAMAGED: _LackReason.ValueType  # 3
+    """the bookie is there; entries on it were found damaged"""
+    MISSING: _LackReason.ValueType  # 4
+    """the bookie is there; it said that it has not got some entries"""
+
+class LackReason(_LackReason, metaclass=_LackReasonEnumTypeWrapper):
+    """why the copies on a bookie are not as they should be"""
+
+LACK_REASON_UNSPECIFIED: LackReason.ValueType  # 0
+LOST: LackReason.ValueType  # 1
+"""the bookie has been away for longer than the delay"""
+DECOMMISSIONING: LackReason.ValueType  # 2
+"""the bookie is to be emptied"""
+DAMAGED: LackReason.ValueType  # 3
+"""the bookie is there; entries on it were found damaged"""
+MISSING: LackReason.ValueType  # 4
+"""the bookie is there; it said that it has not got some entries"""
+Global___LackReason: _TypeAlias = LackReason  # noqa: Y015
+
 @_typing.final
 class InstanceNode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -338,3 +368,268 @@ class LedgerNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LedgerNode: _TypeAlias = LedgerNode  # noqa: Y015
+
+@_typing.final
+class LackNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    bookie: _builtins.str
+    reason: Global___LackReason.ValueType
+    since_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        bookie: _builtins.str = ...,
+        reason: Global___LackReason.ValueType = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie", b"bookie", "reason", b"reason", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LackNode: _TypeAlias = LackNode  # noqa: Y015
+
+@_typing.final
+class RangeNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    last: _builtins.int
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "last", b"last"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RangeNode: _TypeAlias = RangeNode  # noqa: Y015
+
+@_typing.final
+class MarkNode(_message.Message):
+    """/underreplicated/ledgers/<2 hex digits>/urL<ledger>"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    LACKS_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_MS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    DEFERRED_WHY_FIELD_NUMBER: _builtins.int
+    WANTS_BOOKIE_FIELD_NUMBER: _builtins.int
+    THOROUGH_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    attempts: _builtins.int
+    """repairs that ended without success since the last lack came"""
+    not_before_ms: _builtins.int
+    """no worker tries before"""
+    deferred_why: _builtins.str
+    wants_bookie: _builtins.bool
+    """what is missing is a bookie to copy to"""
+    thorough: _builtins.bool
+    """what bookies say that they hold is not to be believed"""
+    @_builtins.property
+    def lacks(self) -> _containers.RepeatedCompositeFieldContainer[Global___LackNode]:
+        """by bookie, ascending"""
+
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___RangeNode]:
+        """entries that no bookie gave in the last attempt"""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        lacks: _abc.Iterable[Global___LackNode] | None = ...,
+        attempts: _builtins.int = ...,
+        not_before_ms: _builtins.int = ...,
+        lost: _abc.Iterable[Global___RangeNode] | None = ...,
+        deferred_why: _builtins.str = ...,
+        wants_bookie: _builtins.bool = ...,
+        thorough: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "deferred_why", b"deferred_why", "lacks", b"lacks", "lost", b"lost", "not_before_ms", b"not_before_ms", "thorough", b"thorough", "version", b"version", "wants_bookie", b"wants_bookie"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MarkNode: _TypeAlias = MarkNode  # noqa: Y015
+
+@_typing.final
+class RepairLockNode(_message.Message):
+    """/underreplicated/locks/urL<ledger>, ephemeral"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    worker: _builtins.str
+    """host:pid"""
+    token: _builtins.str
+    """random, of one worker"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        worker: _builtins.str = ...,
+        token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairLockNode: _TypeAlias = RepairLockNode  # noqa: Y015
+
+@_typing.final
+class RepairSwitchNode(_message.Message):
+    """/underreplicated/disable"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    WHO_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    who: _builtins.str
+    """who switched repair off"""
+    since_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        who: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since_ms", b"since_ms", "version", b"version", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairSwitchNode: _TypeAlias = RepairSwitchNode  # noqa: Y015
+
+@_typing.final
+class RepairDelayNode(_message.Message):
+    """/underreplicated/lostbookierecoverydelay"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    DELAY_S_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    delay_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        delay_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_s", b"delay_s", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairDelayNode: _TypeAlias = RepairDelayNode  # noqa: Y015
+
+@_typing.final
+class AuditNode(_message.Message):
+    """/underreplicated/bookiecheckctime: how the last pass over all ledgers ended"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    MARKED_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    ALARM_FIELD_NUMBER: _builtins.int
+    AUDITOR_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    at_ms: _builtins.int
+    ledgers: _builtins.int
+    """that were looked at"""
+    marked: _builtins.int
+    damaged: _builtins.int
+    """whose metadata could not be read"""
+    alarm: _builtins.str
+    """why nothing was marked; empty if nothing is wrong"""
+    auditor: _builtins.str
+    """host:pid"""
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """bookies that had been away for longer than the delay"""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        at_ms: _builtins.int = ...,
+        ledgers: _builtins.int = ...,
+        marked: _builtins.int = ...,
+        damaged: _builtins.int = ...,
+        lost: _abc.Iterable[_builtins.str] | None = ...,
+        alarm: _builtins.str = ...,
+        auditor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarm", b"alarm", "at_ms", b"at_ms", "auditor", b"auditor", "damaged", b"damaged", "ledgers", b"ledgers", "lost", b"lost", "marked", b"marked", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditNode: _TypeAlias = AuditNode  # noqa: Y015
+
+@_typing.final
+class CheckNode(_message.Message):
+    """/underreplicated/checkallledgersctime: how the last check of all ledgers ended"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    LACKING_FIELD_NUMBER: _builtins.int
+    UNSURE_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    at_ms: _builtins.int
+    ledgers: _builtins.int
+    lacking: _builtins.int
+    unsure: _builtins.int
+    unreadable: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        at_ms: _builtins.int = ...,
+        ledgers: _builtins.int = ...,
+        lacking: _builtins.int = ...,
+        unsure: _builtins.int = ...,
+        unreadable: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "lacking", b"lacking", "ledgers", b"ledgers", "unreadable", b"unreadable", "unsure", b"unsure", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckNode: _TypeAlias = CheckNode  # noqa: Y015
