@@ -6,20 +6,18 @@ waited for.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
-from typing import Final
 
 from bookie.config import BookieConfig
+from bookie.helping import keep_autorecovery
 from bookie.process import run_bookie
 from bookie.server.descriptors import raise_descriptor_limit
-from bookie.start_options import DIE_WITH_PARENT, Given, config_of, program
+from bookie.start_options import AUTORECOVERY, DIE_WITH_PARENT, Given, config_of, program
 from ledger import log_events
 from ledger.errors import LogError
-
-_PR_SET_PDEATHSIG: Final = 1
+from ledger.process import die_with_parent
 
 
 def main() -> None:
@@ -37,15 +35,18 @@ def start(given: Given) -> None:
     log_events.configure()
     raise_descriptor_limit()
     try:
-        asyncio.run(run_until_signal(config))
+        asyncio.run(run_until_signal(config, autorecovery=given[AUTORECOVERY]))
     except LogError as error:
         print(f"bookie: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
         os._exit(1)
 
 
-async def run_until_signal(config: BookieConfig) -> None:
-    """Run a bookie until SIGTERM or SIGINT, then stop it cleanly; a second one ends it at once."""
+async def run_until_signal(config: BookieConfig, *, autorecovery: bool = False) -> None:
+    """Run a bookie until SIGTERM or SIGINT, then stop it cleanly; a second one ends it at once.
+
+    With *autorecovery* a process of repair runs beside it."""
     running = asyncio.ensure_future(run_bookie(config))
+    helping = asyncio.ensure_future(keep_autorecovery(config.uri)) if autorecovery else None
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -58,15 +59,8 @@ async def run_until_signal(config: BookieConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     await asyncio.wait([running])
+    if helping is not None:
+        helping.cancel()
+        await asyncio.gather(helping, return_exceptions=True)
     if not running.cancelled():
         running.result()
-
-
-def die_with_parent() -> None:
-    """Let the kernel send SIGTERM when the parent ends; Linux only, else do nothing."""
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)  # it ended before the kernel was asked

@@ -22,7 +22,9 @@ Given = Mapping[str, Any]
 """What each option was set to, by `Option.name`."""
 
 DIE_WITH_PARENT: Final = "die_with_parent"
-"""The one option that says nothing of the bookie, but something of its process."""
+AUTORECOVERY: Final = "autorecovery"
+OF_THE_PROCESS: Final = (DIE_WITH_PARENT, AUTORECOVERY)
+"""The options that say nothing of the bookie, but something of its process."""
 
 _MIB: Final = 1024 * 1024
 _DIRECTORIES: Final = "Directories: the same at every start, in the same order"
@@ -51,7 +53,7 @@ class Option:
     flags: tuple[str, ...]
     """The first is how it is called in messages; the others mean the same."""
     field: str
-    """Of `BookieConfig`, with a dot for one of a configuration in it; or `DIE_WITH_PARENT`."""
+    """Of `BookieConfig`, with a dot for one of a configuration in it; or of its process."""
     type: Any
     help: str
     metavar: str | None = None
@@ -83,7 +85,7 @@ class Option:
     def _default(self) -> object:
         if self.field in _REQUIRED:
             return inspect.Parameter.empty
-        if self.field == DIE_WITH_PARENT:
+        if self.field in OF_THE_PROCESS:
             return False
         default: object = reduce(getattr, self.field.split("."), _DEFAULTS)
         if isinstance(default, int | float):
@@ -135,6 +137,12 @@ OPTIONS: Final = (
         hidden=True,
     ),
     Option(("--die-with-parent",), DIE_WITH_PARENT, bool, "Stop when the parent process ends."),
+    Option(
+        ("--autorecovery",),
+        AUTORECOVERY,
+        bool,
+        "Run a process of repair beside the bookie, as 'dlog autorecovery start' does.",
+    ),
     Option(
         ("--dir",),
         "directory",
@@ -279,7 +287,7 @@ def config_of(given: Given) -> BookieConfig:
     fields: dict[str, dict[str, Any]] = {"": {}, "disk_limits": {}, "collector": {}}
     for option in OPTIONS:
         value = given[option.name]
-        if value is not None and option.field != DIE_WITH_PARENT:
+        if value is not None and option.field not in OF_THE_PROCESS:
             part, _, name = option.field.rpartition(".")
             fields[part][name] = value * option.unit if option.unit > 1 else value
     own = fields[""]

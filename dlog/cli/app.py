@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bookie.start_options import program
-from dlog.cli import completing, consumer, janitor, leader, ledger, metadata
+from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata
 from dlog.cli.bookie import app as bookie
 from dlog.cli.log import app as log
 from dlog.cli.options import examples
@@ -44,6 +44,7 @@ app.add_typer(leader.app, name="leader")
 app.add_typer(janitor.app, name="janitor")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(autorecovery.app, name="autorecovery")
 app.add_typer(metadata.app, name="metadata")
 
 

@@ -1,9 +1,6 @@
 """``dlog janitor``: looks after logs that nobody writes now."""
 
-import asyncio
-import signal
 import sys
-from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,7 +9,7 @@ from dlog.cli.connections import connected
 from dlog.cli.log.checking import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
-from dlog.cli.runner import FAILED, run_at
+from dlog.cli.runner import FAILED, run_at, until_signal
 
 if TYPE_CHECKING:
     from dlog.aio.maintain.janitor import Janitor, JanitorPass
@@ -71,33 +68,11 @@ def run_(
                 done = await janitor.run_once()
                 _show(done, as_json=as_json)
                 return not done.troubles
-            await _until_stopped(janitor, as_json=as_json)
+            await until_signal(_show_passes(janitor, as_json=as_json), janitor.run())
             return True
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
-
-
-async def _until_stopped(janitor: "Janitor", *, as_json: bool) -> None:
-    stop = asyncio.Event()
-    with ExitStack() as handlers:
-        loop = asyncio.get_running_loop()
-        with suppress(ValueError):  # not in the main thread: then others handle signals
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, stop.set)
-                handlers.callback(loop.remove_signal_handler, number)
-        showing = asyncio.ensure_future(_show_passes(janitor, as_json=as_json))
-        working = asyncio.ensure_future(janitor.run())
-        stopping = asyncio.ensure_future(stop.wait())
-        tasks = {showing, working, stopping}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done - {stopping}:
-            task.result()  # raises why it ended by itself
 
 
 async def _show_passes(janitor: "Janitor", *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dlog.cli.connections import connected
+from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, LedgerNumber, Uri, examples
 from dlog.cli.render.output import (
     json_bytes,
@@ -19,6 +19,7 @@ from dlog.cli.runner import run_at
 from ledger.ids import LedgerId
 
 if TYPE_CHECKING:
+    from bookie.autorecovery.status import MarkedLedger
     from ledger.metadata import LedgerMetadata
 
 app = typer.Typer(
@@ -118,6 +119,68 @@ def recover(
             )
 
     run_at(uri, command())
+
+
+@app.command(
+    epilog=examples("dlog ledger underreplicated", "dlog ledger underreplicated --json | jq .lacks")
+)
+def underreplicated(uri: Uri = None, as_json: Json = False) -> None:
+    """List the ledgers that are marked because they lack copies, and how their repair stands.
+
+    'dlog autorecovery status' counts them."""
+
+    async def command() -> None:
+        from bookie.autorecovery.status import underreplicated as marked_ledgers
+
+        async with opened_store(uri) as store:
+            found = await marked_ledgers(store)
+        if as_json:
+            for each in found:
+                print_json(_mark_facts(each))
+        elif found:
+            print_table(
+                ("ledger", "lacks", "since", "attempts", "next", "why"),
+                (
+                    (
+                        each.ledger_id,
+                        ", ".join(f"{k.bookie} ({k.reason.name.lower()})" for k in each.mark.lacks),
+                        shown_time(min(lack.since_ms for lack in each.mark.lacks)),
+                        each.mark.attempts,
+                        f"now, by {each.worker}" if each.worker else _shown_next(each),
+                        each.mark.deferred_why or "-",
+                    )
+                    for each in found
+                ),
+            )
+        else:
+            sys.stdout.write("no ledger is known to lack copies\n")
+
+    run_at(uri, command())
+
+
+def _shown_next(marked: "MarkedLedger") -> str:
+    return shown_time(marked.mark.not_before_ms) if marked.mark.not_before_ms else "at once"
+
+
+def _mark_facts(marked: "MarkedLedger") -> dict[str, object]:
+    mark = marked.mark
+    return {
+        "ledger": marked.ledger_id,
+        "lacks": [
+            {
+                "bookie": lack.bookie,
+                "reason": lack.reason.name.lower(),
+                "since_ms": lack.since_ms,
+            }
+            for lack in mark.lacks
+        ],
+        "attempts": mark.attempts,
+        "not_before_ms": mark.not_before_ms,
+        "waiting_for_bookies": mark.wants_bookie,
+        "lost_entries": [list(span) for span in mark.lost],
+        "why": mark.deferred_why,
+        "worker": marked.worker,
+    }
 
 
 def ledger_facts(ledger: int, metadata: "LedgerMetadata") -> dict[str, object]:

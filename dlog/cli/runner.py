@@ -11,9 +11,11 @@ Results go to stdout, everything else to stderr. Exit codes:
 import asyncio
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Coroutine
+from contextlib import ExitStack, suppress
 from typing import Final, TypeVar
 
 import typer
@@ -62,6 +64,33 @@ def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
         command.close()
         raise failed(str(error)) from error
     return run(command)
+
+
+async def until_signal(*works: Coroutine[object, object, None]) -> None:
+    """Do *works* until one of them ends, whose error is raised, or SIGINT, SIGTERM or SIGHUP says
+    to stop: that is an end in order. The others are cancelled, and have ended then."""
+    stop = asyncio.Event()
+    with ExitStack() as handlers:
+        loop = asyncio.get_running_loop()
+        with suppress(ValueError):  # not in the main thread: then others handle signals
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, stop.set)
+                handlers.callback(loop.remove_signal_handler, number)
+        working = {asyncio.ensure_future(work) for work in works}
+        stopping = asyncio.ensure_future(_set(stop))
+        tasks = {*working, stopping}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()  # raises why it ended by itself
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def failed(sentence: str) -> typer.Exit:

@@ -42,23 +42,39 @@ def up(
             "purpose (managed; needs Java). Without: embedded, in the directory.",
         ),
     ] = None,
+    autorecovery: Annotated[
+        bool,
+        typer.Option(help="Run a process of repair too, which copies what lost bookies held."),
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
 
     Data stay in ~/.dlog/local, or in --dir. Programs on this machine find the cluster
     by the line that is printed, or by themselves if it is in the default place."""
-    run(_up(directory or default_directory(), bookies, zookeeper, as_json=as_json))
+
+    async def command() -> None:
+        cluster = LocalCluster(
+            directory or default_directory(),
+            bookies=bookies,
+            zookeeper=zookeeper,
+            autorecovery=autorecovery,
+        )
+        if zookeeper == MANAGED:
+            _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
+        await _up(cluster, as_json=as_json)
+
+    run(command())
 
 
-async def _up(directory: Path, bookies: int, zookeeper: str | None, *, as_json: bool) -> None:
+async def _up(cluster: LocalCluster, *, as_json: bool) -> None:
     stop = asyncio.Event()
     with ExitStack() as handlers:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
             handlers.callback(loop.remove_signal_handler, number)
-        running = asyncio.ensure_future(_run(directory, bookies, zookeeper, as_json=as_json))
+        running = asyncio.ensure_future(_run(cluster, as_json=as_json))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -66,13 +82,11 @@ async def _up(directory: Path, bookies: int, zookeeper: str | None, *, as_json: 
         try:
             await running
         except asyncio.CancelledError:
-            _say("the cluster is down; its data stay in", directory, as_json=as_json)
+            _say("the cluster is down; its data stay in", cluster.directory, as_json=as_json)
 
 
-async def _run(directory: Path, bookies: int, zookeeper: str | None, *, as_json: bool) -> None:
-    if zookeeper == MANAGED:
-        _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
-    async with LocalCluster(directory, bookies=bookies, zookeeper=zookeeper) as cluster:
+async def _run(cluster: LocalCluster, *, as_json: bool) -> None:
+    async with cluster:
         _show(cluster, as_json=as_json)
         ended: set[int] = set()
         while True:

@@ -7,6 +7,7 @@ Everything lies in one directory, so that the next start finds the data again:
     zookeeper/          the managed ZooKeeper
     bookie-0/ ...       the data of the bookies
     bookie-0.log ...    what the bookies wrote
+    autorecovery.log    what the process of repair wrote, if there is one
 
 Bookies keep their names over restarts, not their ports: clients find them by the metadata
 store. No process started here outlives this one, however it ends.
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from bookie.helping import keep_autorecovery
 from dlog.config import check_uri, metadata_uri
 from dlog.local.bookie_process import BookieProcess
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
@@ -65,8 +67,10 @@ class LocalCluster:
         zookeeper: str | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         bookie_options: Sequence[str] = (),
+        autorecovery: bool = False,
     ) -> None:
-        """*bookie_options*: further options of `dlog bookie start`, for each bookie."""
+        """*bookie_options*: further options of `dlog bookie start`, for each bookie.
+        *autorecovery*: run a process of repair too, which copies what lost bookies held."""
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidCluster(f"{bookies} bookies asked for, 1 to {BOOKIES_MAX} can run here")
         if zookeeper not in (None, MANAGED):
@@ -75,6 +79,7 @@ class LocalCluster:
         self._count = bookies
         self._zookeeper = zookeeper
         self._bookie_options = bookie_options
+        self._autorecovery = autorecovery
         self._start_timeout_s = start_timeout_s
         self._uri: str | None = None
         self._processes: list[BookieProcess] = []
@@ -154,6 +159,10 @@ class LocalCluster:
         self._processes = [self._process(index) for index in range(self._count)]
         self._stack.push_async_callback(_end, self._processes)
         await self._start_bookies(self._processes)
+        if self._autorecovery:
+            log_path = self.directory / "autorecovery.log"
+            helping = asyncio.ensure_future(keep_autorecovery(self.uri, log_path=log_path))
+            self._stack.push_async_callback(_cancelled, helping)
 
     async def _metadata(self) -> str:
         if self._zookeeper is None:
@@ -208,6 +217,11 @@ class LocalCluster:
             if registration.bookie == name:
                 return registration
         return None
+
+
+async def _cancelled(task: "asyncio.Future[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _end(processes: Iterable[BookieProcess]) -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from bookie.collector.plan import CollectorConfig
-from bookie.command import die_with_parent, run_until_signal
+from bookie.command import run_until_signal
 from bookie.config import BookieConfig
 from bookie.disk.watch import DiskLimits
 from bookie.server.service import ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger import log_events
 from ledger.errors import LogError
+from ledger.process import die_with_parent
 
 NAME: Final = "small"
 KIB: Final = 1024

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from bookie.config import BookieConfig
-from bookie.start_options import DIE_WITH_PARENT, OPTIONS, Given, config_of, program
+from bookie.start_options import DIE_WITH_PARENT, OF_THE_PROCESS, OPTIONS, Given, config_of, program
 from dlog.cli.app import app
 from dlog.cli.bookie import app as dlog_bookie
 
@@ -54,7 +54,7 @@ def test_each_option_sets_its_field_and_no_other() -> None:
         "--bookie": ("b", "b"), "--rack": ("r", "r"),
     }  # fmt: skip
     values: dict[str, tuple[object, object]] = {**numbers, **words}
-    options = [option for option in OPTIONS if option.field != DIE_WITH_PARENT]
+    options = [option for option in OPTIONS if option.field not in OF_THE_PROCESS]
     assert {flag for option in options for flag in option.flags} == set(values)
     for option in options:
         for flag in option.flags:

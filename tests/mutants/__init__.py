@@ -5,6 +5,7 @@ and not without. So a mutant whose place is changed or moved is noticed, and ada
 """
 
 from tests.mutants import (
+    autorecovering,
     blocking,
     commanding,
     leading,
@@ -21,6 +22,7 @@ from tests.mutants.mutant import MUTANTS, Mutant
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "autorecovering",
     "blocking",
     "commanding",
     "leading",

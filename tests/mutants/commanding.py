@@ -21,7 +21,7 @@ mutant(
 )
 mutant(
     "does not say why a janitor ended by itself",
-    "dlog/cli/janitor.py",
+    "dlog/cli/runner.py",
     old="            task.result()  # raises why it ended by itself\n",
     new="            pass\n",
     test=_OPERATORS + "a_janitor_that_ends_by_itself_says_why",

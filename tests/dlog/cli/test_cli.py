@@ -45,7 +45,7 @@ def commands(app: typer.Typer) -> list[list[str]]:
 
 
 COMMANDS = [words for words in commands(app) if words != ["completion"]]
-WITHOUT_JSON = (["bookie", "start"],)
+WITHOUT_JSON = (["bookie", "start"], ["autorecovery", "start"])
 WITHOUT_CLUSTER = (["up"],)
 
 

@@ -1,0 +1,62 @@
+"""``python -m bookie.autorecovery``: a process of repair, until SIGTERM or SIGINT.
+
+What ``dlog bookie start --autorecovery`` runs beside the bookie; people run ``dlog autorecovery
+start``. Exit status 0 after a stop, 1 if the metadata store refuses."""
+
+import asyncio
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from bookie.autorecovery.options import DelayS, GraceS, Ledgers, Rate, config_of
+from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
+from ledger import log_events
+from ledger.client import LedgerClient
+from ledger.errors import LogError
+from ledger.process import die_with_parent as end_with_parent
+
+
+def main(
+    *,
+    uri: Annotated[str, typer.Option(help="Namespace of the cluster.")],
+    die_with_parent: Annotated[
+        bool, typer.Option("--die-with-parent", help="Stop when the parent process ends.")
+    ] = False,
+    delay_s: DelayS = 300.0,
+    grace_s: GraceS = 30.0,
+    rate: Rate = 32.0,
+    ledgers: Ledgers = 4,
+) -> None:
+    """Run a process of repair until SIGTERM or SIGINT."""
+    if die_with_parent:
+        end_with_parent()
+    log_events.configure()
+    try:
+        asyncio.run(_until_signal(uri, config_of(delay_s, grace_s, rate, ledgers)))
+    except LogError as error:
+        print(f"autorecovery: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+        raise typer.Exit(1) from error
+
+
+async def _until_signal(uri: str, config: AutorecoveryConfig) -> None:
+    running = asyncio.ensure_future(_run(uri, config))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    await asyncio.wait([running])
+    if not running.cancelled():
+        running.result()
+
+
+async def _run(uri: str, config: AutorecoveryConfig) -> None:
+    client = await LedgerClient.connect(uri)
+    try:
+        await run_autorecovery(client, config)
+    finally:
+        await client.close()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,271 @@
+"""Drives `protocol.auditing`: elected, it watches the bookies and marks what lacks copies.
+
+All processes of repair stand for election; the others wait. There being one auditor only saves
+work: marks merge, so that two of them do no harm.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self, assert_never
+
+from google.protobuf.message import DecodeError
+
+from bookie.autorecovery.checking import check_all, record
+from bookie.autorecovery.marks import DECOMMISSIONING, Audit, Marks
+from bookie.autorecovery.protocol import auditing_events as protocol
+from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.protocol.auditing import Auditor as Auditing
+from bookie.autorecovery.surveying import Part, parts_of
+from leader import campaign
+from ledger.client import LedgerClient
+from ledger.clock import now_ms
+from ledger.errors import LogError, NoSuchNode
+from ledger.ids import BookieId
+from ledger.log_events import get_logger
+from ledger.machine_loop import MachineLoop
+from ledger.metastore.port import MetadataStore, Watch
+from ledger.process import this_process
+from ledger.protocol.shared import TimePassed
+from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
+from ledger.wire import metadata_pb2 as pb
+
+ELECTION: Final = ".auditor"
+"""No log can have this name."""
+WRITES_MAX: Final = 50
+ELECT_AGAIN_S: Final = 5.0
+
+_log = get_logger(__name__)
+
+
+class Auditor:
+    """`start` and `close`, or an async context manager; or only `run`."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        config: AuditConfig | None = None,
+        *,
+        wall_clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._client = client
+        self._config = config or AuditConfig()
+        self._now_ms = wall_clock_ms
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Stand for election, and audit, in the background until `close`."""
+        assert self._running is None, "it runs already"
+        self._running = asyncio.get_running_loop().create_task(self.run(), name="auditor")
+
+    async def close(self) -> None:
+        """Stop, also in the middle of a pass: the next auditor begins anew. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def run(self) -> None:
+        """Stand for election until cancelled, and audit while elected."""
+        while True:
+            try:
+                term = await campaign(self._client.store, ELECTION, lifeline_host=None)
+            except LogError as error:
+                _log.warning("auditor_not_elected", reason=str(error))
+                await asyncio.sleep(ELECT_AGAIN_S)
+                continue
+            async with term:
+                await audit(self._client, self._config, term.lost, wall_clock_ms=self._now_ms)
+
+
+async def audit(
+    client: LedgerClient,
+    config: AuditConfig,
+    lost: asyncio.Event,
+    *,
+    wall_clock_ms: Callable[[], int] = now_ms,
+) -> None:
+    """Be the auditor until *lost* is set."""
+    auditing = _Auditing(client, config, wall_clock_ms)
+    try:
+        await auditing.until(lost)
+    finally:
+        await auditing.stop()
+
+
+class _Auditing:
+    """One term."""
+
+    def __init__(
+        self, client: LedgerClient, config: AuditConfig, wall_clock_ms: Callable[[], int]
+    ) -> None:
+        self._client = client
+        self._store: MetadataStore = client.store
+        self._ledgers = client.ledgers
+        self._marks = Marks(client.store)
+        self._now_ms = wall_clock_ms
+        self._parts: AsyncIterator[Part] | None = None
+        self._retired: set[BookieId] = set()
+        """Known ones: who is retired stays so."""
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._run: MachineLoop[protocol.AuditEvent, protocol.AuditEffect] = MachineLoop(
+            Auditing(config),
+            self._execute,
+            time_passed=TimePassed(),
+            broken=self._break,
+        )
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def until(self, lost: asyncio.Event) -> None:
+        with ExitStack() as watches:
+            # Watched before it is read: what changes in between is read again.
+            for path in (COOKIES, AVAILABLE, READ_ONLY, DECOMMISSIONING):
+                watch = self._store.watch(path)
+                watches.callback(watch.close)
+                self._watching.append(asyncio.ensure_future(self._watch(watch)))
+            self._run.post(protocol.AuditBegun())
+            losing = asyncio.ensure_future(_set(lost))
+            try:
+                await asyncio.wait({losing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                losing.cancel()
+            if self._broken.done():
+                self._broken.result()
+
+    async def stop(self) -> None:
+        self._run.stop()
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+    def _break(self, error: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _watch(self, watch: Watch) -> None:
+        while True:
+            await watch.changed()
+            self._run.post(protocol.BookiesChanged())
+
+    def _execute(self, effect: protocol.AuditEffect) -> None:
+        self._run.spawn(self._answered(effect))
+
+    async def _answered(self, effect: protocol.AuditEffect) -> protocol.AuditEvent:
+        try:
+            match effect:
+                case protocol.ReadBookies():
+                    return await self._see()
+                case protocol.ReadLedgers(begin):
+                    return await self._read(begin=begin)
+                case protocol.MarkLedgers():
+                    return await self._mark(effect)
+                case protocol.RecordPass():
+                    return await self._record(effect)
+                case protocol.CheckLedgers():
+                    return await self._check()
+                case _:
+                    assert_never(effect)
+        except LogError as error:
+            if isinstance(effect, protocol.CheckLedgers):
+                _log.warning("check_interrupted", reason=str(error))
+                return protocol.CheckFailed(str(error))
+            self._parts = None
+            _log.warning("audit_interrupted", reason=str(error))
+            return protocol.AuditFailed(str(error))
+
+    async def _see(self) -> protocol.BookiesSeen:
+        await self._store.sync(COOKIES)
+        checked = await self._marks.last_check()
+        known = await self._children(COOKIES)
+        registered = await self._children(AVAILABLE) | await self._children(READ_ONLY)
+        for bookie in sorted(known - registered - self._retired):
+            if await self._is_retired(bookie):
+                self._retired.add(bookie)
+        return protocol.BookiesSeen(
+            known=known,
+            retired=known & self._retired,
+            registered=registered,
+            leaving=await self._marks.decommissioning(),
+            delay_s=await self._marks.delay_s(),
+            checked_ms=None if checked is None else checked.at_ms,
+            now_ms=self._now_ms(),
+        )
+
+    async def _check(self) -> protocol.LedgersChecked:
+        check = await check_all(self._client)
+        _log.info(
+            "ledgers_checked", ledgers=check.ledgers, lacking=check.lacking, unsure=check.unsure
+        )
+        await record(self._marks, check, at_ms=self._now_ms())
+        return protocol.LedgersChecked()
+
+    async def _children(self, path: str) -> frozenset[BookieId]:
+        try:
+            return frozenset(map(BookieId, await self._store.children(path)))
+        except NoSuchNode:
+            return frozenset()
+
+    async def _is_retired(self, bookie: BookieId) -> bool:
+        """Return what its cookie says; one that cannot be read is nobody's last word."""
+        try:
+            value = (await self._store.get(f"{COOKIES}/{bookie}")).value
+            return pb.CookieNode.FromString(value).retired_ms > 0
+        except (NoSuchNode, DecodeError):
+            return False
+
+    async def _read(self, *, begin: bool) -> protocol.LedgersRead:
+        if begin or self._parts is None:
+            self._parts = parts_of(self._ledgers)
+        async for part in self._parts:
+            return protocol.LedgersRead(tuple(part), is_last=False)
+        self._parts = None
+        return protocol.LedgersRead((), is_last=True)
+
+    async def _mark(self, effect: protocol.MarkLedgers) -> protocol.LedgersMarked:
+        marked = 0
+        waiting = iter(effect.lacks)
+
+        async def write() -> None:
+            nonlocal marked
+            for ledger_id, lacks in waiting:
+                marked += await self._marks.add(ledger_id, lacks)
+
+        await asyncio.gather(*(write() for _ in range(WRITES_MAX)))
+        if marked:
+            await self._marks.ring()
+        return protocol.LedgersMarked(marked)
+
+    async def _record(self, effect: protocol.RecordPass) -> protocol.PassRecorded:
+        if effect.alarm:
+            _log.error("audit_alarm", reason=effect.alarm)
+        elif effect.ledgers:
+            _log.info("audit_pass", ledgers=effect.ledgers, marked=effect.marked, lost=effect.lost)
+        await self._marks.report(
+            Audit(
+                at_ms=self._now_ms(),
+                ledgers=effect.ledgers,
+                marked=effect.marked,
+                damaged=effect.damaged,
+                lost=effect.lost,
+                alarm=effect.alarm,
+                auditor=this_process(),
+            )
+        )
+        return protocol.PassRecorded()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()

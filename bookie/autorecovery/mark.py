@@ -1,0 +1,169 @@
+"""The mark of a ledger that lacks copies: what is known to be wrong, and when to try again. Pure.
+
+Invariants:
+    a bookie stands once in a mark; bookies ascend
+    what is merged into a mark is never less than what was in it
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+
+from ledger.errors import DamagedMetadata
+from ledger.ids import BookieId
+from ledger.wire import metadata_pb2 as pb
+
+FORMAT_VERSION: Final = 1
+RETRY_MS_MIN: Final = 10_000
+RETRY_MS_MAX: Final = 3_600_000
+LOST_RANGES_MAX: Final = 100
+"""A mark names so many ranges of lost entries; the last one then reaches to the end of all."""
+
+
+class Reason(IntEnum):
+    """Why the copies on a bookie are not as they should be. Persisted: keep the numbers."""
+
+    LOST = 1
+    """The bookie has been away for longer than the delay."""
+    DECOMMISSIONING = 2
+    """The bookie is to be emptied; it serves meanwhile."""
+    DAMAGED = 3
+    """The bookie is there; entries on it were found damaged."""
+    MISSING = 4
+    """The bookie is there; it said that it has not got some entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """The ledger lacks what *bookie* should hold."""
+
+    bookie: BookieId
+    reason: Reason
+    since_ms: int
+    """When it was marked first, by the wall clock; the grace of an open fragment counts from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    lacks: tuple[Lack, ...]
+    attempts: int = 0
+    """Repairs that ended without success since the last lack came."""
+    not_before_ms: int = 0
+    """No worker tries before, by the wall clock."""
+    lost: tuple[tuple[int, int], ...] = ()
+    """Entries that no bookie gave in the last attempt, as inclusive ranges."""
+    deferred_why: str = ""
+    wants_bookie: bool = False
+    """What is missing is a bookie to copy to: try again when one registers."""
+    thorough: bool = False
+    """Something was found damaged: what bookies say that they hold is not to be believed, also of
+    those that were marked as lost before and came back."""
+
+    @property
+    def bookies(self) -> frozenset[BookieId]:
+        return frozenset(lack.bookie for lack in self.lacks)
+
+    def lack_of(self, bookie: BookieId) -> Lack | None:
+        return next((lack for lack in self.lacks if lack.bookie == bookie), None)
+
+    def merged(self, lacks: tuple[Lack, ...]) -> Self:
+        """Return the mark with *lacks* added; itself if it says all that already.
+
+        What is new is tried at once, whatever was deferred before."""
+        by_bookie = {lack.bookie: lack for lack in self.lacks}
+        for lack in lacks:
+            known = by_bookie.get(lack.bookie)
+            if known is None:
+                by_bookie[lack.bookie] = lack
+            elif _weight(lack.reason) > _weight(known.reason):
+                by_bookie[lack.bookie] = replace(known, reason=lack.reason)
+        merged = tuple(by_bookie[bookie] for bookie in sorted(by_bookie))
+        thorough = self.thorough or any(lack.reason is Reason.DAMAGED for lack in lacks)
+        if merged == self.lacks and thorough == self.thorough:
+            return self
+        return replace(self, lacks=merged, thorough=thorough, attempts=0, not_before_ms=0)
+
+    def deferred(
+        self,
+        why: str,
+        *,
+        now_ms: int,
+        lost: tuple[tuple[int, int], ...] = (),
+        wants_bookie: bool = False,
+    ) -> Self:
+        """Return the mark after an attempt that did not succeed: the next one has to wait, twice
+        as long as this one had to."""
+        pause_ms = min(RETRY_MS_MIN << min(self.attempts, 20), RETRY_MS_MAX)
+        return replace(
+            self,
+            attempts=self.attempts + 1,
+            not_before_ms=now_ms + pause_ms,
+            lost=_bounded(lost),
+            deferred_why=why,
+            wants_bookie=wants_bookie,
+        )
+
+    def put_off(self, why: str, until_ms: int) -> Self:
+        """Return the mark with nothing to be done before *until_ms*: no attempt has failed."""
+        return replace(self, not_before_ms=until_ms, deferred_why=why, wants_bookie=False)
+
+    def encode(self) -> bytes:
+        node = pb.MarkNode(
+            version=FORMAT_VERSION,
+            lacks=[
+                pb.LackNode(
+                    bookie=lack.bookie,
+                    reason=pb.LackReason.ValueType(lack.reason),
+                    since_ms=lack.since_ms,
+                )
+                for lack in self.lacks
+            ],
+            attempts=self.attempts,
+            not_before_ms=self.not_before_ms,
+            lost=[pb.RangeNode(first=first, last=last) for first, last in self.lost],
+            deferred_why=self.deferred_why,
+            wants_bookie=self.wants_bookie,
+            thorough=self.thorough,
+        )
+        return node.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, value: bytes, *, path: str) -> Self:
+        """Return what *value*, read at *path*, says. Raises `DamagedMetadata`."""
+        try:
+            node = pb.MarkNode.FromString(value)
+            if node.version != FORMAT_VERSION:
+                raise DamagedMetadata(
+                    path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
+                )
+            return cls(
+                tuple(
+                    Lack(BookieId(lack.bookie), Reason(lack.reason), lack.since_ms)
+                    for lack in node.lacks
+                ),
+                attempts=node.attempts,
+                not_before_ms=node.not_before_ms,
+                lost=tuple((each.first, each.last) for each in node.lost),
+                deferred_why=node.deferred_why,
+                wants_bookie=node.wants_bookie,
+                thorough=node.thorough,
+            )
+        except (DecodeError, ValueError) as error:
+            raise DamagedMetadata(path, str(error)) from error
+
+
+_WEIGHTS: Final = (Reason.MISSING, Reason.DAMAGED, Reason.LOST, Reason.DECOMMISSIONING)
+
+
+def _weight(reason: Reason) -> int:
+    """Of two reasons the one that asks for more counts: a bookie that goes is moved from."""
+    return _WEIGHTS.index(reason)
+
+
+def _bounded(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    if len(ranges) <= LOST_RANGES_MAX:
+        return ranges
+    kept = ranges[: LOST_RANGES_MAX - 1]
+    return (*kept, (ranges[LOST_RANGES_MAX - 1][0], ranges[-1][1]))

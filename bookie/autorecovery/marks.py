@@ -1,0 +1,370 @@
+"""Repair in the metadata store: marks, locks, and the switches of operators.
+
+    /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   what the ledger lacks (`Mark`)
+    /underreplicated/locks/urL<id>              ephemeral: who repairs it now
+    /underreplicated/disable                    exists: workers rest
+    /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
+    /underreplicated/bookiecheckctime           how the auditor's last pass ended
+    /underreplicated/checkallledgersctime       how the last check of all ledgers ended
+    /bookies/decommissioning/<bookie>           persistent: the bookie is to be emptied
+
+Nothing here is needed for safety: two workers at one ledger copy the same bytes, and change its
+metadata by compare-and-swap. Marks are changed by compare-and-swap, and deleted by version, so
+that what an auditor adds while a worker repairs stays. 256 buckets: the names of 100,000 marks
+in one node would be more than ZooKeeper answers.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+
+from bookie.autorecovery.mark import Lack, Mark
+from ledger.errors import (
+    BadVersion,
+    DamagedMetadata,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+)
+from ledger.ids import BookieId, LedgerId
+from ledger.metastore.port import MetadataStore, Watch
+from ledger.process import this_process
+from ledger.wire import metadata_pb2 as pb
+
+MARKS: Final = "/underreplicated/ledgers"
+LOCKS: Final = "/underreplicated/locks"
+DISABLE: Final = "/underreplicated/disable"
+DELAY: Final = "/underreplicated/lostbookierecoverydelay"
+LAST_AUDIT: Final = "/underreplicated/bookiecheckctime"
+LAST_CHECK: Final = "/underreplicated/checkallledgersctime"
+DECOMMISSIONING: Final = "/bookies/decommissioning"
+FORMAT_VERSION: Final = 1
+WRITE_TRIES_MAX: Final = 100
+BUCKETS: Final = 256
+_PREFIX: Final = "urL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """How a pass over all ledgers ended."""
+
+    at_ms: int
+    ledgers: int
+    marked: int
+    damaged: int
+    """Ledgers whose metadata could not be read."""
+    lost: tuple[BookieId, ...]
+    """Bookies that had been away for longer than the delay."""
+    alarm: str
+    """Why nothing was marked; empty if nothing is wrong."""
+    auditor: str = ""
+
+    def encode(self) -> bytes:
+        node = pb.AuditNode(
+            version=FORMAT_VERSION,
+            at_ms=self.at_ms,
+            ledgers=self.ledgers,
+            marked=self.marked,
+            damaged=self.damaged,
+            lost=self.lost,
+            alarm=self.alarm,
+            auditor=self.auditor,
+        )
+        return node.SerializeToString(deterministic=True)
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Raises `DamagedMetadata`."""
+        node = pb.AuditNode()
+        _parse(node, value, LAST_AUDIT)
+        return cls(
+            at_ms=node.at_ms,
+            ledgers=node.ledgers,
+            marked=node.marked,
+            damaged=node.damaged,
+            lost=tuple(BookieId(bookie) for bookie in node.lost),
+            alarm=node.alarm,
+            auditor=node.auditor,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRecord:
+    """How a check of all ledgers ended."""
+
+    at_ms: int
+    ledgers: int
+    lacking: int
+    unsure: int
+    unreadable: int
+
+
+class Marks:
+    """The marks and locks of one namespace, for one auditor or worker."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._token = secrets.token_hex(8)
+
+    # Marks.
+
+    async def add(self, ledger_id: LedgerId, lacks: Iterable[Lack]) -> bool:
+        """Mark the ledger; return False if its mark said all that already.
+
+        Raises `MetadataUnavailable`: then it may be marked or not, and it can be repeated."""
+        wanted = tuple(sorted(lacks, key=lambda lack: lack.bookie))
+        assert wanted, "a mark names a bookie"
+        new = Mark(()).merged(wanted)
+        for _ in range(WRITE_TRIES_MAX):
+            found = await self.read(ledger_id)
+            try:
+                if found is None:
+                    await self._store.create(_mark_path(ledger_id), new.encode())
+                    return True
+                mark, version = found
+                merged = mark.merged(wanted)
+                if merged == mark:
+                    return False
+                await self._store.set(_mark_path(ledger_id), merged.encode(), version)
+                return True
+            except (NodeExists, NoSuchNode, BadVersion):
+                continue  # somebody was faster
+        raise MetadataUnavailable(
+            self._store.uri, f"mark of ledger {ledger_id}", 0.0, "others change it all the time"
+        )
+
+    async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None:
+        """Return mark and version, None if the ledger is not marked. Raises `DamagedMetadata`."""
+        path = _mark_path(ledger_id)
+        try:
+            found = await self._store.get(path)
+        except NoSuchNode:
+            return None
+        return Mark.decode(found.value, path=path), found.version
+
+    async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool:
+        """Compare and swap; return False if it was changed or deleted meanwhile."""
+        try:
+            await self._store.set(_mark_path(ledger_id), mark.encode(), version)
+        except (BadVersion, NoSuchNode):
+            return False
+        return True
+
+    async def unmark(self, ledger_id: LedgerId, version: int) -> bool:
+        """Delete the mark iff it is at *version*; return False if it grew meanwhile."""
+        try:
+            await self._store.delete(_mark_path(ledger_id), version)
+        except BadVersion:
+            return False
+        except NoSuchNode:
+            return True
+        return True
+
+    async def list(self, *, begin: int = 0) -> AsyncIterator[LedgerId]:
+        """Yield the ledgers that are marked, from bucket *begin* on and around; one bucket is in
+        memory at a time. Workers that begin at different ones meet less often."""
+        await self._store.sync(MARKS)
+        buckets = await _children(self._store, MARKS)
+        start = begin % len(buckets) if buckets else 0
+        for bucket in (*buckets[start:], *buckets[:start]):
+            for name in await _children(self._store, f"{MARKS}/{bucket}"):
+                if (ledger_id := _ledger_of(name)) is not None:
+                    yield ledger_id
+
+    async def ring(self) -> None:
+        """Let workers know that there are new marks; best effort, as they look by themselves."""
+        with suppress(MetadataUnavailable):
+            await _put(self._store, MARKS, b"")
+
+    def watch(self) -> Watch:
+        """Watch for `ring`."""
+        return self._store.watch(MARKS)
+
+    # Locks.
+
+    async def lock(self, ledger_id: LedgerId) -> bool:
+        """Take the ledger for this worker, as long as the store's session lives; return False if
+        another one has it. Raises `MetadataUnavailable`."""
+        node = pb.RepairLockNode(version=FORMAT_VERSION, worker=this_process(), token=self._token)
+        try:
+            await self._store.create(
+                _lock_path(ledger_id), node.SerializeToString(deterministic=True), ephemeral=True
+            )
+        except NodeExists:  # also after a create of ours whose reply was lost
+            return await self._holder(ledger_id) == self._token
+        return True
+
+    async def unlock(self, ledger_id: LedgerId) -> None:
+        """Give it back, unless the lock is another worker's by now."""
+        path = _lock_path(ledger_id)
+        try:
+            found = await self._store.get(path)
+            node = pb.RepairLockNode()
+            _parse(node, found.value, path)
+            if node.token == self._token:
+                await self._store.delete(path, found.version)
+        except (NoSuchNode, BadVersion):
+            return
+
+    async def _holder(self, ledger_id: LedgerId) -> str:
+        path = _lock_path(ledger_id)
+        node = pb.RepairLockNode()
+        try:
+            _parse(node, (await self._store.get(path)).value, path)
+        except NoSuchNode:
+            return ""
+        return node.token
+
+    async def locked(self) -> dict[LedgerId, str]:
+        """Return the ledgers that are being repaired now, and by whom."""
+        holders: dict[LedgerId, str] = {}
+        for name in await _children(self._store, LOCKS):
+            ledger_id = _ledger_of(name)
+            if ledger_id is None:
+                continue
+            node = pb.RepairLockNode()
+            try:
+                _parse(node, (await self._store.get(f"{LOCKS}/{name}")).value, f"{LOCKS}/{name}")
+            except NoSuchNode:
+                continue
+            holders[ledger_id] = node.worker
+        return holders
+
+    # Switches.
+
+    async def enabled(self) -> bool:
+        return await self._store.exists(DISABLE) is None
+
+    async def enable(self) -> None:
+        with suppress(NoSuchNode):
+            await self._store.delete(DISABLE)
+
+    async def disable(self, *, now_ms: int) -> None:
+        node = pb.RepairSwitchNode(version=FORMAT_VERSION, who=this_process(), since_ms=now_ms)
+        with suppress(NodeExists):
+            await self._store.create(DISABLE, node.SerializeToString(deterministic=True))
+
+    def watch_switch(self) -> Watch:
+        return self._store.watch(DISABLE)
+
+    async def delay_s(self) -> float | None:
+        """Return the delay that an operator has set, None if none has. Raises `DamagedMetadata`."""
+        try:
+            value = (await self._store.get(DELAY)).value
+        except NoSuchNode:
+            return None
+        node = pb.RepairDelayNode()
+        _parse(node, value, DELAY)
+        return node.delay_s
+
+    async def set_delay(self, delay_s: float | None) -> None:
+        """Let auditors wait so long for a bookie that is away; None: as long as they like."""
+        if delay_s is None:
+            with suppress(NoSuchNode):
+                await self._store.delete(DELAY)
+            return
+        node = pb.RepairDelayNode(version=FORMAT_VERSION, delay_s=delay_s)
+        await _put(self._store, DELAY, node.SerializeToString(deterministic=True))
+
+    async def decommissioning(self) -> frozenset[BookieId]:
+        """Return the bookies that are to be emptied."""
+        return frozenset(map(BookieId, await _children(self._store, DECOMMISSIONING)))
+
+    async def announce(self, bookie: BookieId) -> None:
+        """Write down that *bookie* is to be emptied, for good or until `withdraw`."""
+        with suppress(NodeExists):
+            await self._store.create(f"{DECOMMISSIONING}/{bookie}")
+
+    async def withdraw(self, bookie: BookieId) -> None:
+        with suppress(NoSuchNode):
+            await self._store.delete(f"{DECOMMISSIONING}/{bookie}")
+
+    # The auditor's report.
+
+    async def report(self, audit: Audit) -> None:
+        await _put(self._store, LAST_AUDIT, audit.encode())
+
+    async def last_audit(self) -> Audit | None:
+        """Return how the last pass ended, None if there was none. Raises `DamagedMetadata`."""
+        try:
+            return Audit.decode((await self._store.get(LAST_AUDIT)).value)
+        except NoSuchNode:
+            return None
+
+    async def report_check(self, check: CheckRecord) -> None:
+        node = pb.CheckNode(
+            version=FORMAT_VERSION,
+            at_ms=check.at_ms,
+            ledgers=check.ledgers,
+            lacking=check.lacking,
+            unsure=check.unsure,
+            unreadable=check.unreadable,
+        )
+        await _put(self._store, LAST_CHECK, node.SerializeToString(deterministic=True))
+
+    async def last_check(self) -> CheckRecord | None:
+        """Return how the last check ended, None if there was none. Raises `DamagedMetadata`."""
+        try:
+            value = (await self._store.get(LAST_CHECK)).value
+        except NoSuchNode:
+            return None
+        node = pb.CheckNode()
+        _parse(node, value, LAST_CHECK)
+        return CheckRecord(
+            at_ms=node.at_ms,
+            ledgers=node.ledgers,
+            lacking=node.lacking,
+            unsure=node.unsure,
+            unreadable=node.unreadable,
+        )
+
+
+async def _put(store: MetadataStore, path: str, value: bytes) -> None:
+    while True:
+        with suppress(NoSuchNode):
+            await store.set(path, value)
+            return
+        with suppress(NodeExists):
+            await store.create(path, value)
+            return
+
+
+async def _children(store: MetadataStore, path: str) -> list[str]:
+    try:
+        return await store.children(path)
+    except NoSuchNode:
+        return []
+
+
+def _parse(
+    node: "pb.AuditNode | pb.CheckNode | pb.RepairLockNode | pb.RepairDelayNode",
+    value: bytes,
+    path: str,
+) -> None:
+    try:
+        node.ParseFromString(value)
+    except DecodeError as error:
+        raise DamagedMetadata(path, str(error)) from error
+    if node.version != FORMAT_VERSION:
+        raise DamagedMetadata(
+            path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
+        )
+
+
+def _mark_path(ledger_id: LedgerId) -> str:
+    return f"{MARKS}/{ledger_id % BUCKETS:02x}/{_PREFIX}{ledger_id}"
+
+
+def _lock_path(ledger_id: LedgerId) -> str:
+    return f"{LOCKS}/{_PREFIX}{ledger_id}"
+
+
+def _ledger_of(name: str) -> LedgerId | None:
+    digits = name.removeprefix(_PREFIX)
+    if digits == name or not (digits.isascii() and digits.isdecimal()):
+        return None
+    return LedgerId(int(digits))

@@ -1,0 +1,51 @@
+"""The options of a process of repair, once: `dlog autorecovery start` and the child of a bookie."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from bookie.autorecovery.process import AutorecoveryConfig
+
+_MIB: Final = 1024 * 1024
+
+DelayS = Annotated[
+    float,
+    typer.Option(
+        "--delay-s",
+        help="How long a bookie may be away before its copies are made elsewhere.",
+        min=0,
+    ),
+]
+GraceS = Annotated[
+    float,
+    typer.Option(
+        "--grace-s",
+        help="How long after its mark a ledger that is written is left to its writer, who "
+        "normally leaves a lost bookie by itself.",
+        min=0,
+    ),
+]
+Rate = Annotated[
+    float, typer.Option("--rate", help="MiB copied a second by this process; 0: no limit.", min=0)
+]
+Ledgers = Annotated[
+    int, typer.Option("--ledgers", help="How many ledgers are repaired at a time.", min=1, max=64)
+]
+
+
+def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> "AutorecoveryConfig":
+    """Return the configuration that the options say."""
+    from bookie.autorecovery.process import AutorecoveryConfig
+    from bookie.autorecovery.protocol.auditing import AuditConfig
+    from bookie.autorecovery.protocol.replicating import ReplicationConfig
+    from bookie.autorecovery.worker import WorkerConfig
+
+    return AutorecoveryConfig(
+        audit=AuditConfig(delay_s=delay_s),
+        work=WorkerConfig(
+            bytes_per_s=rate * _MIB,
+            ledgers_max=ledgers,
+            replication=ReplicationConfig(open_fragment_grace_ms=round(grace_s * 1000)),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Decisions of repair: who is lost, which ledgers lack a copy, what is copied where. Pure."""

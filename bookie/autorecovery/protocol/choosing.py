@@ -1,0 +1,226 @@
+"""What is to be done about one settled fragment: what is copied where, and what cannot be. Pure.
+
+A *share* is what one bookie was found to have of what its index should hold. Ids that the index
+does not hold are left out of account everywhere, so that a share that is complete is one range
+whatever E and Qw are.
+
+Invariants:
+    nothing is copied that the index does not hold
+    an entry is lost only if every bookie that should have it said that it has not
+    of an index that moves either all is copied, or nothing
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import Final
+
+from ledger.quorum import Quorum, holds, write_set
+
+Spans = tuple[tuple[int, int], ...]
+"""Inclusive ranges of entry ids, ascending and apart."""
+
+NO_SPANS: Final[Spans] = ()
+
+
+class Standing(Enum):
+    """What is known of an entry at one index."""
+
+    HELD = "held"
+    MISSING = "missing"
+    """The bookie said that it has not, or cannot give it."""
+    UNSURE = "unsure"
+    """It did not answer, or may not deny it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one bookie has; what is in neither is held."""
+
+    missing: Spans = NO_SPANS
+    unsure: Spans = NO_SPANS
+
+    def at(self, entry_id: int) -> Standing:
+        if _in(self.missing, entry_id):
+            return Standing.MISSING
+        return Standing.UNSURE if _in(self.unsure, entry_id) else Standing.HELD
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The entries first..last of *residues* modulo E, from one index to another place."""
+
+    index: int
+    """Whose entries they are."""
+    source: int
+    """The index that they are read from."""
+    first: int
+    last: int
+    residues: tuple[int, ...]
+
+    def takes(self, entry_id: int, quorum: Quorum) -> bool:
+        return self.first <= entry_id <= self.last and entry_id % quorum.ensemble in self.residues
+
+    def next_from(self, entry_id: int, quorum: Quorum) -> int | None:
+        """Return the first entry of the copy from *entry_id* on."""
+        for candidate in range(max(entry_id, self.first), self.last + 1):
+            if candidate % quorum.ensemble in self.residues:
+                return candidate
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is to be done about a fragment."""
+
+    copies: tuple[Copy, ...]
+    moved: tuple[int, ...]
+    """Indexes that go to another bookie once all of their copies are made."""
+    lost: Spans
+    """Entries that are to be copied, and no bookie has; of a striped fragment, ranges of them."""
+    unsure: bool
+    """Something could not be decided, because a bookie did not answer."""
+
+
+def choose(
+    first: int,
+    last: int,
+    quorum: Quorum,
+    shares: Sequence[Share],
+    *,
+    moving: Mapping[int, bool],
+) -> Chosen:
+    """Return what makes the fragment first..last whole.
+
+    *moving*: the indexes that get another bookie, and whether the old one can be read from.
+    All others are repaired in place, as far as they are known to lack something."""
+    copies: list[Copy] = []
+    moved: list[int] = []
+    lost: list[tuple[int, int]] = []
+    unsure = False
+    for index in range(quorum.ensemble):
+        found, gaps, doubtful = _copies_for(index, first, last, quorum, shares, moving)
+        lost += gaps
+        unsure |= doubtful
+        if index not in moving:
+            copies += found
+        elif not gaps and not doubtful:
+            copies += found
+            moved.append(index)
+    return Chosen(tuple(copies), tuple(moved), _merged(lost), unsure)
+
+
+def _copies_for(
+    index: int,
+    first: int,
+    last: int,
+    quorum: Quorum,
+    shares: Sequence[Share],
+    moving: Mapping[int, bool],
+) -> tuple[list[Copy], list[tuple[int, int]], bool]:
+    """Return the copies that *index* needs, the ranges it cannot get, and whether that is so only
+    because somebody did not answer."""
+    copies: list[Copy] = []
+    lost: list[tuple[int, int]] = []
+    unsure = False
+    for start, end in _pieces(first, last, shares):
+        if index not in moving and shares[index].at(start) is not Standing.MISSING:
+            continue
+        wanted: dict[int, set[int]] = {}
+        for residue in range(quorum.ensemble):
+            if not holds(index, residue, quorum) or _first_of(residue, start, quorum) > end:
+                continue
+            sources, doubtful = _sources(index, residue, start, quorum, shares, moving)
+            if sources:
+                wanted[residue] = sources
+            elif doubtful:
+                unsure = True
+            else:
+                lost.append(_span_of(residue, start, end, quorum))
+        copies += [
+            Copy(index, source, start, end, residues)
+            for source, residues in _shared_out(index, wanted, quorum, moving)
+        ]
+    return copies, lost, unsure
+
+
+def _sources(
+    index: int,
+    residue: int,
+    at: int,
+    quorum: Quorum,
+    shares: Sequence[Share],
+    moving: Mapping[int, bool],
+) -> tuple[set[int], bool]:
+    """Return where the entries of *residue* around *at* can be read; and if nowhere, whether
+    somebody might have them who did not say."""
+    # A bookie that is away for good is no hope: it was given time to come back.
+    holders = [
+        holder
+        for holder in write_set(residue, quorum)
+        if (holder != index or moving.get(index, False)) and moving.get(holder, True)
+    ]
+    standings = {holder: shares[holder].at(at) for holder in holders}
+    held = {holder for holder in holders if standings[holder] is Standing.HELD}
+    return held, Standing.UNSURE in standings.values()
+
+
+def _shared_out(
+    index: int, wanted: Mapping[int, set[int]], quorum: Quorum, moving: Mapping[int, bool]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield who is read from, and for which residues: of few bookies much, as what a read passes
+    over was read all the same. Bookies that are to be emptied last, they have enough to do."""
+    left = dict(wanted)
+    while left:
+        residues_of: dict[int, list[int]] = {}
+        for residue, sources in left.items():
+            for source in sources:
+                residues_of.setdefault(source, []).append(residue)
+        best = min(
+            residues_of,
+            key=lambda source: (
+                source in moving,
+                -len(residues_of[source]),
+                (source - index) % quorum.ensemble,
+            ),
+        )
+        yield best, tuple(sorted(residues_of[best]))
+        for residue in residues_of[best]:
+            del left[residue]
+
+
+def _pieces(first: int, last: int, shares: Sequence[Share]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of first..last within which no share changes."""
+    edges = {first, last + 1}
+    for share in shares:
+        for start, end in (*share.missing, *share.unsure):
+            edges.update(edge for edge in (start, end + 1) if first <= edge <= last)
+    ordered = sorted(edges)
+    for start, after in pairwise(ordered):
+        yield start, after - 1
+
+
+def _first_of(residue: int, start: int, quorum: Quorum) -> int:
+    return start + (residue - start) % quorum.ensemble
+
+
+def _span_of(residue: int, start: int, end: int, quorum: Quorum) -> tuple[int, int]:
+    """Return the range from the first to the last entry of *residue* in start..end."""
+    return _first_of(residue, start, quorum), end - (end - residue) % quorum.ensemble
+
+
+def _merged(spans: list[tuple[int, int]]) -> Spans:
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _in(spans: Spans, entry_id: int) -> bool:
+    at = bisect_right(spans, entry_id, key=lambda span: span[0]) - 1
+    return at >= 0 and entry_id <= spans[at][1]

@@ -1,0 +1,258 @@
+"""Events and effects of `replicating`, and how a replication ends."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from bookie.autorecovery.mark import Mark
+from bookie.autorecovery.protocol.choosing import Copy, Share
+from ledger.ids import BookieId
+from ledger.metadata import LedgerMetadata
+from ledger.protocol.shared import (
+    ChooseReplacements,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReplacementsChosen,
+    TimePassed,
+    WriteMetadata,
+)
+from ledger.requests import Status
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Look after the ledger."""
+
+    eager: bool = False
+    """Now, whatever the mark says: what it waits for may be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockTaken:
+    """No other worker is at the ledger, as far as that can be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockRefused:
+    """Another worker is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRead:
+    """What is marked now; None: nothing any more."""
+
+    mark: Mark | None
+    version: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRead:
+    """Metadata that no write which had ended before was missing from, and who is there.
+
+    *metadata* is None iff the ledger was deleted."""
+
+    metadata: LedgerMetadata | None
+    version: int
+    registered: frozenset[BookieId]
+    leaving: frozenset[BookieId]
+    """Bookies that are to be emptied."""
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one bookie was found to have."""
+
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class FramesRead:
+    """The driver holds the frames of *entries*, verified. All of the copy up to *considered* that
+    the bookie has are among them."""
+
+    status: Status
+    entries: tuple[int, ...]
+    considered: int
+
+
+@dataclass(frozen=True, slots=True)
+class FramesStored:
+    """The bookie has all that were sent, durably."""
+
+
+@dataclass(frozen=True, slots=True)
+class FramesRefused:
+    """It has them not, or perhaps."""
+
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The ledger was CLOSED."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRefused:
+    """It could not be, *why*."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkStored:
+    """The mark was written, or deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkGrew:
+    """It was not: it says more than it did when it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlocked:
+    """The lock is given back, or will go with the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectFailed:
+    """What was asked for could not be done, *why*; the outcome is not known."""
+
+    why: str
+
+
+ReplicationEvent = (
+    Begin
+    | LockTaken
+    | LockRefused
+    | MarkRead
+    | LedgerRead
+    | Looked
+    | ReplacementsChosen
+    | FramesRead
+    | FramesStored
+    | FramesRefused
+    | MetadataRead
+    | MetadataWritten
+    | MetadataFailed
+    | Recovered
+    | RecoveryRefused
+    | MarkStored
+    | MarkGrew
+    | Unlocked
+    | EffectFailed
+    | TimePassed
+)
+
+
+# Effects. Each but the last is answered by one event.
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLock:
+    """Report LockTaken or LockRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMark:
+    """Report MarkRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLedger:
+    """Report LedgerRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find out what *bookie* has of what *index* holds of first..last; report Looked."""
+
+    bookie: BookieId
+    index: int
+    first: int
+    last: int
+    thorough: bool
+    """By reading all of it with digests; else by what the bookie says it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrames:
+    """Read of *copy* from *bookie* what begins at *first*, as much as fits; report FramesRead."""
+
+    bookie: BookieId
+    copy: Copy
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFrames:
+    """Recovery-add the frames of *entries* that were read to *bookie*; report FramesStored or
+    FramesRefused, and forget them."""
+
+    bookie: BookieId
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverLedger:
+    """Fence and close the ledger; report Recovered or RecoveryRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMark:
+    """CAS; report MarkStored or MarkGrew."""
+
+    mark: Mark
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMark:
+    """Delete the mark if it is at *version*; report MarkStored or MarkGrew."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unlock:
+    """Report Unlocked."""
+
+
+class Outcome(Enum):
+    DONE = "done"
+    """Nothing is lacking any more."""
+    DEFERRED = "deferred"
+    """The mark says why, and until when."""
+    BUSY = "busy"
+    """Another worker has it."""
+    BROKEN_OFF = "broken off"
+    """The metadata store did not let the mark be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """It is over."""
+
+    outcome: Outcome
+    why: str = ""
+
+
+ReplicationEffect = (
+    TakeLock
+    | ReadMark
+    | ReadLedger
+    | Look
+    | ChooseReplacements
+    | ReadFrames
+    | SendFrames
+    | WriteMetadata
+    | RecoverLedger
+    | WriteMark
+    | DeleteMark
+    | Unlock
+    | Finish
+)

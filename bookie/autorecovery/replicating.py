@@ -1,0 +1,258 @@
+"""Drives `protocol.replicating` against real bookies and a real metadata store."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from bookie.autorecovery.looking import READ_BYTES_MAX, ask, look
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.protocol import replicating_events as protocol
+from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
+from ledger.backoff import Backoff
+from ledger.clock import now_ms
+from ledger.environment import Credentials, Environment, repair_credentials
+from ledger.errors import LogError, NoSuchLedger
+from ledger.ids import BookieId, LedgerId
+from ledger.machine_loop import Machine, carry_out, run_in_turn
+from ledger.metadata import LedgerMetadata
+from ledger.protocol import shared
+from ledger.protocol.answers import verified
+from ledger.recovering import recover
+from ledger.requests import AddRun, ReadQuery, Status
+from ledger.runs import runs_of
+from ledger.throttle import Throttle
+
+SENDS_MAX: Final = 6
+"""How often frames are sent to a bookie that is too busy for them, or has just come back."""
+_SEND_AGAIN_S_MIN: Final = 0.1
+_SEND_AGAIN_S_MAX: Final = 3.0
+_UNLOCK_S_MAX: Final = 2.0
+
+
+class Pace:
+    """What all repairs of a process share: bytes that are copied, and how fast they may be."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        """*bytes_per_s*: 0 for no limit."""
+        self._clock = asyncio.get_running_loop().time
+        self._throttle = Throttle(bytes_per_s, now=self._clock())
+        self.bytes = 0
+        """Copied so far."""
+        self.entries = 0
+
+    async def take(self, size_bytes: int) -> None:
+        await asyncio.sleep(self._throttle.take(size_bytes, self._clock()))
+
+    def copied(self, entries: int, size_bytes: int) -> None:
+        self.entries += entries
+        self.bytes += size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a repair works with."""
+
+    environment: Environment
+    marks: Marks
+    pace: Pace
+    config: ReplicationConfig
+    wall_clock_ms: Callable[[], int] = now_ms
+
+
+async def replicate(
+    surroundings: Surroundings, ledger_id: LedgerId, *, eager: bool = False
+) -> protocol.Finish:
+    """Repair the ledger, if it is marked and nobody else does; return how that ended.
+
+    What the metadata store or bookies refuse ends up in the mark, or in what is returned;
+    nothing of it is raised. Safe to cancel at any moment: the lock is given back then."""
+    repair = _Repair(surroundings, ledger_id)
+    try:
+        machine: Machine[protocol.ReplicationEvent, protocol.ReplicationEffect]
+        machine = Replication(ledger_id, surroundings.config)
+        begin: protocol.ReplicationEvent = protocol.Begin(eager)
+        await run_in_turn(machine, begin, repair.execute, time_passed=shared.TimePassed())
+    finally:
+        await repair.let_go()
+    assert repair.finish is not None, "the machine ends with Finish"
+    return repair.finish
+
+
+class _Repair:
+    def __init__(self, surroundings: Surroundings, ledger_id: LedgerId) -> None:
+        self.finish: protocol.Finish | None = None
+        self._environment = surroundings.environment
+        self._marks = surroundings.marks
+        self._pace = surroundings.pace
+        self._now_ms = surroundings.wall_clock_ms
+        self._ledger_id = ledger_id
+        self._metadata: LedgerMetadata | None = None
+        self._frames: dict[int, bytes] = {}
+        self._locking = False
+        """Whether a lock was asked for, and not given back."""
+
+    async def execute(self, effect: protocol.ReplicationEffect) -> protocol.ReplicationEvent | None:
+        try:
+            return await self._execute(effect)
+        except LogError as error:
+            return protocol.EffectFailed(str(error))
+
+    async def _execute(  # noqa: PLR0911 - one line for each effect
+        self, effect: protocol.ReplicationEffect
+    ) -> protocol.ReplicationEvent | None:
+        match effect:
+            case protocol.TakeLock():
+                self._locking = True
+                taken = await self._marks.lock(self._ledger_id)
+                self._locking = taken
+                return protocol.LockTaken() if taken else protocol.LockRefused()
+            case protocol.ReadMark():
+                found = await self._marks.read(self._ledger_id)
+                mark, version = (None, -1) if found is None else found
+                return protocol.MarkRead(mark, version, self._now_ms())
+            case protocol.ReadLedger():
+                return await self._read_ledger()
+            case protocol.Look():
+                return await self._look(effect)
+            case shared.ChooseReplacements():
+                assert self._metadata is not None
+                return shared.ReplacementsChosen(
+                    self._environment.replacements(
+                        self._metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
+                    )
+                )
+            case protocol.ReadFrames():
+                return await self._read_frames(effect)
+            case protocol.SendFrames():
+                return await self._send_frames(effect)
+            case shared.WriteMetadata():
+                return await carry_out(effect, self._environment.ledgers, self._ledger_id)
+            case protocol.RecoverLedger():
+                return await self._recover()
+            case protocol.WriteMark(mark, version):
+                stored = await self._marks.write(self._ledger_id, mark, version)
+                return protocol.MarkStored() if stored else protocol.MarkGrew()
+            case protocol.DeleteMark(version):
+                deleted = await self._marks.unmark(self._ledger_id, version)
+                return protocol.MarkStored() if deleted else protocol.MarkGrew()
+            case protocol.Unlock():
+                await self._marks.unlock(self._ledger_id)
+                self._locking = False
+                return protocol.Unlocked()
+            case protocol.Finish():
+                self.finish = effect
+                return None
+            case _:
+                assert_never(effect)
+
+    async def let_go(self) -> None:
+        """Give back a lock that is still held, if the metadata store can be reached."""
+        if not self._locking:
+            return
+        with suppress(LogError, TimeoutError):  # then it goes with the session
+            async with asyncio.timeout(_UNLOCK_S_MAX):
+                await self._marks.unlock(self._ledger_id)
+
+    async def _read_ledger(self) -> protocol.LedgerRead:
+        leaving = await self._marks.decommissioning()
+        version = -1
+        try:
+            self._metadata, version = await self._environment.ledgers.read(
+                self._ledger_id, fresh=True
+            )
+        except NoSuchLedger:
+            self._metadata = None
+        registered = frozenset(
+            BookieId(found.bookie) for found in self._environment.bookies.available()
+        )
+        return protocol.LedgerRead(self._metadata, version, registered, leaving, self._now_ms())
+
+    async def _look(self, effect: protocol.Look) -> protocol.Looked:
+        metadata, credentials = self._known()
+        share = await look(
+            self._environment.transport,
+            credentials,
+            effect.bookie,
+            effect.index,
+            metadata.quorum,
+            effect.first,
+            effect.last,
+            thorough=effect.thorough,
+        )
+        return protocol.Looked(share)
+
+    async def _read_frames(self, effect: protocol.ReadFrames) -> protocol.FramesRead:
+        metadata, credentials = self._known()
+        query = ReadQuery(
+            self._ledger_id,
+            credentials.key,
+            effect.first,
+            effect.copy.last,
+            bytes_max=READ_BYTES_MAX,
+        )
+        answer = await ask(self._environment.transport, effect.bookie, query)
+        found = verified(answer, self._ledger_id, credentials.checks)
+        self._frames = {
+            entry_id: bytes(frame)
+            for entry_id, frame in found.frames.items()
+            if effect.copy.takes(entry_id, metadata.quorum)
+        }
+        return protocol.FramesRead(found.status, tuple(self._frames), found.considered)
+
+    async def _send_frames(
+        self, effect: protocol.SendFrames
+    ) -> protocol.FramesStored | protocol.FramesRefused:
+        _, credentials = self._known()
+        runs = runs_of(
+            effect.entries, self._frames, credentials, bytes_max=READ_BYTES_MAX, recovery=True
+        )
+        size_bytes = sum(len(run.frames) for run in runs)
+        await self._pace.take(size_bytes)
+        refused = await self._send(effect.bookie, runs)
+        self._frames.clear()
+        if refused is not None:
+            return protocol.FramesRefused(refused)
+        self._pace.copied(len(effect.entries), size_bytes)
+        return protocol.FramesStored()
+
+    async def _send(self, bookie: BookieId, runs: Sequence[AddRun]) -> Status | None:
+        """Add *runs*; return the first answer that is not OK."""
+        for run in runs:
+            status = await self._add_patiently(bookie, run)
+            if status is not Status.OK:
+                return status
+        return None
+
+    async def _add_patiently(self, bookie: BookieId, run: AddRun) -> Status:
+        backoff = Backoff(_SEND_AGAIN_S_MIN, _SEND_AGAIN_S_MAX)
+        for _ in range(SENDS_MAX - 1):
+            status = await self._add(bookie, run)
+            if status not in {Status.TOO_MANY_REQUESTS, Status.UNREACHABLE}:
+                return status
+            await asyncio.sleep(backoff.next())
+        return await self._add(bookie, run)
+
+    async def _add(self, bookie: BookieId, run: AddRun) -> Status:
+        answered: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+        def on_done(status: Status) -> None:
+            if not answered.done():
+                answered.set_result(status)
+
+        self._environment.transport.add(bookie, run, on_done)
+        return await answered
+
+    async def _recover(self) -> protocol.Recovered | protocol.RecoveryRefused:
+        try:
+            metadata, version = await self._environment.ledgers.read(self._ledger_id, fresh=True)
+            credentials = repair_credentials(self._ledger_id, metadata)
+            await recover(self._environment, credentials, metadata, version)
+        except LogError as error:
+            return protocol.RecoveryRefused(str(error))
+        return protocol.Recovered()
+
+    def _known(self) -> tuple[LedgerMetadata, Credentials]:
+        assert self._metadata is not None, "the metadata were read first"
+        return self._metadata, repair_credentials(self._ledger_id, self._metadata)

@@ -1,0 +1,77 @@
+"""How repair stands, for people and for tools: read from the metadata store, decided by nobody."""
+
+from dataclasses import dataclass
+
+from bookie.autorecovery.auditor import ELECTION
+from bookie.autorecovery.mark import Mark
+from bookie.autorecovery.marks import Audit, Marks
+from leader import current_leader
+from ledger.ids import LedgerId
+from ledger.metastore.port import MetadataStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutorecoveryStatus:
+    enabled: bool
+    auditor: str
+    """host:pid; empty if there is none."""
+    last_audit: Audit | None
+    delay_s: float | None
+    """What an operator has set."""
+    marked: int
+    """Ledgers that lack copies."""
+    repairing: dict[LedgerId, str]
+    """Ledgers that are repaired now, and by whom."""
+    deferred: int
+    """Marks with a failed attempt."""
+    waiting: int
+    """Of them, those that wait for a bookie to copy to."""
+    lost: int
+    """Ledgers of which entries are nowhere to be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedLedger:
+    ledger_id: LedgerId
+    mark: Mark
+    worker: str
+    """Who repairs it now; empty: nobody."""
+
+
+async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
+    """Raises `MetadataUnavailable`, `DamagedMetadata`."""
+    marks = Marks(store)
+    leader = await current_leader(store, ELECTION)
+    marked = deferred = waiting = lost = 0
+    async for ledger_id in marks.list():
+        found = await marks.read(ledger_id)
+        if found is None:
+            continue
+        mark, _ = found
+        marked += 1
+        deferred += mark.attempts > 0
+        waiting += mark.wants_bookie
+        lost += bool(mark.lost)
+    return AutorecoveryStatus(
+        enabled=await marks.enabled(),
+        auditor="" if leader is None else leader.candidate,
+        last_audit=await marks.last_audit(),
+        delay_s=await marks.delay_s(),
+        marked=marked,
+        repairing=await marks.locked(),
+        deferred=deferred,
+        waiting=waiting,
+        lost=lost,
+    )
+
+
+async def underreplicated(store: MetadataStore) -> list[MarkedLedger]:
+    """Return the ledgers that are marked, by id. Raises as `autorecovery_status`."""
+    marks = Marks(store)
+    workers = await marks.locked()
+    found: list[MarkedLedger] = []
+    async for ledger_id in marks.list():
+        marked = await marks.read(ledger_id)
+        if marked is not None:
+            found.append(MarkedLedger(ledger_id, marked[0], workers.get(ledger_id, "")))
+    return sorted(found, key=lambda each: each.ledger_id)

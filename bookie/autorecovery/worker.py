@@ -1,0 +1,225 @@
+"""A replication worker: takes ledgers that are marked, one after the other, and repairs them.
+
+It is woken by marks, by bookies that come and go, and by operators; else it looks by itself now and
+then. What is deferred waits for its time, unless a bookie has come that it waited for. Several
+workers may run, in one process or in many: locks keep them apart, and nothing but time is lost
+where they do not. What is to be done with a ledger is decided by `protocol.replicating`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from bookie.autorecovery.mark import Mark, Reason
+from bookie.autorecovery.marks import BUCKETS, Marks
+from bookie.autorecovery.protocol.replicating import ReplicationConfig
+from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from bookie.autorecovery.replicating import Pace, Surroundings, replicate
+from leader.waiting import first_of
+from ledger.client import LedgerClient
+from ledger.clock import now_ms
+from ledger.errors import DamagedMetadata, LogError, MetadataError
+from ledger.ids import LedgerId
+from ledger.log_events import get_logger
+
+BYTES_PER_S: Final = 32 * 1024 * 1024
+PAUSE_S: Final = 1.0
+"""After a scan that the metadata store ended."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    bytes_per_s: float = BYTES_PER_S
+    """Copied at most; 0: no limit."""
+    ledgers_max: int = 4
+    """Repaired at a time."""
+    look_s: float = 30.0
+    """How often to look for marks that nobody has rung for."""
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+
+    def __post_init__(self) -> None:
+        assert self.bytes_per_s >= 0
+        assert self.ledgers_max > 0
+        assert self.look_s > 0
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one look at all marks came to."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    deferred: int = 0
+    """Marks whose time has not come."""
+    next_ms: int | None = None
+    """When that of the first of them comes, by the wall clock."""
+
+
+class Worker:
+    """`start` and `close`, or an async context manager; or only `run_once`."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        config: WorkerConfig | None = None,
+        *,
+        wall_clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._client = client
+        self._config = config or WorkerConfig()
+        self._now_ms = wall_clock_ms
+        self._marks = Marks(client.store)
+        self.pace = Pace(self._config.bytes_per_s)
+        self._surroundings = Surroundings(
+            client.environment, self._marks, self.pace, self._config.replication, wall_clock_ms
+        )
+        self._random = client.environment.random
+        self._running: asyncio.Task[None] | None = None
+        self._seen_bookies: frozenset[str] = frozenset()
+        """Those who were there at the last scan."""
+        self.outcomes: Counter[Outcome] = Counter()
+        """Of all replications so far."""
+
+    async def start(self) -> None:
+        """Work in the background until `close`."""
+        assert self._running is None, "it runs already"
+        self._running = asyncio.get_running_loop().create_task(self.run(), name="repair worker")
+
+    async def close(self) -> None:
+        """Stop, also in the middle of a ledger: what was copied is not copied again. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def run(self) -> None:
+        """Work until cancelled. What cannot be repaired now is tried again later."""
+        store = self._client.store
+        with closing(self._marks.watch()) as rung, closing(self._marks.watch_switch()) as switched:
+            while True:
+                session, revision = store.session, self._client.bookies.revision
+                pause_s = PAUSE_S
+                try:
+                    if await self._marks.enabled():
+                        # A switch ends the scan between two messages.
+                        scan = await _unless(switched.changed(), self.run_once())
+                        if scan is None:
+                            continue
+                        pause_s = self._until_next(scan)
+                    else:
+                        pause_s = self._config.look_s
+                except LogError as error:
+                    _log.warning("repair_interrupted", reason=str(error))
+                if session.lost.is_set():
+                    pause_s = min(pause_s, PAUSE_S)
+                await first_of(
+                    rung.changed(),
+                    switched.changed(),
+                    self._client.bookies.after(revision),
+                    timeout_s=pause_s,
+                )
+
+    async def run_once(self) -> Scan:
+        """Look at all marks once, and repair what can be. Raises what listing marks raises."""
+        there = frozenset(found.bookie for found in self._client.bookies.available())
+        news, self._seen_bookies = there != self._seen_bookies, there
+        scan = Scan()
+        working: set[asyncio.Task[None]] = set()
+        try:
+            begin = self._random.randrange(BUCKETS)
+            async for ledger_id in self._marks.list(begin=begin):
+                if len(working) >= self._config.ledgers_max:
+                    done, working = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+                working.add(asyncio.ensure_future(self._take(ledger_id, there, scan, news=news)))
+            await asyncio.gather(*working)
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+        return scan
+
+    async def _take(
+        self, ledger_id: LedgerId, there: frozenset[str], scan: Scan, *, news: bool
+    ) -> None:
+        try:
+            found = await self._marks.read(ledger_id)
+        except DamagedMetadata as error:
+            _log.error("mark_unreadable", ledger_id=ledger_id, reason=str(error))
+            return
+        except MetadataError as error:
+            _log.warning("mark_not_read", ledger_id=ledger_id, reason=str(error))
+            return
+        if found is None:
+            return
+        mark, _ = found
+        eager = news and _is_helped(mark, there)
+        if mark.not_before_ms > self._now_ms() and not eager:
+            self._put_off(scan, mark.not_before_ms)
+            return
+        finish = await replicate(self._surroundings, ledger_id, eager=eager)
+        scan.outcomes[finish.outcome] += 1
+        self.outcomes[finish.outcome] += 1
+        self._report(ledger_id, finish)
+        if finish.outcome is not Outcome.DONE:
+            with suppress(LogError):
+                after = await self._marks.read(ledger_id)
+                if after is not None:
+                    self._put_off(scan, after[0].not_before_ms)
+
+    def _put_off(self, scan: Scan, until_ms: int) -> None:
+        scan.deferred += 1
+        scan.next_ms = until_ms if scan.next_ms is None else min(scan.next_ms, until_ms)
+
+    def _until_next(self, scan: Scan) -> float:
+        if scan.next_ms is None:
+            return self._config.look_s
+        wait_s = (scan.next_ms - self._now_ms()) / 1000
+        return min(max(wait_s, PAUSE_S), self._config.look_s)
+
+    def _report(self, ledger_id: LedgerId, finish: Finish) -> None:
+        match finish.outcome:
+            case Outcome.DONE:
+                _log.info("ledger_repaired", ledger_id=ledger_id)
+            case Outcome.DEFERRED:
+                _log.warning("repair_deferred", ledger_id=ledger_id, reason=finish.why)
+            case Outcome.BROKEN_OFF:
+                _log.warning("repair_broken_off", ledger_id=ledger_id, reason=finish.why)
+            case Outcome.BUSY:
+                _log.debug("repaired_by_another", ledger_id=ledger_id)
+
+
+def _is_helped(mark: Mark, there: frozenset[str]) -> bool:
+    """Return whether bookies that came may be what *mark* waits for."""
+    returned = any(lack.reason is Reason.LOST and lack.bookie in there for lack in mark.lacks)
+    return mark.wants_bookie or returned
+
+
+async def _unless(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Scan]) -> Scan | None:
+    """Do *work*, but not beyond the end of *stop*: then return None."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop)
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

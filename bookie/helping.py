@@ -1,0 +1,78 @@
+"""Keeps a child process of repair beside a bookie: started again whenever it ends, with pauses.
+
+A process of its own, because copying would hold the interpreter's lock that acknowledgements need.
+Nothing of the bookie depends on it.
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import bookie
+from ledger.backoff import Backoff
+from ledger.log_events import get_logger
+
+_AGAIN_S_MIN: Final = 1.0
+_AGAIN_S_MAX: Final = 60.0
+_STEADY_S: Final = 60.0
+"""A child that has run for so long has started well."""
+_STOP_S_MAX: Final = 5.0
+
+_log = get_logger(__name__)
+
+
+async def keep_autorecovery(uri: str, *, log_path: Path | None = None) -> None:
+    """Run it until cancelled; then it is stopped, too, before this returns.
+
+    It writes its log to *log_path*, by default where this process writes its own."""
+    loop = asyncio.get_running_loop()
+    backoff = Backoff(_AGAIN_S_MIN, _AGAIN_S_MAX)
+    while True:
+        begun = loop.time()
+        status = await _run(uri, log_path)
+        if loop.time() - begun > _STEADY_S:
+            backoff.reset()
+        pause_s = backoff.next()
+        _log.warning("autorecovery_ended", status=status, again_s=pause_s)
+        await asyncio.sleep(pause_s)
+
+
+async def _run(uri: str, log_path: Path | None) -> int:
+    with ExitStack() as opened:
+        log = None if log_path is None else opened.enter_context(log_path.open("ab"))
+        child = await _start(uri, log)
+    try:
+        return await child.wait()
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.terminate()
+            try:
+                async with asyncio.timeout(_STOP_S_MAX):
+                    await child.wait()
+            except TimeoutError:
+                child.kill()
+                await child.wait()
+
+
+async def _start(uri: str, log: BinaryIO | None) -> asyncio.subprocess.Process:
+    # -P: what lies in the working directory must not be taken for our packages.
+    python = [sys.executable, "-P", "-m", "bookie.autorecovery"]
+    return await asyncio.create_subprocess_exec(
+        *python,
+        *("--uri", uri, "--die-with-parent"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=log,
+        env=_environment(),
+        start_new_session=True,  # a Ctrl-C is the parent's to handle
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return that of this process, in which the child finds the packages that run here."""
+    packages = str(Path(bookie.__file__).parents[1])
+    paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,197 @@
+"""``dlog autorecovery``: brings ledgers that lost copies back to full replication."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bookie.autorecovery.options import DelayS, GraceS, Ledgers, Rate, config_of
+from dlog.cli.connections import connected, opened_store
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.output import print_facts, print_json, shown_time
+from dlog.cli.render.progress import shown_progress
+from dlog.cli.runner import FAILED, run_at, until_signal
+
+app = typer.Typer(
+    no_args_is_help=True, help="Bring ledgers that lost copies back to full replication."
+)
+
+
+@app.command(
+    epilog=examples(
+        "dlog autorecovery start",
+        "dlog autorecovery start --delay-s 60 --rate 100",
+    )
+)
+def start(
+    *,
+    delay_s: DelayS = 300.0,
+    grace_s: GraceS = 30.0,
+    rate: Rate = 32.0,
+    ledgers: Ledgers = 4,
+    uri: Uri = None,
+) -> None:
+    """Run one process of repair in the foreground until SIGTERM or Ctrl-C.
+
+    Start one beside each bookie, or a few for a cluster: one of them is elected auditor and finds
+    what is lacking, all of them copy. Stopping one at any moment is safe. 'dlog bookie start
+    --autorecovery' runs one with the bookie."""
+
+    async def command() -> None:
+        from bookie.autorecovery.process import run_autorecovery
+        from ledger import log_events
+
+        log_events.configure()
+        async with connected(uri) as client:
+            config = config_of(delay_s, grace_s, rate, ledgers)
+            await until_signal(run_autorecovery(client, config))
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog autorecovery status", "dlog autorecovery status --json"))
+def status(uri: Uri = None, as_json: Json = False) -> None:
+    """Show whether repair is on, who audits, how the last audit ended and what is left to do."""
+
+    async def command() -> None:
+        from bookie.autorecovery.status import autorecovery_status
+
+        async with opened_store(uri) as store:
+            found = await autorecovery_status(store)
+        audit = found.last_audit
+        facts: dict[str, object] = {
+            "enabled": found.enabled,
+            "auditor": found.auditor,
+            "underreplicated": found.marked,
+            "repairing": len(found.repairing),
+            "deferred": found.deferred,
+            "waiting_for_bookies": found.waiting,
+            "with_lost_entries": found.lost,
+            "delay_s": found.delay_s,
+        }
+        last = {
+            "at_ms": 0 if audit is None else audit.at_ms,
+            "ledgers": 0 if audit is None else audit.ledgers,
+            "marked": 0 if audit is None else audit.marked,
+            "damaged": 0 if audit is None else audit.damaged,
+            "lost": [] if audit is None else list(audit.lost),
+            "alarm": "" if audit is None else audit.alarm,
+        }
+        if as_json:
+            repairing = {str(ledger): found.repairing[ledger] for ledger in found.repairing}
+            print_json({**facts, "repairing": repairing, "last_audit": last if audit else None})
+            return
+        shown = {name.replace("_", " "): value for name, value in facts.items()}
+        shown["enabled"] = "yes" if found.enabled else "no: see 'dlog autorecovery enable'"
+        shown["auditor"] = found.auditor or "none: start 'dlog autorecovery start'"
+        shown["delay s"] = "-" if found.delay_s is None else found.delay_s
+        if audit is None:
+            shown["last audit"] = "never"
+        else:
+            shown["last audit"] = shown_time(audit.at_ms)
+            shown["  ledgers read"] = audit.ledgers
+            shown["  marked"] = audit.marked
+            shown["  unreadable"] = audit.damaged
+            shown["  bookies lost"] = ", ".join(audit.lost) or "-"
+            shown["  alarm"] = audit.alarm or "-"
+        print_facts(shown)
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog autorecovery audit", "dlog autorecovery audit --json"))
+def audit(uri: Uri = None, as_json: Json = False) -> None:
+    """Ask all bookies which entries they hold, now, and mark the ledgers that lack some.
+
+    The auditor does it once a week by itself. No entry is read: for damaged ones there is
+    'dlog log verify'. Exits with 1 if a ledger lacks entries, or cannot be read."""
+
+    async def command() -> bool:
+        from bookie.autorecovery.checking import Check, check_all, record
+        from bookie.autorecovery.marks import Marks
+        from ledger.clock import now_ms
+
+        async with connected(uri) as client:
+            with shown_progress() as report:
+
+                def show(check: Check) -> None:
+                    report(f"{check.ledgers} ledgers checked, {check.lacking} lack entries", 0, 0)
+
+                check = await check_all(client, on_progress=show)
+            await record(Marks(client.store), check, at_ms=now_ms())
+        if as_json:
+            print_json(
+                {
+                    "ledgers": check.ledgers,
+                    "lacking": check.lacking,
+                    "unsure": check.unsure,
+                    "unreadable": check.unreadable,
+                }
+            )
+        else:
+            sys.stdout.write(
+                f"{check.ledgers} ledgers: {check.lacking} lack entries, of {check.unsure} some "
+                f"bookies did not say all, {check.unreadable} cannot be read\n"
+            )
+        return not (check.lacking or check.unreadable)
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)
+
+
+@app.command(epilog=examples("dlog autorecovery disable"))
+def disable(uri: Uri = None, as_json: Json = False) -> None:
+    """Let all workers of the namespace rest, for maintenance; the auditor goes on marking."""
+    _switch(uri, on=False, as_json=as_json)
+
+
+@app.command(epilog=examples("dlog autorecovery enable"))
+def enable(uri: Uri = None, as_json: Json = False) -> None:
+    """Let workers go on that were switched off."""
+    _switch(uri, on=True, as_json=as_json)
+
+
+def _switch(uri: str | None, *, on: bool, as_json: bool) -> None:
+    async def command() -> None:
+        from bookie.autorecovery.marks import Marks
+        from ledger.clock import now_ms
+
+        async with opened_store(uri) as store:
+            if on:
+                await Marks(store).enable()
+            else:
+                await Marks(store).disable(now_ms=now_ms())
+        if as_json:
+            print_json({"enabled": on})
+        else:
+            sys.stdout.write("workers repair\n" if on else "workers rest\n")
+
+    run_at(uri, command())
+
+
+@app.command(epilog=examples("dlog autorecovery delay 600", "dlog autorecovery delay"))
+def delay(
+    seconds: Annotated[
+        float | None,
+        typer.Argument(help="Without it auditors wait as long as they were started with.", min=0),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Set for all auditors how long a bookie may be away before its copies are made elsewhere.
+
+    It is heeded from the next time on that a bookie comes or goes."""
+
+    async def command() -> None:
+        from bookie.autorecovery.marks import Marks
+
+        async with opened_store(uri) as store:
+            await Marks(store).set_delay(seconds)
+        if as_json:
+            print_json({"delay_s": seconds})
+        elif seconds is None:
+            sys.stdout.write("each auditor waits as long as it was started with\n")
+        else:
+            sys.stdout.write(f"auditors wait {seconds:g} s\n")
+
+    run_at(uri, command())

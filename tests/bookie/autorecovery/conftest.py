@@ -1,0 +1,3 @@
+from tests.ledger.metastore.conftest import backend
+
+__all__ = ["backend"]

@@ -1,0 +1,311 @@
+"""A cluster as plain values: bookies are sets of entry ids. Effects of a repair are done at once.
+
+It checks what must hold whenever it does one: nothing is swapped in that has not every entry of
+its index, nothing unsettled is copied, nobody is fenced without a spare bookie.
+"""
+
+from dataclasses import dataclass, field
+
+from bookie.autorecovery.mark import Lack, Mark, Reason
+from bookie.autorecovery.protocol import replicating_events as protocol
+from bookie.autorecovery.protocol.choosing import Share
+from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.protocol import shared
+from ledger.quorum import Quorum, holds
+from ledger.requests import Status
+
+LEDGER = LedgerId(7)
+FRAMES_MAX = 3
+"""Entries in one answer to a read."""
+STEPS_MAX = 2000
+
+
+def names(text: str) -> tuple[BookieId, ...]:
+    return tuple(BookieId(name) for name in text)
+
+
+def ledger(
+    *fragments: tuple[int, str],
+    last: int | None,
+    quorum: Quorum | None = None,
+    state: LedgerState = LedgerState.CLOSED,
+) -> LedgerMetadata:
+    return LedgerMetadata(
+        quorum=quorum or Quorum(3, 3, 2),
+        fragments=tuple(Fragment(EntryId(first), names(text)) for first, text in fragments),
+        state=state,
+        last_entry=None if last is None else EntryId(last),
+        length=None if last is None else 0,
+    )
+
+
+@dataclass
+class World:
+    metadata: LedgerMetadata | None
+    there: str
+    """Bookies that are registered."""
+    end: int = -1
+    """The last entry that was acknowledged, of a ledger that is not CLOSED."""
+    leaving: str = ""
+    version: int = 0
+    held: dict[BookieId, set[int]] = field(default_factory=dict)
+    rotten: dict[BookieId, set[int]] = field(default_factory=dict)
+    """Entries that they believe to hold, and cannot give."""
+    silent: set[BookieId] = field(default_factory=set)
+    """They are registered and do not answer."""
+    mark: Mark | None = None
+    mark_version: int = 0
+    locked_by: int | None = None
+    """The worker that has the lock."""
+    worker: int = 0
+    """Which one does the next effect."""
+    now_ms: int = 1_000_000
+    copied: int = 0
+    """Entries that were sent to bookies."""
+    read: int = 0
+    """Entries that were read, to copy them or to look at them."""
+    written: list[str] = field(default_factory=list)
+    """Names of the effects done."""
+    fenced: bool = False
+    grace_ms: int = 0
+    """If positive, nobody may be fenced before; where no worker sleeps over what it has read."""
+
+    def __post_init__(self) -> None:
+        metadata = self._metadata
+        if metadata.last_entry is not None:
+            self.end = metadata.last_entry
+        for entry_id in range(self.end + 1):
+            for index, bookie in enumerate(metadata.fragment_of(entry_id).bookies):
+                if holds(index, entry_id, metadata.quorum):
+                    self.of(bookie).add(entry_id)
+
+    def believed(self, bookie: BookieId) -> set[int]:
+        """Return what *bookie* says it holds."""
+        return self.of(bookie) | self.rotten.get(bookie, set())
+
+    def rot(self, bookie: BookieId, *entries: int) -> None:
+        self.of(bookie).difference_update(entries)
+        self.rotten.setdefault(bookie, set()).update(entries)
+
+    @property
+    def _metadata(self) -> LedgerMetadata:
+        assert self.metadata is not None
+        return self.metadata
+
+    def of(self, bookie: BookieId) -> set[int]:
+        return self.held.setdefault(bookie, set())
+
+    def lacks(self, text: str, reason: Reason = Reason.LOST, since_ms: int = 0) -> "World":
+        added = tuple(Lack(bookie, reason, since_ms) for bookie in names(text))
+        self.mark = (self.mark or Mark(())).merged(added)
+        self.mark_version += 1
+        return self
+
+    @property
+    def locked(self) -> bool:
+        return self.locked_by is not None
+
+    def lose_lock(self) -> None:
+        """The session of who has it has ended."""
+        self.locked_by = None
+
+    def is_whole(self) -> bool:
+        """Return whether every entry is where the metadata say, on a bookie that is there."""
+        metadata = self._metadata
+        return all(
+            bookie in names(self.there) and entry_id in self.of(bookie)
+            for entry_id in range(self.end + 1)
+            for index, bookie in enumerate(metadata.fragment_of(entry_id).bookies)
+            if holds(index, entry_id, metadata.quorum)
+        )
+
+    # Effects.
+
+    def do(self, effect: protocol.ReplicationEffect) -> protocol.ReplicationEvent:  # noqa: PLR0911, PLR0912
+        self.written.append(type(effect).__name__)
+        match effect:
+            case protocol.TakeLock():
+                if self.locked_by not in {None, self.worker}:
+                    return protocol.LockRefused()
+                self.locked_by = self.worker
+                return protocol.LockTaken()
+            case protocol.ReadMark():
+                return protocol.MarkRead(self.mark, self.mark_version, self.now_ms)
+            case protocol.ReadLedger():
+                return protocol.LedgerRead(
+                    self.metadata,
+                    self.version,
+                    frozenset(names(self.there)),
+                    frozenset(names(self.leaving)),
+                    self.now_ms,
+                )
+            case protocol.Look():
+                return self._look(effect)
+            case shared.ChooseReplacements(indexes, exclude, ensemble):
+                spare = [
+                    bookie for bookie in names(self.there) if bookie not in (*exclude, *ensemble)
+                ]
+                return shared.ReplacementsChosen(tuple(zip(indexes, spare, strict=False)))
+            case protocol.ReadFrames():
+                return self._read(effect)
+            case protocol.SendFrames():
+                return self._send(effect)
+            case shared.WriteMetadata(metadata, version):
+                return self._write(metadata, version)
+            case protocol.RecoverLedger():
+                return self._recover()
+            case protocol.WriteMark(mark, version):
+                if self.mark is None or version != self.mark_version:
+                    return protocol.MarkGrew()
+                self.mark, self.mark_version = mark, version + 1
+                return protocol.MarkStored()
+            case protocol.DeleteMark(version):
+                if self.mark is not None and version != self.mark_version:
+                    return protocol.MarkGrew()
+                self.mark = None
+                return protocol.MarkStored()
+            case protocol.Unlock():
+                if self.locked_by == self.worker:
+                    self.locked_by = None
+                return protocol.Unlocked()
+            case protocol.Finish():
+                raise AssertionError("nobody does that")
+
+    def _look(self, effect: protocol.Look) -> protocol.Looked:
+        if effect.bookie in self.silent:
+            return protocol.Looked(Share(unsure=((effect.first, effect.last),)))
+        if self.metadata is None:
+            return protocol.Looked(Share(((effect.first, effect.last),)))
+        if effect.thorough:
+            self.read += effect.last - effect.first + 1
+        missing = tuple(
+            (entry_id, entry_id)
+            for entry_id in range(effect.first, effect.last + 1)
+            if holds(effect.index, entry_id, self._metadata.quorum)
+            and entry_id
+            not in (self.of(effect.bookie) if effect.thorough else self.believed(effect.bookie))
+        )
+        return protocol.Looked(Share(missing))
+
+    def _read(self, effect: protocol.ReadFrames) -> protocol.FramesRead:
+        if effect.bookie in self.silent or effect.bookie not in names(self.there):
+            return protocol.FramesRead(Status.UNREACHABLE, (), -1)
+        if self.metadata is None:
+            return protocol.FramesRead(Status.NO_SUCH_LEDGER, (), -1)
+        quorum = self._metadata.quorum
+        found = [
+            entry_id
+            for entry_id in range(effect.first, effect.copy.last + 1)
+            if effect.copy.takes(entry_id, quorum) and entry_id in self.of(effect.bookie)
+        ]
+        rotten = self.rotten.get(effect.bookie, set()) - self.of(effect.bookie)
+        damaged = [each for each in sorted(rotten) if effect.first <= each <= effect.copy.last]
+        if damaged[:1] == [effect.first]:
+            return protocol.FramesRead(Status.IO_ERROR, (), -1)
+        considered = min([effect.copy.last, *(each - 1 for each in damaged)])
+        if len(found) > FRAMES_MAX:
+            considered = min(considered, found[FRAMES_MAX] - 1)
+        self.read += len(found[:FRAMES_MAX])
+        given = tuple(entry_id for entry_id in found if entry_id <= considered)
+        return protocol.FramesRead(Status.OK, given, considered)
+
+    def _send(self, effect: protocol.SendFrames) -> protocol.ReplicationEvent:
+        if self.metadata is None:
+            return protocol.FramesRefused(Status.NO_SUCH_LEDGER)
+        metadata = self._metadata
+        for entry_id in effect.entries:
+            fragment = metadata.fragment_of(entry_id)
+            end = metadata.settled_end(fragment)
+            assert end is not None, f"entry {entry_id} is copied before it is settled"
+            assert entry_id <= end, f"entry {entry_id} is not part of the ledger"
+        if effect.bookie in self.silent or effect.bookie not in names(self.there):
+            return protocol.FramesRefused(Status.UNREACHABLE)
+        self.of(effect.bookie).update(effect.entries)
+        self.copied += len(effect.entries)
+        return protocol.FramesStored()
+
+    def _write(
+        self, metadata: LedgerMetadata, version: int
+    ) -> shared.MetadataWritten | shared.MetadataRead:
+        if self.metadata is None or version != self.version:
+            return shared.MetadataRead(self.metadata, self.version)
+        changed = [
+            (before, after)
+            for before, after in zip(self.metadata.fragments, metadata.fragments, strict=True)
+            if before != after
+        ]
+        assert len(changed) == 1, "a swap changes one fragment"
+        for before, after in changed:
+            assert before.first_entry == after.first_entry, "a swap changes no key"
+            last = metadata.settled_end(after)
+            assert last is not None, "a swap is in what is settled"
+            for index, bookie in enumerate(after.bookies):
+                if before.bookies[index] == bookie:
+                    continue
+                held = [
+                    entry_id
+                    for entry_id in range(after.first_entry, last + 1)
+                    if holds(index, entry_id, metadata.quorum)
+                ]
+                assert self.of(bookie).issuperset(held), f"{bookie} has not all that it stands for"
+        self.metadata, self.version = metadata, version + 1
+        return shared.MetadataWritten(self.version)
+
+    def _recover(self) -> protocol.Recovered:
+        metadata = self._metadata
+        if metadata.state is LedgerState.OPEN and self.grace_ms:
+            assert self.mark is not None, "nobody is fenced without a mark"
+            since = [
+                k.since_ms for k in self.mark.lacks if k.bookie in metadata.last_fragment.bookies
+            ]
+            assert self.now_ms >= min(since) + self.grace_ms, "a writer is fenced within its grace"
+        if metadata.state is not LedgerState.CLOSED:
+            self.fenced = True
+            self.metadata = self._metadata.closed(EntryId(self.end), 0)
+            self.version += 1
+        return protocol.Recovered()
+
+
+class Running:
+    """One worker at one ledger, which may be paused between any two effects."""
+
+    def __init__(
+        self, world: World, *, eager: bool = False, grace_ms: int = 0, worker: int = 0
+    ) -> None:
+        self.finish: protocol.Finish | None = None
+        self._world, self._worker = world, worker
+        self._machine = Replication(LEDGER, ReplicationConfig(open_fragment_grace_ms=grace_ms))
+        self._event: protocol.ReplicationEvent = protocol.Begin(eager)
+
+    def step(self, lose: str = "") -> None:
+        """Do the next effect. *lose*: ``"reply"`` says that it failed, though it was done;
+        ``"effect"`` that it failed, and it was not done."""
+        assert self.finish is None, "it is over"
+        effects = self._machine.step(self._event, now=0.0)
+        assert len(effects) == 1, "one thing is under way at a time"
+        [effect] = effects
+        if isinstance(effect, protocol.Finish):
+            self.finish = effect
+            return
+        self._world.worker = self._worker
+        answer = None if lose == "effect" else self._world.do(effect)
+        self._event = protocol.EffectFailed("lost") if answer is None or lose else answer
+
+    def steps(self, count: int) -> "Running":
+        for _ in range(count):
+            if self.finish is None:
+                self.step()
+        return self
+
+    def end(self) -> protocol.Finish:
+        for _ in range(STEPS_MAX):
+            if self.finish is not None:
+                return self.finish
+            self.step()
+        raise AssertionError("it never ends")
+
+
+def repair(world: World, *, eager: bool = False, grace_ms: int = 0) -> protocol.Finish:
+    return Running(world, eager=eager, grace_ms=grace_ms).end()

@@ -1,0 +1,296 @@
+"""The auditor's decisions: who is lost, when, and what is marked then."""
+
+import pytest
+
+from bookie.autorecovery.mark import Lack, Reason
+from bookie.autorecovery.protocol.auditing import Auditor, Phase
+from bookie.autorecovery.protocol.auditing_events import (
+    AuditEffect,
+    AuditEvent,
+    AuditFailed,
+    BookiesChanged,
+    CheckFailed,
+    CheckLedgers,
+    MarkLedgers,
+    ReadBookies,
+    ReadLedgers,
+    RecordPass,
+)
+from ledger.ids import BookieId
+from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, Cluster
+from tests.bookie.autorecovery.repair_world import names
+
+
+def recorded(cluster: Cluster) -> RecordPass:
+    return [effect for effect in cluster.effects if isinstance(effect, RecordPass)][-1]
+
+
+def test_a_bookie_that_is_away_for_the_delay_has_its_ledgers_marked() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S - 1)
+    assert cluster.passes() == 0
+    cluster.run(1)
+    assert cluster.marked() == {1: {"a"}, 4: {"a"}}  # 3 and 5 hold nothing on it
+    assert recorded(cluster) == RecordPass(
+        ledgers=5, marked=2, damaged=0, lost=names("a"), alarm=""
+    )
+
+
+def test_a_mark_says_why_and_when() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    assert marking.lacks[0] == (
+        1,
+        (Lack(BookieId("a"), Reason.LOST, round((1000 + DELAY_S) * 1000)),),
+    )
+
+
+def test_a_bookie_that_returns_within_the_delay_marks_nothing() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S - 1)
+    cluster.bring_back("a")
+    cluster.run(DELAY_S * 10)
+    assert cluster.marked() == {}
+
+
+def test_a_second_loss_neither_cancels_nor_shortens_a_delay() -> None:
+    cluster = Cluster("abcde").begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S - 1)
+    cluster.lose("c")
+    cluster.run(1)
+    assert {bookie for found in cluster.marked().values() for bookie in found} == {"a"}
+    cluster.run(DELAY_S - 2)
+    assert {bookie for found in cluster.marked().values() for bookie in found} == {"a"}
+    cluster.run(1)
+    assert cluster.marked()[2] == {"c"}
+
+
+def test_the_daily_check_marks_again_as_long_as_a_bookie_is_lost() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    cluster.run(CHECK_S * 3)
+    assert cluster.passes() == 4
+
+
+def test_one_pass_serves_all_bookies_that_are_lost() -> None:
+    cluster = Cluster("abcde").begin()
+    cluster.lose("ab")
+    cluster.run(DELAY_S)
+    assert cluster.passes() == 1
+    assert cluster.marked()[1] == {"a", "b"}
+
+
+def test_while_more_than_half_are_away_nothing_is_marked_and_an_alarm_is_recorded_once() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("abc")
+    cluster.run(CHECK_S / 2)
+    cluster.post(BookiesChanged())
+    assert cluster.marked() == {}
+    assert recorded(cluster).alarm == "3 of 4 bookies are away"
+    assert sum(isinstance(effect, RecordPass) for effect in cluster.effects) == 2
+    cluster.bring_back("bc")
+    assert set(cluster.marked()) == {1, 4}
+    assert recorded(cluster).alarm == ""
+
+
+def test_names_of_dead_bookies_that_no_ledger_names_any_more_raise_no_alarm() -> None:
+    cluster = Cluster("abcdefghij")
+    cluster.away = "efghij"  # long dead, and repaired
+    cluster.begin()
+    cluster.run(DELAY_S)
+    assert recorded(cluster).alarm == ""
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    assert set(cluster.marked()) == {1, 4}
+    assert recorded(cluster).alarm == ""
+
+
+def test_dead_bookies_that_ledgers_name_count_for_the_alarm() -> None:
+    cluster = Cluster("abcde")
+    cluster.away = "abc"
+    cluster.begin()
+    cluster.run(DELAY_S * 2)
+    assert recorded(cluster).alarm == "3 of 5 bookies are away"
+    assert cluster.marked() == {}
+    assert cluster.passes() == 1  # to find out who is named
+
+
+def test_ledgers_that_cannot_be_read_may_name_anybody() -> None:
+    cluster = Cluster("abcdefghij")
+    cluster.away = "efghij"
+    cluster.ledgers[2] = None
+    cluster.begin()
+    assert recorded(cluster).alarm == "6 of 10 bookies are away"
+
+
+def test_half_of_the_bookies_may_be_lost() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("ab")
+    cluster.run(DELAY_S)
+    assert cluster.marked()[1] == {"a", "b"}
+
+
+def test_most_bookies_going_away_in_the_middle_of_a_pass_ends_it() -> None:
+    cluster = Cluster().begin()
+    cluster.parts = 2
+    cluster.lose("a")
+    cluster.between[ReadLedgers] = "abc"
+    cluster.run(DELAY_S)
+    assert cluster.marked() == {}
+
+
+def test_who_is_back_when_a_part_of_the_ledgers_was_read_is_not_marked() -> None:
+    cluster = Cluster().begin()
+    cluster.lose("a")
+    cluster.between[ReadLedgers] = ""
+    cluster.run(DELAY_S)
+    assert cluster.passes() == 1
+    assert cluster.marked() == {}
+
+
+def test_a_retired_name_is_given_no_time_and_counts_for_no_alarm() -> None:
+    cluster = Cluster("abcdefg")
+    cluster.away = cluster.retired = "aefg"
+    cluster.begin()
+    assert recorded(cluster).alarm == ""
+    assert set(cluster.marked()) == {1, 4}
+
+
+def test_a_bookie_that_is_to_be_emptied_is_marked_at_once_wherever_it_is_named() -> None:
+    cluster = Cluster().begin()
+    cluster.leaving = "a"
+    cluster.post(BookiesChanged())
+    assert set(cluster.marked()) == {1, 3, 4, 5}
+
+
+def test_what_an_operator_sets_takes_the_place_of_the_delay() -> None:
+    cluster = Cluster().begin()
+    cluster.delay_s = 10.0
+    cluster.lose("a")
+    cluster.run(10)
+    assert set(cluster.marked()) == {1, 4}
+
+
+def test_damaged_metadata_are_counted_and_do_not_end_the_pass() -> None:
+    cluster = Cluster().begin()
+    cluster.ledgers[2] = None
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    assert recorded(cluster).damaged == 1
+    assert set(cluster.marked()) == {1, 4}
+
+
+def test_a_pass_in_parts_marks_what_one_in_a_piece_does() -> None:
+    cluster = Cluster().begin()
+    cluster.parts = 3
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    assert set(cluster.marked()) == {1, 4}
+    assert recorded(cluster).ledgers == 5
+
+
+def test_who_becomes_due_in_the_middle_of_a_pass_gets_one_of_his_own() -> None:
+    cluster = Cluster("abcde").begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S / 2)
+    cluster.lose("c")
+    cluster.run(DELAY_S / 2 - 1)
+    cluster.parts = 2
+    cluster.now += DELAY_S  # the auditor was asleep
+    cluster.run(0)
+    assert cluster.marked()[2] == {"c"}
+
+
+@pytest.mark.parametrize("kind", [ReadBookies, ReadLedgers, MarkLedgers, RecordPass])
+def test_a_pass_that_failed_begins_again(kind: type[AuditEffect]) -> None:
+    cluster = Cluster().begin()
+    answer = cluster._answer
+    failed: list[AuditEffect] = []
+
+    def failing(effect: AuditEffect) -> AuditEvent:
+        if isinstance(effect, kind) and cluster.auditor.phase is not Phase.SEEING and not failed:
+            failed.append(effect)
+            return AuditFailed("the store is away")
+        return answer(effect)
+
+    cluster._answer = failing  # type: ignore[method-assign]
+    cluster.lose("a")
+    cluster.run(DELAY_S + 60)
+    assert failed
+    assert set(cluster.marked()) == {1, 4}
+
+
+WEEK_S = 604_800.0
+
+
+def checks(cluster: Cluster) -> int:
+    return cluster.effects.count(CheckLedgers())
+
+
+def test_all_ledgers_are_checked_once_a_week_also_if_the_auditor_changes_every_hour() -> None:
+    cluster = Cluster().begin()
+    for _ in range(2 * 7 * 24 + 1):
+        cluster.run(3600.0)
+        cluster.auditor = Auditor()
+        cluster.begin()
+    assert checks(cluster) == 2
+
+
+def test_where_nobody_has_checked_all_ledgers_it_is_done_at_once() -> None:
+    cluster = Cluster()
+    cluster.checked_ms = None
+    cluster.begin()
+    assert checks(cluster) == 1
+    cluster.run(WEEK_S - 1)
+    assert checks(cluster) == 1
+
+
+def test_a_check_that_failed_is_begun_again_after_a_while() -> None:
+    cluster = Cluster()
+    cluster.checked_ms = None
+    answer = cluster._answer
+    failing = [CheckFailed("the store is away")]
+
+    def failing_once(effect: AuditEffect) -> AuditEvent:
+        return failing.pop() if effect == CheckLedgers() and failing else answer(effect)
+
+    cluster._answer = failing_once  # type: ignore[method-assign]
+    cluster.begin()
+    cluster.post(BookiesChanged())
+    assert checks(cluster) == 1
+    cluster.run(600)
+    assert checks(cluster) == 2
+    assert cluster.checked_ms is not None
+
+
+def test_lost_bookies_are_marked_while_all_ledgers_are_checked() -> None:
+    cluster = Cluster()
+    cluster.checked_ms = None
+    answer = cluster._answer
+
+    def never_ending(effect: AuditEffect) -> AuditEvent:
+        return BookiesChanged() if effect == CheckLedgers() else answer(effect)
+
+    cluster._answer = never_ending  # type: ignore[method-assign]
+    cluster.begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S)
+    assert checks(cluster) == 1
+    assert set(cluster.marked()) == {1, 4}
+
+
+def test_nothing_is_checked_while_most_bookies_are_away() -> None:
+    cluster = Cluster()
+    cluster.checked_ms = None
+    cluster.away = "abc"
+    cluster.begin()
+    cluster.run(3600)
+    assert checks(cluster) == 0
+    cluster.bring_back("abc")
+    assert checks(cluster) == 1

@@ -1,0 +1,162 @@
+"""Marks, locks and switches, on every metadata store."""
+
+import asyncio
+
+import pytest
+
+from bookie.autorecovery.mark import LOST_RANGES_MAX, Lack, Mark, Reason
+from bookie.autorecovery.marks import Audit, Marks
+from ledger.errors import DamagedMetadata
+from ledger.ids import BookieId, LedgerId
+from ledger.process import this_process
+from tests.ledger.metastore.backends import Backend
+
+A = Lack(BookieId("a"), Reason.LOST, 10)
+B = Lack(BookieId("b"), Reason.DAMAGED, 20)
+SEVEN, FAR = LedgerId(7), LedgerId(2**40 + 7)
+
+
+async def test_a_mark_gives_back_what_was_put_in(backend: Backend) -> None:
+    async with backend.two() as (one, other):
+        assert await Marks(one).add(SEVEN, [B, A])
+        mark = Mark((A, B), attempts=3, not_before_ms=5, lost=((1, 2),), thorough=True)
+        assert await Marks(one).write(SEVEN, mark, 0)
+        await other.sync()
+        assert await Marks(other).read(SEVEN) == (mark, 1)
+
+
+async def test_auditors_that_mark_at_once_lose_nothing_of_each_other(backend: Backend) -> None:
+    async with backend.two() as (one, other):
+        lacks = [Lack(BookieId(f"b{number}"), Reason.LOST, 1) for number in range(8)]
+        await asyncio.gather(
+            *(
+                Marks(store).add(SEVEN, [lack])
+                for store, lack in zip((one, other) * 4, lacks, strict=True)
+            )
+        )
+        await one.sync()
+        found = await Marks(one).read(SEVEN)
+        assert found is not None
+        assert found[0].lacks == tuple(lacks)
+
+
+async def test_what_is_marked_already_is_not_written_again(backend: Backend) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        assert await marks.add(SEVEN, [A])
+        assert not await marks.add(SEVEN, [Lack(A.bookie, A.reason, 99)])
+        assert await marks.read(SEVEN) == (Mark((A,)), 0)
+
+
+async def test_a_mark_that_grew_is_not_deleted(backend: Backend) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        await marks.add(SEVEN, [A])
+        await marks.add(SEVEN, [B])
+        assert not await marks.unmark(SEVEN, 0)
+        assert await marks.unmark(SEVEN, 1)
+        assert await marks.read(SEVEN) is None
+        assert await marks.unmark(SEVEN, 1)
+
+
+async def test_all_marks_are_listed_from_whatever_bucket(backend: Backend) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        assert [each async for each in marks.list()] == []
+        ids = [LedgerId(each) for each in (1, 2, 255, 256, FAR)]
+        for each in ids:
+            await marks.add(each, [A])
+        for begin in (0, 3, 250):
+            assert sorted([each async for each in marks.list(begin=begin)]) == sorted(ids)
+
+
+async def test_one_worker_at_a_time_has_a_ledger(backend: Backend) -> None:
+    async with backend.two() as (one, other):
+        first, second = Marks(one), Marks(other)
+        assert await first.lock(SEVEN)
+        assert await first.lock(SEVEN)  # its own: a reply may have been lost
+        assert not await second.lock(SEVEN)
+        assert await second.locked() == {SEVEN: this_process()}
+        await second.unlock(SEVEN)
+        assert not await second.lock(SEVEN)
+        await first.unlock(SEVEN)
+        await other.sync()
+        assert await second.lock(SEVEN)
+
+
+async def test_a_lock_goes_with_its_session(backend: Backend) -> None:
+    async with backend.one() as store:
+        async with backend.one() as other:
+            assert await Marks(other).lock(SEVEN)
+        await store.sync()
+        assert await Marks(store).lock(SEVEN)
+
+
+async def test_switches_are_seen_by_all(backend: Backend) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        assert await marks.enabled()
+        await marks.disable(now_ms=1)
+        await marks.disable(now_ms=2)
+        assert not await marks.enabled()
+        await marks.enable()
+        await marks.enable()
+        assert await marks.enabled()
+        assert await marks.delay_s() is None
+        for delay_s in (1.5, 2.5):
+            await marks.set_delay(delay_s)
+            assert await marks.delay_s() == delay_s
+        await marks.set_delay(None)
+        assert await marks.delay_s() is None
+
+
+async def test_the_last_audit_is_kept(backend: Backend) -> None:
+    async with backend.one() as store:
+        assert await Marks(store).last_audit() is None
+        for ledgers in (1, 2):
+            audit = Audit(
+                at_ms=1, ledgers=ledgers, marked=2, damaged=3, lost=(A.bookie,), alarm="so"
+            )
+            await Marks(store).report(audit)
+            assert await Marks(store).last_audit() == audit
+
+
+async def test_a_worker_sees_when_it_is_rung_for(backend: Backend) -> None:
+    async with backend.two() as (one, other):
+        watch = Marks(other).watch()
+        await Marks(one).ring()
+        await watch.changed()
+        watch.close()
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"", b"\x08\x09"])
+def test_a_damaged_mark_is_a_typed_error(value: bytes) -> None:
+    with pytest.raises(DamagedMetadata, match="/marks/7"):
+        Mark.decode(value, path="/marks/7")
+
+
+def test_a_new_lack_is_tried_at_once_and_a_known_one_is_not() -> None:
+    mark = Mark((A,)).deferred("no", now_ms=100)
+    assert mark.merged((A,)) is mark
+    grown = mark.merged((B,))
+    assert (grown.attempts, grown.not_before_ms) == (0, 0)
+
+
+def test_of_two_reasons_the_one_that_asks_for_more_counts() -> None:
+    lost = Lack(B.bookie, Reason.LOST, 99)
+    assert Mark((B,)).merged((lost,)).lacks == (Lack(B.bookie, Reason.LOST, B.since_ms),)
+    assert Mark((lost,)).merged((B,)).lacks == (lost,)
+
+
+def test_that_something_was_damaged_is_remembered_whatever_reason_comes_after() -> None:
+    lost = Lack(B.bookie, Reason.LOST, 99)
+    assert Mark((lost,)).merged((B,)).thorough
+    assert Mark(()).merged((B,)).merged((lost,)).thorough
+    assert not Mark(()).merged((lost,)).thorough
+
+
+def test_a_mark_names_a_bounded_number_of_lost_ranges_and_reaches_to_the_last() -> None:
+    lost = tuple((2 * number, 2 * number) for number in range(1000))
+    named = Mark((A,)).deferred("no", now_ms=0, lost=lost).lost
+    assert len(named) == LOST_RANGES_MAX
+    assert named[-1][1] == 1998

@@ -1,0 +1,324 @@
+"""The repair of one ledger, effect by effect."""
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from bookie.autorecovery.mark import Reason
+from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.quorum import Quorum
+from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair
+
+STRIPED: Final = Quorum(5, 3, 2)
+HOUR_MS: Final = 3_600_000
+
+
+def lost_member() -> World:
+    return World(ledger((0, "abc"), last=9), "bcde").lacks("a")
+
+
+def two_lost_members() -> World:
+    return World(ledger((0, "abc"), last=9), "cdefg").lacks("ab")
+
+
+def striped() -> World:
+    return World(ledger((0, "abcde"), last=22, quorum=STRIPED), "acdexy").lacks("b")
+
+
+def short_tail() -> World:
+    """The last entries were in flight to a bookie that died and came back."""
+    world = World(ledger((0, "abc"), last=9), "abcd").lacks("b", Reason.DAMAGED)
+    world.of(names("b")[0]).difference_update({4, 8, 9})
+    return world
+
+
+def several_fragments() -> World:
+    """The same bookies twice, and an empty fragment at the end."""
+    fragments = (0, "abc"), (4, "abd"), (6, "abc"), (10, "abe")
+    return World(ledger(*fragments, last=9), "bcdef").lacks("a")
+
+
+def open_ledger() -> World:
+    metadata = ledger((0, "abc"), (5, "acd"), last=None, state=LedgerState.OPEN)
+    return World(metadata, "bcdef", end=9).lacks("a")
+
+
+def in_recovery() -> World:
+    metadata = ledger((0, "abc"), last=None, state=LedgerState.IN_RECOVERY)
+    return World(metadata, "bcd", end=9).lacks("a")
+
+
+def emptied() -> World:
+    return World(ledger((0, "abc"), last=9), "abcd", leaving="a").lacks("a", Reason.DECOMMISSIONING)
+
+
+def empty_ledger() -> World:
+    return World(ledger((0, "abc"), last=-1), "bcd").lacks("a")
+
+
+def rotten_source() -> World:
+    world = lost_member()
+    world.rot(names("b")[0], 4)
+    return world
+
+
+def deleted() -> World:
+    world = World(ledger((0, "abc"), last=9), "bcd").lacks("a")
+    world.metadata, world.end = None, -1
+    return world
+
+
+CASES: Final = (
+    lost_member, two_lost_members, striped, short_tail, several_fragments, open_ledger,
+    in_recovery, emptied, empty_ledger, rotten_source, deleted,
+)  # fmt: skip
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+
+
+def metadata_of(world: World) -> LedgerMetadata:
+    assert world.metadata is not None
+    return world.metadata
+
+
+def effects_of(case: Callable[[], World]) -> int:
+    world = case()
+    repair(world)
+    return len(world.written)
+
+
+@each_case
+def test_a_repair_leaves_every_copy_where_it_belongs_and_no_mark(case: Callable[[], World]) -> None:
+    world = case()
+    assert repair(world) == Finish(Outcome.DONE)
+    assert world.mark is None
+    assert not world.locked
+    if world.metadata is not None:
+        assert world.is_whole()
+
+
+@each_case
+def test_a_worker_that_stops_after_any_effect_is_followed_by_another(
+    case: Callable[[], World],
+) -> None:
+    for steps in range(1, effects_of(case) + 1):
+        world = case()
+        Running(world).steps(steps)
+        world.lose_lock()  # it went with the session
+        if world.mark is not None:
+            assert repair(world, eager=True) == Finish(Outcome.DONE), steps
+        assert_healed(world)
+
+
+@each_case
+@pytest.mark.parametrize("lose", ["effect", "reply"])
+def test_a_worker_whose_effect_or_its_reply_is_lost_gets_it_done_in_the_end(
+    case: Callable[[], World], lose: str
+) -> None:
+    for steps in range(effects_of(case)):
+        world = case()
+        running = Running(world).steps(steps)
+        running.step(lose)
+        running.end()
+        world.lose_lock()  # giving it back may be what was lost
+        world.now_ms += HOUR_MS
+        if world.mark is not None:
+            assert repair(world) == Finish(Outcome.DONE), steps
+        assert_healed(world)
+
+
+@each_case
+def test_two_workers_at_one_ledger_do_no_harm(case: Callable[[], World]) -> None:
+    """The session of the first one ended in the middle; it slept, and then goes on."""
+    for steps in range(1, effects_of(case) + 1):
+        world = case()
+        sleeper = Running(world, worker=1).steps(steps)
+        world.lose_lock()
+        if world.mark is not None:
+            assert repair(world, eager=True) == Finish(Outcome.DONE), steps
+        sleeper.end()
+        assert_healed(world)
+
+
+def test_the_entries_of_a_lost_member_are_copied_once_and_one_place_changes() -> None:
+    world = lost_member()
+    repair(world)
+    assert metadata_of(world).fragments[0].bookies == names("dbc")
+    assert world.copied == 10
+
+
+def test_of_a_striped_ledger_only_what_the_index_holds_is_copied() -> None:
+    world = striped()
+    lacking = len(world.of(names("b")[0]))
+    repair(world)
+    assert world.copied == lacking
+
+
+def test_a_bookie_that_came_back_with_everything_is_unmarked_without_a_copy() -> None:
+    world = World(ledger((0, "abc"), last=9), "abcd").lacks("a")
+    assert repair(world) == Finish(Outcome.DONE)
+    assert (world.copied, world.version) == (0, 0)
+
+
+def test_what_a_bookie_that_is_there_lacks_is_copied_to_it_and_nothing_else() -> None:
+    world = short_tail()
+    repair(world)
+    assert (world.copied, world.version) == (3, 0)
+
+
+def test_without_a_bookie_to_copy_to_nothing_is_read_or_copied() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert "Look" not in world.written
+    assert world.mark is not None
+    assert world.mark.wants_bookie
+
+
+def test_a_lost_entry_of_one_fragment_does_not_keep_the_others_from_being_moved() -> None:
+    world = several_fragments()
+    for bookie in names("bd"):
+        world.of(bookie).discard(4)
+    assert repair(world).outcome is Outcome.DEFERRED
+    ensembles = [fragment.bookies for fragment in metadata_of(world).fragments]
+    assert [names("a")[0] in bookies for bookies in ensembles] == [False, True, False, False]
+
+
+def test_a_bookie_that_does_not_answer_is_unsure_and_never_missing() -> None:
+    world = short_tail()
+    world.silent = {names("a")[0], names("c")[0]}
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert world.mark is not None
+    assert world.mark.lost == ()
+    assert world.copied == 0
+
+
+def test_a_rotten_entry_of_the_source_is_read_elsewhere_and_made_good_too() -> None:
+    world = lost_member()
+    for bookie, entry_id in zip(names("bc"), (4, 7), strict=True):
+        world.rot(bookie, entry_id)
+    assert repair(world) == Finish(Outcome.DONE)
+    assert_healed(world)
+
+
+def test_a_bookie_marked_for_damage_is_read_thoroughly_and_gets_what_is_rotten() -> None:
+    world = World(ledger((0, "abc"), last=9), "abcd").lacks("b", Reason.DAMAGED)
+    world.rot(names("b")[0], 0, 5, 9)
+    assert repair(world) == Finish(Outcome.DONE)
+    assert world.copied == 3
+    assert_healed(world)
+
+
+def test_a_bookie_that_is_lost_is_looked_at_by_what_others_say_they_hold() -> None:
+    world = lost_member()
+    assert repair(world) == Finish(Outcome.DONE)
+    assert world.read == 10  # what is copied, and nothing to look
+
+
+def test_nothing_is_swapped_in_that_refused_a_copy() -> None:
+    world = lost_member()
+    world.silent = {names("d")[0]}
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert world.version == 0
+    assert world.mark is not None
+    assert "bookie d: a copy was refused: UNREACHABLE" in world.mark.deferred_why
+
+
+def test_the_pauses_between_attempts_double_up_to_an_hour() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    pauses = []
+    for _ in range(12):
+        repair(world, eager=True)
+        assert world.mark is not None
+        pauses.append((world.mark.not_before_ms - world.now_ms) // 1000)
+    assert pauses[:4] == [10, 20, 40, 80]
+    assert pauses[-1] == 3600
+
+
+def test_a_mark_is_left_alone_until_its_time() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    repair(world)
+    world.there = "bcd"
+    assert repair(world).outcome is Outcome.DEFERRED
+    world.now_ms += 10_000
+    assert repair(world) == Finish(Outcome.DONE)
+
+
+def test_a_mark_that_grew_during_the_work_is_not_deleted_before_that_is_done_too() -> None:
+    world = World(ledger((0, "abc"), last=9), "bcdef").lacks("a")
+    sleeper = Running(world).steps(5)
+    world.lacks("c")
+    world.there = "bdef"
+    assert sleeper.end() == Finish(Outcome.DONE)
+    assert_healed(world)
+    assert {*names("ac")}.isdisjoint(metadata_of(world).fragments[0].bookies)
+
+
+def test_an_open_fragment_is_left_to_its_writer_for_the_grace() -> None:
+    world = open_ledger()
+    assert world.mark is not None
+    world.mark = None
+    world.grace_ms = 30_000
+    world.lacks("a", since_ms=world.now_ms)
+    assert repair(world, grace_ms=30_000).outcome is Outcome.DEFERRED
+    assert not world.fenced
+    assert world.mark is not None
+    assert (world.mark.attempts, world.mark.not_before_ms) == (0, world.now_ms + 30_000)
+    assert names("a")[0] not in metadata_of(world).fragments[0].bookies
+    world.now_ms += 30_000
+    assert repair(world, grace_ms=30_000) == Finish(Outcome.DONE)
+    assert world.fenced
+
+
+def test_nobody_is_fenced_as_long_as_there_is_no_spare_bookie() -> None:
+    metadata = ledger((0, "abc"), last=None, state=LedgerState.OPEN)
+    world = World(metadata, "bc", end=9).lacks("a")
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert not world.fenced
+    assert world.mark is not None
+    assert world.mark.wants_bookie
+
+
+def test_an_open_ledger_whose_writer_has_left_the_lost_bookie_is_not_fenced() -> None:
+    metadata = ledger((0, "abc"), (5, "bcd"), last=None, state=LedgerState.OPEN)
+    world = World(metadata, "bcde", end=9).lacks("a")
+    assert repair(world) == Finish(Outcome.DONE)
+    assert not world.fenced
+    assert world.is_whole()
+
+
+def test_a_bookie_that_is_to_be_emptied_is_read_from_when_nobody_else_has_an_entry() -> None:
+    world = emptied()
+    for bookie in names("bc"):
+        world.of(bookie).discard(5)
+    assert repair(world) == Finish(Outcome.DONE)
+    assert world.is_whole()
+
+
+def test_a_bookie_that_is_to_be_emptied_is_out_of_empty_fragments_too() -> None:
+    metadata = ledger((0, "abc"), (5, "dbc"), (10, "abd"), last=9)
+    world = World(metadata, "abcde", leaving="a").lacks("a", Reason.DECOMMISSIONING)
+    assert repair(world) == Finish(Outcome.DONE)
+    ensembles = [fragment.bookies for fragment in metadata_of(world).fragments]
+    assert [names("a")[0] in bookies for bookies in ensembles] == [False, False, False]
+
+
+def test_a_bookie_that_was_to_be_emptied_and_is_kept_is_not_moved_from() -> None:
+    world = emptied()
+    world.leaving = ""
+    assert repair(world) == Finish(Outcome.DONE)
+    assert world.version == 0
+
+
+def test_another_workers_ledger_is_left_alone() -> None:
+    world = lost_member()
+    world.locked_by = 99
+    assert repair(world) == Finish(Outcome.BUSY)
+    assert world.written == ["TakeLock"]
+
+
+def assert_healed(world: World) -> None:
+    assert world.mark is None
+    if world.metadata is not None:
+        assert world.is_whole()

@@ -1,0 +1,108 @@
+"""``dlog autorecovery`` and ``dlog ledger underreplicated``."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from bookie.autorecovery.mark import Lack, Reason
+from bookie.autorecovery.marks import Audit, Marks
+from ledger.ids import BookieId, LedgerId
+from ledger.metastore import open_store
+from tests.dlog.cli.cli_shell import CliShell, cli_shell
+
+LACK = Lack(BookieId("bookie-9"), Reason.LOST, 1_700_000_000_000)
+
+
+@pytest.fixture
+def shell() -> Iterator[CliShell]:
+    with cli_shell() as made:
+        yield made
+
+
+def mark(shell: CliShell, *ledgers: int, lost: tuple[tuple[int, int], ...] = ()) -> None:
+    async def marking() -> None:
+        store = await open_store(shell.uri)
+        marks = Marks(store)
+        for number in ledgers:
+            await marks.add(LedgerId(number), [LACK])
+            found = await marks.read(LedgerId(number))
+            assert found is not None
+            if lost:
+                deferred = found[0].deferred("no bookie has it", now_ms=0, lost=lost)
+                await marks.write(LedgerId(number), deferred, found[1])
+        await store.close()
+
+    asyncio.run(marking())
+
+
+def test_where_nothing_is_lacking_status_says_so(shell: CliShell) -> None:
+    found = shell.json("autorecovery", "status")
+    assert found["enabled"] is True
+    assert (found["underreplicated"], found["auditor"], found["last_audit"]) == (0, "", None)
+    assert "none: start 'dlog autorecovery start'" in shell.run("autorecovery", "status")
+    assert shell.run("ledger", "underreplicated") == "no ledger is known to lack copies\n"
+    assert shell.json_lines("ledger", "underreplicated") == []
+
+
+def test_marked_ledgers_are_counted_and_listed_with_why(shell: CliShell) -> None:
+    mark(shell, 5)
+    mark(shell, 12, lost=((3, 4),))
+    found = shell.json("autorecovery", "status")
+    assert (found["underreplicated"], found["deferred"], found["with_lost_entries"]) == (2, 1, 1)
+    five, twelve = shell.json_lines("ledger", "underreplicated")
+    assert (five["ledger"], five["attempts"], five["lost_entries"]) == (5, 0, [])
+    assert five["lacks"] == [{"bookie": "bookie-9", "reason": "lost", "since_ms": LACK.since_ms}]
+    assert (twelve["lost_entries"], twelve["why"]) == ([[3, 4]], "no bookie has it")
+    table = shell.run("ledger", "underreplicated")
+    assert "bookie-9 (lost)" in table
+    assert "no bookie has it" in table
+
+
+def test_repair_can_be_switched_off_and_on_again(shell: CliShell) -> None:
+    assert shell.run("autorecovery", "disable") == "workers rest\n"
+    assert shell.json("autorecovery", "status")["enabled"] is False
+    assert "no: see 'dlog autorecovery enable'" in shell.run("autorecovery", "status")
+    assert shell.json("autorecovery", "enable") == {"enabled": True}
+    assert shell.json("autorecovery", "status")["enabled"] is True
+
+
+def test_the_delay_of_all_auditors_can_be_set_and_taken_back(shell: CliShell) -> None:
+    assert shell.run("autorecovery", "delay", "60") == "auditors wait 60 s\n"
+    assert shell.json("autorecovery", "status")["delay_s"] == 60.0
+    shell.run("autorecovery", "delay")
+    assert shell.json("autorecovery", "status")["delay_s"] is None
+
+
+def test_status_shows_how_the_last_audit_ended(shell: CliShell) -> None:
+    async def report() -> None:
+        store = await open_store(shell.uri)
+        audit = Audit(
+            at_ms=1_700_000_000_000,
+            ledgers=8,
+            marked=3,
+            damaged=1,
+            lost=(BookieId("bookie-9"),),
+            alarm="2 of 3 bookies are away",
+        )
+        await Marks(store).report(audit)
+        await store.close()
+
+    asyncio.run(report())
+    last = shell.json("autorecovery", "status")["last_audit"]
+    assert (last["ledgers"], last["marked"], last["damaged"]) == (8, 3, 1)
+    assert last["lost"] == ["bookie-9"]
+    shown = shell.run("autorecovery", "status")
+    assert "2 of 3 bookies are away" in shown
+    assert "2023-11-14" in shown
+
+
+def test_an_audit_by_hand_says_what_lacks_entries(shell: CliShell) -> None:
+    shell.write("orders", end=5)
+    assert shell.json("autorecovery", "audit") == {
+        "ledgers": 1,
+        "lacking": 0,
+        "unsure": 0,
+        "unreadable": 0,
+    }
+    assert shell.run("autorecovery", "audit").startswith("1 ledgers: 0 lack entries")

@@ -1,0 +1,239 @@
+"""Bugs of auditors and workers: too early, too late, too little, and copies that are none."""
+
+from tests.mutants.mutant import mutant
+
+_REPLICATING = "bookie/autorecovery/protocol/replicating.py"
+_CHOOSING = "bookie/autorecovery/protocol/choosing.py"
+_AUDITING = "bookie/autorecovery/protocol/auditing.py"
+_MARKS = "bookie/autorecovery/marks.py"
+_LOOKING = "bookie/autorecovery/looking.py"
+_REPAIR = "tests/bookie/autorecovery/test_replicating.py::test_"
+_BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py::test_"
+_CHOICE = "tests/bookie/autorecovery/test_choosing.py::test_"
+_AUDIT = "tests/bookie/autorecovery/test_auditing.py::test_"
+_MARK = "tests/bookie/autorecovery/test_marks.py::test_"
+_LOOK = "tests/bookie/autorecovery/test_looking.py::test_"
+
+# The worker.
+
+mutant(
+    "copies the open fragment",
+    _REPLICATING,
+    old="            end = metadata.settled_end(fragment)\n            if end is None or marked",
+    new="            end = metadata.settled_end(fragment) or 9\n            if marked",
+    test=_REPAIR + "a_repair_leaves_every_copy_where_it_belongs_and_no_mark[open_ledger]",
+)
+mutant(
+    "swaps before the last add is durable",
+    _REPLICATING,
+    old="        return SendFrames(self._place_of(work, copy.index), event.entries)\n",
+    new="        sent = SendFrames(self._place_of(work, copy.index), event.entries)\n"
+    "        self.phase = Phase.SENDING\n"
+    "        last = work.position > copy.last\n"
+    "        return self._copy() if last else sent\n",
+    test=_REPAIR + "a_repair_leaves_every_copy_where_it_belongs_and_no_mark[lost_member]",
+)
+mutant(
+    "swaps without a bookie of which a copy was refused",
+    _REPLICATING,
+    old="        work.failed.add(index)\n        self._troubles",
+    new="        self._troubles",
+    test=_REPAIR + "nothing_is_swapped_in_that_refused_a_copy",
+)
+mutant(
+    "leaves an empty last fragment to a bookie that is to be emptied",
+    _REPLICATING,
+    old="            return self._swap(work, tuple(work.targets))\n        if short:",
+    new="            return self._fragment_done()\n        if short:",
+    test=_REPAIR + "a_bookie_that_is_to_be_emptied_is_out_of_empty_fragments_too",
+)
+mutant(
+    "deletes the mark in whatever version",
+    _MARKS,
+    old="            await self._store.delete(_mark_path(ledger_id), version)\n",
+    new="            await self._store.delete(_mark_path(ledger_id))\n",
+    test=_MARK + "a_mark_that_grew_is_not_deleted[memory]",
+)
+mutant(
+    "does not look at what was marked during the work",
+    _REPLICATING,
+    old="        if self._outcome.outcome is Outcome.DONE and self._rounds < ROUNDS_MAX:\n",
+    new="        if False:\n",
+    test=_REPAIR + "a_mark_that_grew_during_the_work_is_not_deleted_before_that_is_done_too",
+)
+mutant(
+    "counts the grace from the lock",
+    _REPLICATING,
+    old="        over_ms = since_ms + self._config",
+    new="        over_ms = self._now_ms + self._config",
+    test=_REPAIR + "an_open_fragment_is_left_to_its_writer_for_the_grace",
+)
+mutant(
+    "fences though there is no bookie to go on with",
+    _REPLICATING,
+    old="        if event.bookies:\n            return self._recover()",
+    new="        if True:\n            return self._recover()",
+    test=_REPAIR + "nobody_is_fenced_as_long_as_there_is_no_spare_bookie",
+)
+mutant(
+    "fences at once",
+    _REPLICATING,
+    old="        if self._now_ms < over_ms:\n",
+    new="        if False:\n",
+    test=_REPAIR + "an_open_fragment_is_left_to_its_writer_for_the_grace",
+)
+mutant(
+    "tries a deferred ledger again at once",
+    _REPLICATING,
+    old="        if event.mark.not_before_ms > event.now_ms and not self._eager:\n",
+    new="        if False:\n",
+    test=_REPAIR + "a_mark_is_left_alone_until_its_time",
+)
+mutant(
+    "reads the same rotten source again and again",
+    _REPLICATING,
+    old="        self._thorough = self._worked = True\n",
+    new="        self._worked = True\n",
+    test=_REPAIR + "a_rotten_entry_of_the_source_is_read_elsewhere_and_made_good_too",
+)
+mutant(
+    "believes a bookie that is marked for damage",
+    _REPLICATING,
+    old="        self._thorough |= event.mark.thorough\n",
+    new="",
+    test=_REPAIR + "a_bookie_marked_for_damage_is_read_thoroughly_and_gets_what_is_rotten",
+)
+mutant(
+    "moves what a bookie has that came back",
+    _REPLICATING,
+    old="        return given_up and bookie not in self._registered\n",
+    new="        return given_up\n",
+    test=_REPAIR + "a_bookie_that_came_back_with_everything_is_unmarked_without_a_copy",
+)
+
+# What is copied where.
+
+mutant(
+    "copies entries that the index does not hold",
+    _CHOOSING,
+    old="            if not holds(index, residue, quorum) or _first_of",
+    new="            if _first_of",
+    test=_CHOICE + "it_copies_what_is_wanted_and_can_be_had_and_nothing_else",
+)
+mutant(
+    "takes a time-out for a denial",
+    _CHOOSING,
+    old="    return held, Standing.UNSURE in standings.values()\n",
+    new="    return held, False\n",
+    test=_CHOICE + "an_entry_is_not_lost_while_somebody_who_may_have_it_does_not_answer",
+)
+mutant(
+    "copies what it can of a move that cannot be finished",
+    _CHOOSING,
+    old="        elif not gaps and not doubtful:\n            copies += found\n",
+    new="        else:\n            copies += found\n        if index in moving and not gaps:\n",
+    test=_BUGS + "1908_a_ledger_with_an_entry_that_is_lost_everywhere_fills_no_disk[1]",
+)
+mutant(
+    "reads what is to be emptied first",
+    _CHOOSING,
+    old="                source in moving,\n",
+    new="                source not in moving,\n",
+    test=_CHOICE + "a_bookie_that_is_to_be_emptied_is_read_from_last",
+)
+mutant(
+    "says that a bookie in limbo has not what it does not deny",
+    _LOOKING,
+    old="            (self._missing, first, min(upto, considered)),\n",
+    new="            (self._missing, first, upto),\n",
+    test=_LOOK + "what_a_bookie_in_limbo_does_not_have_is_unsure_and_what_it_has_is_held",
+)
+mutant(
+    "takes no answer for missing entries",
+    _LOOKING,
+    old="        elif found.status not in {Status.OK, Status.IO_ERROR}:\n",
+    new="        elif found.status is Status.UNKNOWN:\n",
+    test=_LOOK + "a_bookie_that_does_not_answer_is_unsure_of_all[True]",
+)
+
+# The auditor.
+
+mutant(
+    "asks who is there before it reads the ledgers",
+    _AUDITING,
+    old="                self._learn(event, now)\n",
+    new="                _ = self.phase is Phase.JUDGING or self._learn(event, now)\n",
+    test=_AUDIT + "who_is_back_when_a_part_of_the_ledgers_was_read_is_not_marked",
+)
+mutant(
+    "waits for no bookie",
+    _AUDITING,
+    old="now >= since + self._delay_s:\n",
+    new="True:\n",
+    test=_AUDIT + "a_bookie_that_returns_within_the_delay_marks_nothing",
+)
+mutant(
+    "begins all delays anew with each loss",
+    _AUDITING,
+    old="{bookie: before.get(bookie, now) for",
+    new="{bookie: now if lost != {*before} else before[bookie] for",
+    test=_AUDIT + "a_second_loss_neither_cancels_nor_shortens_a_delay",
+)
+mutant(
+    "marks although most bookies are away",
+    _AUDITING,
+    old="        if self._alarm:\n            self._due = {}\n",
+    new="",
+    test=_AUDIT + "while_more_than_half_are_away_nothing_is_marked_and_an_alarm_is_recorded_once",
+)
+mutant(
+    "marks ledgers that hold nothing on the lost bookie",
+    _AUDITING,
+    old="or end is None or end >= fragment.first_entry:\n",
+    new="or True:\n",
+    test=_AUDIT + "a_bookie_that_is_away_for_the_delay_has_its_ledgers_marked",
+)
+mutant(
+    "never audits again when a pass failed",
+    _AUDITING,
+    old="                self._retry_at = now + self._config.retry_s\n",
+    new="                self._retry_at = None\n",
+    test=_AUDIT + "a_pass_that_failed_begins_again[ReadLedgers]",
+)
+mutant(
+    "checks all ledgers with every new auditor",
+    _AUDITING,
+    old="            due = now + max(0.0, left_ms / 1000)\n",
+    new="            due = now\n",
+    test=_AUDIT + "all_ledgers_are_checked_once_a_week_also_if_the_auditor_changes_every_hour",
+)
+mutant(
+    "does nothing else while it checks all ledgers",
+    _AUDITING,
+    old="        self._check_all_at = None\n        return [CheckLedgers()]\n",
+    new="        self._check_all_at = None\n        self.phase = Phase.MARKING\n"
+    "        return [CheckLedgers()]\n",
+    test=_AUDIT + "lost_bookies_are_marked_while_all_ledgers_are_checked",
+)
+mutant(
+    "forgets that something was damaged",
+    "bookie/autorecovery/mark.py",
+    old="        thorough = self.thorough or any(",
+    new="        thorough = any(",
+    test=_MARK + "that_something_was_damaged_is_remembered_whatever_reason_comes_after",
+)
+
+mutant(
+    "counts dead bookies that nothing names any more for the alarm",
+    _AUDITING,
+    old="        serving = seen.known - seen.retired - self._empty\n",
+    new="        serving = seen.known - seen.retired\n",
+    test=_AUDIT + "names_of_dead_bookies_that_no_ledger_names_any_more_raise_no_alarm",
+)
+mutant(
+    "takes ledgers that it cannot read for such that name nobody",
+    _AUDITING,
+    old="if metadata is None or _lacks(metadata, bookie, Reason.LOST)",
+    new="if metadata is not None and _lacks(metadata, bookie, Reason.LOST)",
+    test=_AUDIT + "ledgers_that_cannot_be_read_may_name_anybody",
+)
