@@ -223,6 +223,39 @@ mutant(
     test=_MARK + "that_something_was_damaged_is_remembered_whatever_reason_comes_after",
 )
 
+# Taking a bookie out.
+
+_LEAVING = "bookie/autorecovery/protocol/decommissioning.py"
+_EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py::test_"
+
+mutant(
+    "takes one scan for two",
+    _LEAVING,
+    old="CLEAN_SCANS: Final = 2\n",
+    new="CLEAN_SCANS: Final = 1\n",
+    test=_EMPTIED + "once_it_is_stopped_its_name_is_forgotten_last",
+)
+mutant(
+    "scans before the bookie is read-only",
+    _LEAVING,
+    old="        if seen.is_registered and not seen.is_read_only:\n",
+    new="        if False:\n",
+    test=_EMPTIED + "no_scan_counts_before_the_bookie_is_read_only",
+)
+mutant(
+    "forgets the name of a bookie that runs",
+    _LEAVING,
+    old="        if self._seen.is_registered:\n            return self._finish(Outcome.EMPTY)\n",
+    new="",
+    test=_EMPTIED + "a_bookie_that_runs_is_emptied_and_then_waits_to_be_stopped",
+)
+mutant(
+    "takes ledgers that it cannot read for such that do not name the bookie",
+    _LEAVING,
+    old="clean = not (scanned.naming or scanned.unreadable or self._marks.naming)",
+    new="clean = not (scanned.naming or self._marks.naming)",
+    test=_EMPTIED + "metadata_that_cannot_be_read_keep_the_name",
+)
 mutant(
     "counts dead bookies that nothing names any more for the alarm",
     _AUDITING,

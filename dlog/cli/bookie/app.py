@@ -5,7 +5,7 @@ import sys
 import typer
 
 from bookie.start_options import Given, add_start
-from dlog.cli.bookie import dumps, offline, operating
+from dlog.cli.bookie import dumps, leaving, offline, operating
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, print_table
@@ -19,6 +19,7 @@ app = typer.Typer(
     "work on the files of a bookie that is stopped.",
 )
 operating.add_to(app)
+leaving.add_to(app)
 offline.add_to(app)
 dumps.add_to(app)
 

@@ -1,0 +1,182 @@
+"""Drives `protocol.decommissioning` against the metadata store and the bookie."""
+
+from collections.abc import Awaitable, Callable
+from typing import assert_never
+
+from bookie.autorecovery.mark import Lack, Reason
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.protocol import decommissioning as protocol
+from bookie.autorecovery.surveying import parts_of
+from ledger.client import LedgerClient
+from ledger.clock import now_ms
+from ledger.errors import (
+    BadVersion,
+    BookieRefused,
+    BookieUnavailable,
+    LogError,
+    NoSuchNode,
+)
+from ledger.ids import BookieId, LedgerId
+from ledger.machine_loop import Machine, run_in_turn
+from ledger.protocol.shared import TimePassed
+from ledger.registry import COOKIES, find_registration
+from ledger.transport.operator import BookieOperator
+
+HOPELESS_MAX = 100
+"""Ledgers with lost entries that a report names."""
+
+
+async def decommission(
+    client: LedgerClient,
+    bookie: BookieId,
+    *,
+    on_report: Callable[[protocol.Report], None] = lambda _: None,
+    pause_s: float = protocol.PAUSE_S,
+    ask_read_only: "Callable[[str, BookieId], Awaitable[None]] | None" = None,
+) -> protocol.Finish:
+    """Empty *bookie*, with the workers that run; return how it ended.
+
+    Takes as long as the copies take; may be cancelled at any moment and called again. What the
+    metadata store refuses is tried again for ever, and reported."""
+    running = _Decommissioning(client, bookie, on_report, ask_read_only or _ask_read_only)
+    machine: Machine[protocol.DecommissionEvent, protocol.DecommissionEffect]
+    machine = protocol.Decommission(pause_s=pause_s)
+    begin: protocol.DecommissionEvent = protocol.Begin()
+    await run_in_turn(machine, begin, running.execute, time_passed=TimePassed())
+    assert running.finish is not None, "the machine ends with Finish"
+    return running.finish
+
+
+class _Decommissioning:
+    def __init__(
+        self,
+        client: LedgerClient,
+        bookie: BookieId,
+        on_report: Callable[[protocol.Report], None],
+        ask_read_only: Callable[[str, BookieId], Awaitable[None]],
+    ) -> None:
+        self.finish: protocol.Finish | None = None
+        self._client, self._bookie = client, bookie
+        self._store = client.store
+        self._marks = Marks(client.store)
+        self._on_report, self._ask_read_only = on_report, ask_read_only
+
+    async def execute(
+        self, effect: protocol.DecommissionEffect
+    ) -> protocol.DecommissionEvent | None:
+        try:
+            return await self._execute(effect)
+        except LogError as error:
+            return protocol.EffectFailed(str(error))
+
+    async def _execute(
+        self, effect: protocol.DecommissionEffect
+    ) -> protocol.DecommissionEvent | None:
+        match effect:
+            case protocol.LookAtBookie():
+                return await self._look()
+            case protocol.ScanLedgers(mark):
+                return await self._scan(mark=mark)
+            case protocol.ReadMarks():
+                return await self._read_marks()
+            case protocol.Announce():
+                await self._marks.announce(self._bookie)
+                return protocol.Done()
+            case protocol.TurnReadOnly():
+                return await self._turn_read_only()
+            case protocol.Forget(version):
+                return await self._forget(version)
+            case protocol.Withdraw():
+                await self._marks.withdraw(self._bookie)
+                return protocol.Done()
+            case protocol.Report():
+                self._on_report(effect)
+                return protocol.Done()
+            case protocol.Finish():
+                self.finish = effect
+                return None
+            case _:
+                assert_never(effect)
+
+    async def _look(self) -> protocol.BookieSeen:
+        await self._store.sync(COOKIES)
+        version = await self._store.exists(f"{COOKIES}/{self._bookie}")
+        registration = await find_registration(self._store, self._bookie)
+        others = [
+            found
+            for found in self._client.bookies.available()
+            if found.bookie != self._bookie and not found.read_only
+        ]
+        return protocol.BookieSeen(
+            is_known=version is not None,
+            version=-1 if version is None else version,
+            is_registered=registration is not None,
+            is_read_only=registration is not None and registration.read_only,
+            is_leaving=self._bookie in await self._marks.decommissioning(),
+            others_writable=len(others),
+        )
+
+    async def _scan(self, *, mark: bool) -> protocol.LedgersScanned:
+        naming = naming_bytes = unreadable = widest = 0
+        async for part in parts_of(self._client.ledgers):
+            marked = False
+            for ledger_id, metadata in part:
+                if metadata is None:
+                    unreadable += 1
+                elif any(self._bookie in fragment.bookies for fragment in metadata.fragments):
+                    naming += 1
+                    naming_bytes += metadata.length or 0
+                    widest = max(widest, metadata.quorum.ensemble)
+                    if mark:
+                        lack = Lack(self._bookie, Reason.DECOMMISSIONING, now_ms())
+                        marked |= await self._marks.add(ledger_id, [lack])
+            if marked:
+                await self._marks.ring()
+        return protocol.LedgersScanned(
+            naming=naming, naming_bytes=naming_bytes, unreadable=unreadable, widest=widest
+        )
+
+    async def _read_marks(self) -> protocol.MarksSeen:
+        naming = 0
+        hopeless: list[LedgerId] = []
+        async for ledger_id in self._marks.list():
+            found = await self._marks.read(ledger_id)
+            if found is None or self._bookie not in found[0].bookies:
+                continue
+            naming += 1
+            if found[0].lost and len(hopeless) < HOPELESS_MAX:
+                hopeless.append(ledger_id)
+        return protocol.MarksSeen(naming, tuple(sorted(hopeless)))
+
+    async def _turn_read_only(self) -> protocol.DecommissionEvent:
+        registration = await find_registration(self._store, self._bookie)
+        if registration is None:
+            return protocol.Done()  # gone since: that is quiet too
+        try:
+            await self._ask_read_only(registration.address, self._bookie)
+        except BookieRefused as error:
+            return protocol.Refused(str(error))
+        except BookieUnavailable as error:
+            return protocol.EffectFailed(str(error))
+        return protocol.Done()
+
+    async def _forget(self, version: int) -> protocol.DecommissionEvent:
+        try:
+            await self._store.delete(f"{COOKIES}/{self._bookie}", version)
+        except BadVersion:
+            return protocol.Refused("it was started again")
+        except NoSuchNode:
+            return protocol.Done()  # a reply was lost
+        return protocol.Done()
+
+
+async def _ask_read_only(address: str, bookie: BookieId) -> None:
+    async with BookieOperator(address, bookie=bookie) as operator:
+        await operator.set_read_only(read_only=True)
+
+
+async def keep(client: LedgerClient, bookie: BookieId) -> None:
+    """Take back that *bookie* is to be emptied; to take entries again is for `readonly off`.
+
+    Raises `MetadataUnavailable`."""
+    await Marks(client.store).withdraw(bookie)

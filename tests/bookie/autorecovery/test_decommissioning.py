@@ -1,0 +1,266 @@
+"""A bookie is emptied: the order of things, wherever the command is interrupted."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from bookie.autorecovery.decommissioning import decommission, keep
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.protocol.decommissioning import (
+    Announce,
+    Begin,
+    BookieSeen,
+    Decommission,
+    DecommissionEffect,
+    DecommissionEvent,
+    Done,
+    EffectFailed,
+    Finish,
+    Forget,
+    LedgersScanned,
+    LookAtBookie,
+    MarksSeen,
+    Outcome,
+    ReadMarks,
+    Refused,
+    Report,
+    ScanLedgers,
+    TurnReadOnly,
+    Withdraw,
+)
+from bookie.autorecovery.worker import Worker
+from ledger.ids import BookieId, LedgerId
+from ledger.protocol.shared import TimePassed
+from ledger.registry import COOKIES
+from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, kill, world
+from tests.waiting import eventually
+
+STEPS_MAX = 500
+
+
+@dataclass
+class Namespace:
+    """Ledgers are as many as name the bookie; each wait lets workers move one of them."""
+
+    naming: int = 3
+    unreadable: int = 0
+    known: bool = True
+    registered: bool = True
+    read_only: bool = False
+    announced: bool = False
+    others: int = 3
+    version: int = 7
+    stuck: bool = False
+    """Workers get nothing done."""
+    late: int = 0
+    """Ledgers that a client puts there as long as the bookie is not read-only."""
+    done: list[DecommissionEffect] = field(default_factory=list)
+
+    def do(self, effect: DecommissionEffect) -> DecommissionEvent:
+        self.done.append(effect)
+        match effect:
+            case LookAtBookie():
+                return BookieSeen(
+                    is_known=self.known,
+                    version=self.version,
+                    is_registered=self.registered,
+                    is_read_only=self.read_only,
+                    is_leaving=self.announced,
+                    others_writable=self.others,
+                )
+            case ScanLedgers():
+                if self.late and not self.read_only and self.registered:
+                    self.late -= 1
+                    self.naming += 1
+                return LedgersScanned(
+                    naming=self.naming,
+                    naming_bytes=10 * self.naming,
+                    unreadable=self.unreadable,
+                    widest=3 if self.naming else 0,
+                )
+            case ReadMarks():
+                return MarksSeen(self.naming, ())
+            case Announce():
+                self.announced = True
+                return Done()
+            case TurnReadOnly():
+                self.read_only = True
+                return Done()
+            case Report():
+                return Done()
+            case Forget(version):
+                assert not self.naming, "its name is forgotten while ledgers name it"
+                assert not self.registered, "its name is forgotten while it runs"
+                if version != self.version:
+                    return Refused("it was started again")
+                self.known = False
+                return Done()
+            case Withdraw():
+                self.announced = False
+                return Done()
+            case Finish():
+                raise AssertionError("nobody does that")
+
+    def wait(self) -> None:
+        if not self.stuck and self.announced:
+            self.naming = max(0, self.naming - 1)
+
+
+class Command:
+    def __init__(self, namespace: Namespace) -> None:
+        self.finish: Finish | None = None
+        self._namespace = namespace
+        self._machine = Decommission()
+        self._event: DecommissionEvent = Begin()
+        self._now = 0.0
+
+    def step(self, *, fail: bool = False) -> None:
+        effects = self._machine.step(self._event, now=self._now)
+        if not effects:
+            deadline = self._machine.deadline()
+            assert deadline is not None, "it neither does nor waits for anything"
+            self._now = deadline
+            self._namespace.wait()
+            self._event = TimePassed()
+            return
+        [effect] = effects
+        if isinstance(effect, Finish):
+            self.finish = effect
+            return
+        answer = self._namespace.do(effect)
+        self._event = EffectFailed("lost") if fail else answer
+
+    def end(self) -> Finish:
+        for _ in range(STEPS_MAX):
+            if self.finish is not None:
+                return self.finish
+            self.step()
+        raise AssertionError("it never ends")
+
+
+def outcome(namespace: Namespace) -> Outcome:
+    return Command(namespace).end().outcome
+
+
+def test_a_bookie_that_runs_is_emptied_and_then_waits_to_be_stopped() -> None:
+    namespace = Namespace()
+    assert outcome(namespace) is Outcome.EMPTY
+    assert (namespace.naming, namespace.known, namespace.announced) == (0, True, True)
+
+
+def test_once_it_is_stopped_its_name_is_forgotten_last() -> None:
+    namespace = Namespace()
+    assert outcome(namespace) is Outcome.EMPTY
+    namespace.registered = False
+    namespace.done.clear()
+    assert outcome(namespace) is Outcome.FORGOTTEN
+    assert not namespace.known
+    assert namespace.done[-2:] == [Forget(7), Withdraw()]
+    assert sum(isinstance(effect, ScanLedgers) for effect in namespace.done) == 2
+
+
+def test_a_bookie_that_is_gone_is_emptied_from_the_others() -> None:
+    namespace = Namespace(registered=False)
+    assert outcome(namespace) is Outcome.FORGOTTEN
+    assert TurnReadOnly() not in namespace.done
+
+
+def test_no_scan_counts_before_the_bookie_is_read_only() -> None:
+    namespace = Namespace(naming=0, late=2)
+    assert outcome(namespace) is Outcome.EMPTY
+    quiet = namespace.done.index(TurnReadOnly())
+    scans = [effect for effect in namespace.done[quiet:] if effect == ScanLedgers(mark=True)]
+    assert len(scans) >= 2
+    assert namespace.naming == 0
+
+
+def test_metadata_that_cannot_be_read_keep_the_name() -> None:
+    command = Command(Namespace(naming=0, registered=False, unreadable=1))
+    for _ in range(100):
+        command.step()
+    assert command.finish is None
+
+
+def test_too_few_other_bookies_are_an_answer_before_anything_is_changed() -> None:
+    namespace = Namespace(others=2)
+    assert Command(namespace).end() == Finish(
+        Outcome.TOO_FEW, "ledgers on it need 3 bookies, and 2 others are writable"
+    )
+    assert (namespace.announced, namespace.read_only) == (False, False)
+
+
+def test_a_bookie_that_nobody_knows_is_an_answer() -> None:
+    assert outcome(Namespace(known=False)) is Outcome.UNKNOWN
+
+
+def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
+    namespace = Namespace(naming=0, registered=False)
+    command = Command(namespace)
+    while ScanLedgers(mark=True) not in namespace.done:
+        command.step()
+    namespace.version += 1
+    namespace.registered = namespace.read_only = True
+    assert command.end().outcome is Outcome.EMPTY
+    assert namespace.known
+
+
+@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: bool) -> None:
+    whole = Namespace(registered=registered)
+    Command(whole).end()
+    for steps in range(2 * len(whole.done)):
+        namespace = Namespace(registered=registered)
+        command = Command(namespace)
+        for _ in range(steps):
+            if command.finish is None:
+                command.step()
+        if command.finish is not None:
+            break
+        command.step(fail=fail)
+        ended = command.end() if fail and command.finish is None else Command(namespace).end()
+        expected = {Outcome.EMPTY} if registered else {Outcome.FORGOTTEN, Outcome.UNKNOWN}
+        assert ended.outcome in expected, steps
+        assert namespace.known is registered
+        assert namespace.naming == 0
+
+
+async def test_a_real_bookie_is_emptied_while_it_serves_and_then_forgotten() -> None:
+    async with world(5) as (cluster, client):
+        ledgers = [await closed_ledger(client, entries=5) for _ in range(12)]
+        name = BookieId(cluster.bookies[0].name)
+        asked: list[LedgerId] = []
+
+        async def read_only(_: str, bookie: BookieId) -> None:
+            assert bookie == name
+            await cluster.set_read_only(0)
+
+        def reported(report: Report) -> None:
+            asked.append(LedgerId(report.ledgers_left))
+
+        async with Worker(client, AT_ONCE):
+            done = await decommission(
+                client, name, on_report=reported, pause_s=0.05, ask_read_only=read_only
+            )
+            assert done.outcome is Outcome.EMPTY
+            assert asked[-2:] == [0, 0]
+            for ledger_id in ledgers:
+                assert name not in (await client.describe(ledger_id)).fragments[0].bookies
+                assert set((await copies(client, ledger_id)).values()) == {3}
+            await kill(cluster, client, name)
+            done = await decommission(client, name, pause_s=0.05, ask_read_only=read_only)
+        assert done.outcome is Outcome.FORGOTTEN
+        assert await client.store.exists(f"{COOKIES}/{name}") is None
+        assert await Marks(client.store).decommissioning() == frozenset()
+
+
+async def test_a_bookie_may_be_kept_after_all() -> None:
+    async with world(4) as (cluster, client):
+        name = BookieId(cluster.bookies[0].name)
+        await Marks(client.store).announce(name)
+        await keep(client, name)
+
+        async def is_kept() -> bool:
+            return not await Marks(client.store).decommissioning()
+
+        await eventually(is_kept)
