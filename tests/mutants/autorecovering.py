@@ -92,8 +92,8 @@ mutant(
 mutant(
     "reads the same rotten source again and again",
     _REPLICATING,
-    old="        self._thorough = self._worked = True\n",
-    new="        self._worked = True\n",
+    old="        self._thorough = self._unseen = True\n",
+    new="        self._unseen = True\n",
     test=_REPAIR + "a_rotten_entry_of_the_source_is_read_elsewhere_and_made_good_too",
 )
 mutant(
@@ -269,4 +269,11 @@ mutant(
     old="if metadata is None or _lacks(metadata, bookie, Reason.LOST)",
     new="if metadata is not None and _lacks(metadata, bookie, Reason.LOST)",
     test=_AUDIT + "ledgers_that_cannot_be_read_may_name_anybody",
+)
+mutant(
+    "does not look again at what it repaired in place",
+    _REPLICATING,
+    old="                self._unseen |= work.copies[0].index not in work.gone\n",
+    new="                self._unseen |= not work\n",
+    test=_REPAIR + "what_was_repaired_in_place_is_looked_at_again",
 )

@@ -1,7 +1,7 @@
 """The repair of one ledger that is marked: from the lock to the mark's end.
 
     LOCKING -> READING the mark and the ledger -> for each fragment: CHOOSING, LOOKING, COPYING,
-    SWAPPING -> [RECOVERING] -> READING again -> MARKING -> UNLOCKING
+    SWAPPING -> [RECOVERING] -> [READING again] -> MARKING -> UNLOCKING
 
 Only what is settled is copied: fragments behind which another one begins, and those of CLOSED
 ledgers up to their end. A member that is gone for good is replaced: its entries are copied to
@@ -18,7 +18,7 @@ the version that was read before the work.
 
 Invariants (asserted):
     a swap is written after every frame of its indexes was stored
-    the mark is deleted only after a round in which nothing was left to do
+    the mark is deleted only after a round that left nothing to do or to look at again
 """
 
 from dataclasses import dataclass, field
@@ -155,8 +155,9 @@ class Replication:
         self._new_round()
 
     def _new_round(self) -> None:
-        self._worked = False
-        """Whether this round has changed anything."""
+        self._unseen = False
+        """Whether something is to be looked at again: what was repaired in place, was changed by
+        others meanwhile, or may have been done. A move that was written is known."""
         self._lost: list[tuple[int, int]] = []
         self._troubles: list[str] = []
         self._wants_bookie = False
@@ -193,7 +194,8 @@ class Replication:
             case Phase.READING, FramesRead():
                 return self._frames_read(event)
             case Phase.SENDING, FramesStored():
-                self._worked = True
+                work = self._todo[0]
+                self._unseen |= work.copies[0].index not in work.gone
                 return self._copy()
             case Phase.SENDING, FramesRefused():
                 return self._copy_failed(f"a copy was refused: {event.status.name}")
@@ -202,7 +204,7 @@ class Replication:
             case Phase.CHOOSING_SPARE, ReplacementsChosen():
                 return self._spare_chosen(event)
             case Phase.RECOVERING, Recovered():
-                self._worked = True
+                self._unseen = True
                 return self._end_round()
             case Phase.RECOVERING, RecoveryRefused():
                 self._troubles.append(event.why)
@@ -422,7 +424,7 @@ class Replication:
         another bookie chosen as the source, and this one repaired."""
         if self._thorough:
             return self._copy_failed("a source has not any more what it had")
-        self._thorough = self._worked = True
+        self._thorough = self._unseen = True
         self._todo[0].failed.add(self._todo[0].copies[0].index)
         return self._copy()
 
@@ -449,7 +451,7 @@ class Replication:
             if isinstance(replaced, LedgerMetadata):
                 swapped = replaced
             elif replaced is not SwapRefusal.DONE:  # somebody else was here: see what is there now
-                self._worked = True
+                self._unseen = True
                 return self._end_round()
         if swapped is self._metadata:  # a reply was lost
             return self._fragment_done()
@@ -461,7 +463,7 @@ class Replication:
     def _swap_answered(
         self, event: MetadataWritten | MetadataRead | MetadataFailed
     ) -> ReplicationEffect:
-        self._worked = True
+        self._unseen |= not isinstance(event, MetadataWritten)
         match event:
             case MetadataWritten(version):
                 assert self._swapping is not None
@@ -523,13 +525,13 @@ class Replication:
     def _end_round(self) -> ReplicationEffect:
         self._todo = []
         assert self._mark is not None
-        if self._worked and not self._troubles and self._rounds < ROUNDS_MAX:
+        if self._unseen and not self._troubles and self._rounds < ROUNDS_MAX:
             return self._read_ledger()
         if self._wants_bookie:
             self._troubles.append("there is no bookie to copy to")
         if self._lost:
             self._troubles.append("no bookie has some of the entries")
-        if self._troubles or self._worked:
+        if self._troubles or self._unseen:
             why = "; ".join(dict.fromkeys(self._troubles)) or "it changes all the time"
             return self._defer(why)
         if self._wait_until_ms:

@@ -168,6 +168,20 @@ def test_what_a_bookie_that_is_there_lacks_is_copied_to_it_and_nothing_else() ->
     assert (world.copied, world.version) == (3, 0)
 
 
+def test_what_was_repaired_in_place_is_looked_at_again() -> None:
+    world = short_tail()
+    repair(world)
+    last_send = len(world.written) - 1 - world.written[::-1].index("SendFrames")
+    assert world.written[last_send + 1 :].count("Look") == 3
+
+
+def test_what_was_moved_is_known_by_its_compare_and_swap() -> None:
+    world = lost_member()
+    repair(world)
+    assert world.written.count("ReadLedger") == 1
+    assert world.written[-3:] == ["WriteMetadata", "DeleteMark", "Unlock"]
+
+
 def test_without_a_bookie_to_copy_to_nothing_is_read_or_copied() -> None:
     world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
     assert repair(world).outcome is Outcome.DEFERRED
