@@ -60,7 +60,7 @@ class Auditor:
         self._running = asyncio.get_running_loop().create_task(self.run(), name="auditor")
 
     async def close(self) -> None:
-        """Stop, also in the middle of a pass: the next auditor begins anew. Idempotent."""
+        """Stop, also in the middle of a pass: the next auditor begins again. Idempotent."""
         running, self._running = self._running, None
         if running is not None:
             running.cancel()

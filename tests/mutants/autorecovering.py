@@ -173,7 +173,7 @@ mutant(
     test=_AUDIT + "a_bookie_that_returns_within_the_delay_marks_nothing",
 )
 mutant(
-    "begins all delays anew with each loss",
+    "begins all delays again with each loss",
     _AUDITING,
     old="{bookie: before.get(bookie, now) for",
     new="{bookie: now if lost != {*before} else before[bookie] for",

@@ -1,4 +1,4 @@
-"""Bugs of the ancestor's repair as stories; each test is named after the issue that told it."""
+"""Bugs of the ancestor's repair as stories; each test is named after the issue that reported it."""
 
 import pytest
 
