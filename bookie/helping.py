@@ -63,8 +63,9 @@ async def _start(uri: str, log: BinaryIO | None) -> asyncio.subprocess.Process:
     python = [sys.executable, "-P", "-m", "bookie.autorecovery"]
     return await asyncio.create_subprocess_exec(
         *python,
-        *("--uri", uri, "--die-with-parent"),
+        *("--uri", uri, "--parent", str(os.getpid())),
         stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,  # who reads this process's must see its end
         stderr=log,
         env=_environment(),
         start_new_session=True,  # a Ctrl-C is the parent's to handle

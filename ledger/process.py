@@ -15,11 +15,15 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def die_with_parent() -> None:
-    """Let the kernel send SIGTERM when the parent ends; Linux only, else do nothing."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Let the kernel send SIGTERM when the parent ends; Linux only, else do nothing.
+
+    *parent* is the process id of who started this one: without it, a parent that ended before this
+    was called is not missed."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    if parent is None:
+        parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)  # it ended before the kernel was asked

@@ -15,23 +15,23 @@ from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from ledger import log_events
 from ledger.client import LedgerClient
 from ledger.errors import LogError
-from ledger.process import die_with_parent as end_with_parent
+from ledger.process import die_with_parent
 
 
 def main(
     *,
     uri: Annotated[str, typer.Option(help="Namespace of the cluster.")],
-    die_with_parent: Annotated[
-        bool, typer.Option("--die-with-parent", help="Stop when the parent process ends.")
-    ] = False,
+    parent: Annotated[
+        int | None, typer.Option(help="Process id of who starts this: stop when it ends.")
+    ] = None,
     delay_s: DelayS = 300.0,
     grace_s: GraceS = 30.0,
     rate: Rate = 32.0,
     ledgers: Ledgers = 4,
 ) -> None:
     """Run a process of repair until SIGTERM or SIGINT."""
-    if die_with_parent:
-        end_with_parent()
+    if parent is not None:
+        die_with_parent(parent)
     log_events.configure()
     try:
         asyncio.run(_until_signal(uri, config_of(delay_s, grace_s, rate, ledgers)))
