@@ -131,6 +131,15 @@ async def test_a_recovery_of_an_authenticated_ledger_keeps_its_bytes_and_their_c
         assert len(frames) == 1
 
 
+async def everywhere(cluster: LocalBookies, writer: LedgerWriter) -> None:
+    """Wait until all bookies hold entry 1: a writer is content with two of three."""
+
+    def is_held() -> bool:
+        return all(1 in each.storage.ledgers.get(writer.ledger_id, ()) for each in cluster.bookies)
+
+    await until(is_held, "each bookie holds entry 1")
+
+
 def tamper(cluster: LocalBookies, name: str, writer: LedgerWriter, *, mac: bytes | None) -> None:
     """Put another payload in place of entry 1, with checksums that are right."""
     frame = encode_frame(
@@ -154,6 +163,7 @@ def test_a_replica_that_a_bookie_tampered_with_is_passed_over(
             writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
             for payload in (b"one", b"two", b"six"):
                 await writer.add(payload)
+            await everywhere(cluster, writer)
             await writer.close()
             victim = writer.metadata.last_fragment.bookies[1]  # asked first for entry 1
             tamper(cluster, victim, writer, mac=mac)
@@ -177,6 +187,7 @@ async def test_a_recovery_does_not_take_what_a_bookie_tampered_with(by: str) -> 
         writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
         await writer.add(b"one")
         await writer.add(b"two")
+        await everywhere(cluster, writer)
         await writer.abandon()
         ledger_id = writer.ledger_id
         for bookie in cluster.bookies:  # nobody knows that entry 1 is confirmed
@@ -195,6 +206,7 @@ async def test_an_entry_that_is_damaged_everywhere_is_lost_and_never_delivered()
         writer = await client.create(password=PASSWORD, digest=Digest.HMAC_SHA256)
         for payload in (b"one", b"two"):
             await writer.add(payload)
+        await everywhere(cluster, writer)
         await writer.close()
         for bookie in cluster.bookies:
             tamper(cluster, bookie.name, writer, mac=None)
