@@ -32,7 +32,11 @@ async def keep_autorecovery(uri: str, *, log_path: Path | None = None) -> None:
     backoff = Backoff(_AGAIN_S_MIN, _AGAIN_S_MAX)
     while True:
         begun = loop.time()
-        status = await _run(uri, log_path)
+        status: int | str
+        try:
+            status = await _run(uri, log_path)
+        except OSError as error:  # too many processes, or its log cannot be opened
+            status = str(error)
         if loop.time() - begun > _STEADY_S:
             backoff.reset()
         pause_s = backoff.next()

@@ -23,7 +23,7 @@ from ledger.protocol.quarantine import Quarantine, QuarantineConfig
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
-from ledger.recovering import recover
+from ledger.recovering import recover, recover_without_password
 from ledger.registry import BookieDirectory
 from ledger.requests import HeldAnswer, HeldQuery, ReadQuery
 from ledger.transport.grpc import GrpcTransport
@@ -165,11 +165,7 @@ class LedgerClient:
         If the ledger has one, entries are checked for damage and not for forgery: whoever has its
         access key could make the end one that its readers refuse to read (`verify_whole`). Raises
         `NoSuchLedger`, `RecoveryFailed` (retry later), `KeyDiffers`, `MetadataUnavailable`."""
-        metadata, version = await self.ledgers.read(ledger_id)
-        if metadata.state is LedgerState.CLOSED:
-            return metadata
-        credentials = repair_credentials(ledger_id, metadata)
-        return await recover(self._environment, credentials, metadata, version)
+        return await recover_without_password(self._environment, ledger_id)
 
     async def delete(self, ledger_id: LedgerId) -> None:
         """Delete the ledger; bookies free its space in their own time.

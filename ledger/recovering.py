@@ -6,8 +6,9 @@ from functools import partial
 from typing import Final, assert_never
 
 from ledger.entry import Header
-from ledger.environment import Credentials, Environment
+from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import KeyDiffers, LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed
+from ledger.ids import LedgerId
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import recovery_events as protocol
@@ -38,6 +39,12 @@ async def recover(
         return await recovering.finished()
     finally:
         recovering.stop()
+
+
+async def recover_without_password(environment: Environment, ledger_id: LedgerId) -> LedgerMetadata:
+    """Do what `recover` does, with what the metadata say (`repair_credentials`)."""
+    metadata, version = await environment.ledgers.read(ledger_id, fresh=True)
+    return await recover(environment, repair_credentials(ledger_id, metadata), metadata, version)
 
 
 class _Recovering:

@@ -7,8 +7,7 @@ work: marks merge, so that two of them do no harm.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Final, Self, assert_never
+from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
 
@@ -19,6 +18,7 @@ from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing import Auditor as Auditing
 from bookie.autorecovery.surveying import Part, parts_of
 from leader import campaign
+from ledger.background import Background
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import LogError, NoSuchNode
@@ -39,7 +39,7 @@ ELECT_AGAIN_S: Final = 5.0
 _log = get_logger(__name__)
 
 
-class Auditor:
+class Auditor(Background):
     """`start` and `close`, or an async context manager; or only `run`."""
 
     def __init__(
@@ -52,31 +52,6 @@ class Auditor:
         self._client = client
         self._config = config or AuditConfig()
         self._now_ms = wall_clock_ms
-        self._running: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Stand for election, and audit, in the background until `close`."""
-        assert self._running is None, "it runs already"
-        self._running = asyncio.get_running_loop().create_task(self.run(), name="auditor")
-
-    async def close(self) -> None:
-        """Stop, also in the middle of a pass: the next auditor begins again. Idempotent."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def run(self) -> None:
         """Stand for election until cancelled, and audit while elected."""

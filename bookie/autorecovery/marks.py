@@ -324,13 +324,15 @@ class Marks:
 
 
 async def _put(store: MetadataStore, path: str, value: bytes) -> None:
-    while True:
+    """Raises `MetadataUnavailable`."""
+    for _ in range(WRITE_TRIES_MAX):
         with suppress(NoSuchNode):
             await store.set(path, value)
             return
         with suppress(NodeExists):
             await store.create(path, value)
             return
+    raise MetadataUnavailable(store.uri, path, 0.0, "others change it all the time")
 
 
 async def _children(store: MetadataStore, path: str) -> list[str]:

@@ -19,7 +19,7 @@ from ledger.machine_loop import Machine, carry_out, run_in_turn
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
 from ledger.protocol.answers import verified
-from ledger.recovering import recover
+from ledger.recovering import recover_without_password
 from ledger.requests import AddRun, ReadQuery, Status
 from ledger.runs import runs_of
 from ledger.throttle import Throttle
@@ -246,9 +246,7 @@ class _Repair:
 
     async def _recover(self) -> protocol.Recovered | protocol.RecoveryRefused:
         try:
-            metadata, version = await self._environment.ledgers.read(self._ledger_id, fresh=True)
-            credentials = repair_credentials(self._ledger_id, metadata)
-            await recover(self._environment, credentials, metadata, version)
+            await recover_without_password(self._environment, self._ledger_id)
         except LogError as error:
             return protocol.RecoveryRefused(str(error))
         return protocol.Recovered()

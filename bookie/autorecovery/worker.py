@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.marks import BUCKETS, Marks
@@ -20,6 +19,7 @@ from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
 from bookie.autorecovery.replicating import Pace, Surroundings, replicate
 from leader.waiting import first_of
+from ledger.background import Background
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, MetadataError
@@ -60,7 +60,7 @@ class Scan:
     """When that of the first of them comes, by the wall clock."""
 
 
-class Worker:
+class Worker(Background):
     """`start` and `close`, or an async context manager; or only `run_once`."""
 
     def __init__(
@@ -79,35 +79,10 @@ class Worker:
             client.environment, self._marks, self.pace, self._config.replication, wall_clock_ms
         )
         self._random = client.environment.random
-        self._running: asyncio.Task[None] | None = None
         self._seen_bookies: frozenset[str] = frozenset()
         """Those who were there at the last scan."""
         self.outcomes: Counter[Outcome] = Counter()
         """Of all replications so far."""
-
-    async def start(self) -> None:
-        """Work in the background until `close`."""
-        assert self._running is None, "it runs already"
-        self._running = asyncio.get_running_loop().create_task(self.run(), name="repair worker")
-
-    async def close(self) -> None:
-        """Stop, also in the middle of a ledger: what was copied is not copied again. Idempotent."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def run(self) -> None:
         """Work until cancelled. What cannot be repaired now is tried again later."""

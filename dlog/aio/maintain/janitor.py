@@ -15,8 +15,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
@@ -25,6 +24,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.manifest import Manifest
 from leader import campaign
+from ledger.background import Background
 from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LogError
 from ledger.ids import LedgerId
@@ -70,7 +70,7 @@ class JanitorPass:
     """What could not be done; the next pass tries again."""
 
 
-class Janitor:
+class Janitor(Background):
     """One pass at a time. `start` and `close`, or an async context manager; or only `run_once`."""
 
     def __init__(
@@ -85,34 +85,9 @@ class Janitor:
         self._now_ms = now_ms
         self._one_pass = asyncio.Lock()
         self._foreign: set[int] = set()
-        self._running: asyncio.Task[None] | None = None
         self.passes = 0
         """How many were finished."""
         self._waiting: list[asyncio.Future[JanitorPass]] = []
-
-    async def start(self) -> None:
-        """Work in the background until `close`."""
-        assert self._running is None, "it runs already"
-        self._running = asyncio.get_running_loop().create_task(self.run())
-
-    async def close(self) -> None:
-        """Stop, also in the middle of a pass: what it began is safe to leave. Idempotent."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def run(self) -> None:
         """Make a pass now and then, for ever. Errors are logged, and the next pass tries again."""
