@@ -216,7 +216,8 @@ class _Auditing:
         async def write() -> None:
             nonlocal marked
             for ledger_id, lacks in waiting:
-                marked += await self._marks.add(ledger_id, lacks)
+                is_new = await self._marks.add(ledger_id, lacks)
+                marked += is_new  # what others counted meanwhile stays
 
         await asyncio.gather(*(write() for _ in range(WRITES_MAX)))
         if marked:

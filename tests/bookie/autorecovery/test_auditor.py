@@ -52,7 +52,14 @@ async def test_who_died_before_the_first_auditor_started_is_lost_all_the_same() 
                 return set(await marked(client)) == expected
 
             await eventually(all_marked, "the ledgers of the lost bookie are marked")
-        assert expected
+            marks = Marks(client.store)
+
+            async def recorded() -> bool:
+                audit = await marks.last_audit()
+                return audit is not None and (audit.lost, audit.marked) == ((lost,), len(expected))
+
+            await eventually(recorded, "the record of the pass counts all of them")
+        assert len(expected) > 1
         for mark in (await marked(client)).values():
             assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(lost, Reason.LOST)]
 
