@@ -1,7 +1,7 @@
 """The face of the ledger layer: create, open, recover, delete and list ledgers."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Self
@@ -9,15 +9,14 @@ from typing import Self
 from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
-from ledger.environment import Credentials, Environment, repair_credentials
-from ledger.errors import BookieOutdated, NotEnoughBookies, WrongPassword
+from ledger.environment import Credentials, Environment
+from ledger.errors import NotEnoughBookies, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found, verified
-from ledger.protocol.fetching import Fetch
 from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine, QuarantineConfig
 from ledger.protocol.writer import WriterConfig
@@ -25,7 +24,7 @@ from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.recovering import recover, recover_without_password
 from ledger.registry import BookieDirectory
-from ledger.requests import HeldAnswer, HeldQuery, ReadQuery
+from ledger.requests import ReadQuery
 from ledger.transport.grpc import GrpcTransport
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
 
@@ -202,55 +201,6 @@ class LedgerClient:
         query = ReadQuery(ledger_id, credentials.key, first, last, bytes_max=bytes_max)
         answer = await self._environment.transport.read(bookie, query)
         return verified(answer, ledger_id, credentials.checks)
-
-    async def read_held(
-        self,
-        ledger_id: LedgerId,
-        bookie: BookieId,
-        first: int,
-        last: int,
-        *,
-        metadata: LedgerMetadata | None = None,
-        ranges_max: int = 4096,
-    ) -> HeldAnswer:
-        """Return which of the entries first..last one bookie holds, without reading them.
-
-        As far as one answer goes: ask again from behind `HeldAnswer.listed`. Needs no password.
-        Fences nothing; no answer is the status UNREACHABLE. *metadata*, as `describe` gives it,
-        spares reading it again. Raises `NoSuchLedger`, `BookieOutdated`, `MetadataUnavailable`."""
-        if metadata is None:
-            metadata, _ = await self.ledgers.read(ledger_id)
-        query = HeldQuery(ledger_id, metadata.access_key, first, last, ranges_max)
-        answer = await self._environment.transport.read_held(bookie, query)
-        if not answer.is_supported:
-            raise BookieOutdated(bookie, "ReadHeld")
-        return answer
-
-    async def read_entries(
-        self,
-        ledger_id: LedgerId,
-        bookie: BookieId,
-        index: int,
-        entries: Sequence[int],
-        *,
-        metadata: LedgerMetadata | None = None,
-        bytes_max: int = 4 << 20,
-    ) -> Fetch:
-        """Read *entries*, ascending and all held by *index* of their fragment, from one bookie;
-        return what became of each.
-
-        For repair: frames are whole as far as that can be seen without the password
-        (`ledger.entry.verify_whole`), and are kept as they came. *metadata*, as `describe` gives
-        it, spares reading it again. Raises `NoSuchLedger`, `MetadataUnavailable`."""
-        if metadata is None:
-            metadata, _ = await self.ledgers.read(ledger_id)
-        credentials = repair_credentials(ledger_id, metadata)
-        fetch = Fetch(entries, index=index, quorum=metadata.quorum, bytes_max=bytes_max)
-        while (asked := fetch.ask()) is not None:
-            query = ReadQuery(ledger_id, credentials.key, *asked)
-            answer = await self._environment.transport.read(bookie, query)
-            fetch.took(verified(answer, ledger_id, credentials.checks))
-        return fetch
 
     @property
     def environment(self) -> Environment:

@@ -47,6 +47,12 @@ class Environment:
             quorum, ensemble, indexes, self._pool(), self.random, exclude=exclude
         )
 
+    def better(
+        self, quorum: Quorum, ensemble: Sequence[BookieId], exclude: Collection[BookieId] = ()
+    ) -> tuple[tuple[int, BookieId], ...]:
+        """Choose which bookies of *ensemble* to exchange for a better placement, by index."""
+        return self.placement.better(quorum, ensemble, self._pool(), self.random, exclude=exclude)
+
     def reported(self, bookie: BookieId, status: Status) -> None:
         """Take note of what *bookie* answered, or that it did not."""
         self.quarantine.reported(bookie, status, now=asyncio.get_running_loop().time())

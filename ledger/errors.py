@@ -19,7 +19,6 @@
     |  |- NotEnoughBookies
     |  |- BookieUnavailable        no answer in time, or refused the connection
     |  |- BookieRefused            the bookie answered with an error
-    |  |- BookieOutdated           the bookie's program is older than what it is asked
     |  |- NoSuchLedger
     |  |- WriterFailed             the writer met what must not happen; recover the ledger
     |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
@@ -244,15 +243,6 @@ class BookieRefused(RemoteError):
     def __init__(self, bookie: str, status: str) -> None:
         super().__init__(f"bookie {bookie} answered {status}")
         self.bookie, self.status = bookie, status
-
-
-class BookieOutdated(RemoteError):
-    def __init__(self, bookie: str, call: str) -> None:
-        super().__init__(
-            f"bookie {bookie} does not know {call}: its program is older than this one; "
-            "restart it with this version"
-        )
-        self.bookie, self.call = bookie, call
 
 
 class NoSuchLedger(RemoteError):

@@ -50,18 +50,6 @@ def holds(index: int, entry_id: int, quorum: Quorum) -> bool:
     return (index - entry_id) % quorum.ensemble < quorum.write
 
 
-def next_held(index: int, entry_id: int, quorum: Quorum) -> int:
-    """Return the first entry from *entry_id* on that ensemble index *index* holds."""
-    behind = (index - entry_id) % quorum.ensemble
-    return entry_id if behind < quorum.write else entry_id + behind - quorum.write + 1
-
-
-def previous_held(index: int, entry_id: int, quorum: Quorum) -> int:
-    """Return the last entry up to *entry_id* that *index* holds; it may be negative."""
-    behind = (index - entry_id) % quorum.ensemble
-    return entry_id if behind < quorum.write else entry_id + behind - quorum.ensemble
-
-
 def all_covered(answered: Collection[int], quorum: Quorum) -> bool:
     """Return True iff every write set has at least Qw - Qa + 1 of the indexes *answered*.
 

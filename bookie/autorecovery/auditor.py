@@ -7,22 +7,28 @@ work: marks merge, so that two of them do no harm.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
 
-from bookie.autorecovery.checking import check_all, record
+from bookie.autorecovery.checking import Scrub, check_all, record
+from bookie.autorecovery.mark import Lack
 from bookie.autorecovery.marks import DECOMMISSIONING, Audit, Marks
 from bookie.autorecovery.protocol import auditing_events as protocol
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing import Auditor as Auditing
+from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
 from bookie.autorecovery.surveying import Part, parts_of
+from bookie.autorecovery.surveys import check_placement, check_replicas
 from leader import campaign
 from ledger.background import Background
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
+from ledger.concurrently import for_each
 from ledger.errors import LogError, NoSuchNode
-from ledger.ids import BookieId
+from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop
 from ledger.metastore.port import MetadataStore, Watch
@@ -87,7 +93,7 @@ class _Auditing:
     def __init__(
         self, client: LedgerClient, config: AuditConfig, wall_clock_ms: Callable[[], int]
     ) -> None:
-        self._client = client
+        self._client, self._config = client, config
         self._store: MetadataStore = client.store
         self._ledgers = client.ledgers
         self._marks = Marks(client.store)
@@ -149,8 +155,8 @@ class _Auditing:
                     return await self._mark(effect)
                 case protocol.RecordPass():
                     return await self._record(effect)
-                case protocol.CheckLedgers():
-                    return await self._check()
+                case protocol.CheckLedgers(kind):
+                    return await self._check(kind)
                 case _:
                     assert_never(effect)
         except LogError as error:
@@ -163,7 +169,7 @@ class _Auditing:
 
     async def _see(self) -> protocol.BookiesSeen:
         await self._store.sync(COOKIES)
-        checked = await self._marks.last_check()
+        checked_ms = await self._checked_ms()
         known = await self._children(COOKIES)
         registered = await self._children(AVAILABLE) | await self._children(READ_ONLY)
         for bookie in sorted(known - registered - self._retired):
@@ -175,16 +181,34 @@ class _Auditing:
             registered=registered,
             leaving=await self._marks.decommissioning(),
             delay_s=await self._marks.delay_s(),
-            checked_ms=None if checked is None else checked.at_ms,
+            checked_ms=checked_ms,
             now_ms=self._now_ms(),
         )
 
-    async def _check(self) -> protocol.LedgersChecked:
-        check = await check_all(self._client)
-        _log.info(
-            "ledgers_checked", ledgers=check.ledgers, lacking=check.lacking, unsure=check.unsure
-        )
-        await record(self._marks, check, at_ms=self._now_ms())
+    async def _checked_ms(self) -> dict[protocol.CheckKind, int]:
+        last = {
+            protocol.CheckKind.LEDGERS: await self._marks.last_check(),
+            protocol.CheckKind.PLACEMENT: await PlacementRecord.last(self._store),
+            protocol.CheckKind.REPLICAS: await ReplicasRecord.last(self._store),
+        }
+        return {kind: record.at_ms for kind, record in last.items() if record is not None}
+
+    async def _check(self, kind: protocol.CheckKind) -> protocol.LedgersChecked:
+        match kind:
+            case protocol.CheckKind.LEDGERS:
+                scrub = Scrub(self._config.scrub_share, Pace(self._config.scrub_bytes_per_s))
+                check = await check_all(self._client, scrub=scrub)
+                await record(self._marks, check, at_ms=self._now_ms())
+                _log.info("ledgers_checked", **asdict(check))
+            case protocol.CheckKind.PLACEMENT:
+                placement = await check_placement(self._client, now_ms=self._now_ms())
+                await placement.write(self._store)
+                _log.info("placement_checked", **asdict(placement))
+            case protocol.CheckKind.REPLICAS:
+                replicas = await check_replicas(self._client, now_ms=self._now_ms())
+                await replicas.write(self._store)
+                report = _log.warning if replicas.urgent else _log.info
+                report("replicas_counted", **asdict(replicas))
         return protocol.LedgersChecked()
 
     async def _children(self, path: str) -> frozenset[BookieId]:
@@ -211,15 +235,15 @@ class _Auditing:
 
     async def _mark(self, effect: protocol.MarkLedgers) -> protocol.LedgersMarked:
         marked = 0
-        waiting = iter(effect.lacks)
 
-        async def write() -> None:
+        async def write(found: tuple[LedgerId, tuple[Lack, ...]]) -> None:
             nonlocal marked
-            for ledger_id, lacks in waiting:
-                is_new = await self._marks.add(ledger_id, lacks)
-                marked += is_new  # what others counted meanwhile stays
+            ledger_id, lacks = found
+            urgent = ledger_id in effect.urgent
+            is_new = await self._marks.add(ledger_id, lacks, urgent=urgent)
+            marked += is_new  # what others counted meanwhile stays
 
-        await asyncio.gather(*(write() for _ in range(WRITES_MAX)))
+        await for_each(effect.lacks, write, at_once=WRITES_MAX)
         if marked:
             await self._marks.ring()
         return protocol.LedgersMarked(marked)

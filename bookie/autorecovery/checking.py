@@ -1,22 +1,26 @@
 """The check of all ledgers: asks every bookie what it holds, and marks what lacks entries.
 
 It finds what no bookie's loss shows: entries that were in flight to a bookie when it died, or was
-away for a moment. No entry is read for it. Bookies that are away, or do not say, lack nothing.
+away for a moment. A share of the entries is read with digests, slowly, so that what nobody reads
+does not rot unnoticed. What follows from the answers is decided by `protocol.checking`.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from bookie.autorecovery.looking import look
-from bookie.autorecovery.mark import Lack, Reason
+from bookie.autorecovery.mark import Lack
 from bookie.autorecovery.marks import CheckRecord, Marks
+from bookie.autorecovery.protocol.checking import Judgement, Question, judge, questions, to_read
+from bookie.autorecovery.protocol.choosing import Share
+from bookie.autorecovery.replicating import Pace
 from bookie.autorecovery.surveying import parts_of
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
+from ledger.concurrently import for_each
 from ledger.environment import Environment, repair_credentials
-from ledger.ids import BookieId, LedgerId
+from ledger.ids import LedgerId
 from ledger.metadata import LedgerMetadata
 
 LEDGERS_MAX: Final = 8
@@ -36,78 +40,68 @@ class Check:
     """Ledgers whose metadata cannot be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """How much a check reads, and how fast."""
+
+    share: float
+    """Of the entries, 0 to 1."""
+    pace: Pace
+
+
 async def check_all(
-    client: LedgerClient, *, on_progress: Callable[[Check], None] = lambda _: None
+    client: LedgerClient,
+    *,
+    scrub: Scrub | None = None,
+    on_progress: Callable[[Check], None] = lambda _: None,
 ) -> Check:
     """Check all ledgers, and mark what lacks entries; return what was found.
 
-    Raises `MetadataUnavailable`; what was marked until then stays so."""
+    Without *scrub* no entry is read. Raises `MetadataUnavailable`; what was marked until then
+    stays so."""
     check, marks = Check(), Marks(client.store)
 
-    async def judge(ledger_id: LedgerId, metadata: LedgerMetadata | None) -> None:
+    async def work(found: tuple[LedgerId, LedgerMetadata | None]) -> None:
+        ledger_id, metadata = found
         check.ledgers += 1
         if metadata is None:
             check.unreadable += 1
             return
-        lacking, unsure = await lacks_of(client.environment, ledger_id, metadata)
-        check.unsure += unsure
-        if lacking:
+        judgement = await _judged(client.environment, ledger_id, metadata, scrub)
+        check.unsure += judgement.unsure
+        if judgement.lacking:
             check.lacking += 1
             since_ms = now_ms()
-            await marks.add(
-                ledger_id, [Lack(bookie, Reason.MISSING, since_ms) for bookie in lacking]
-            )
-
-    async def work(waiting: Iterator[tuple[LedgerId, LedgerMetadata | None]]) -> None:
-        for ledger_id, metadata in waiting:
-            await judge(ledger_id, metadata)
+            lacks = [Lack(bookie, reason, since_ms) for bookie, reason in judgement.lacking]
+            await marks.add(ledger_id, lacks, urgent=judgement.urgent)
 
     async for part in parts_of(client.ledgers):
         before = check.lacking
-        waiting = iter(part)
-        tasks = [asyncio.ensure_future(work(waiting)) for _ in range(LEDGERS_MAX)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        await for_each(part, work, at_once=LEDGERS_MAX)
         if check.lacking > before:
             await marks.ring()
         on_progress(check)
     return check
 
 
-async def lacks_of(
-    environment: Environment, ledger_id: LedgerId, metadata: LedgerMetadata
-) -> tuple[tuple[BookieId, ...], bool]:
-    """Return which members said that they lack entries of the ledger, and whether some said
-    nothing of some. Only of what is settled."""
+async def _judged(
+    environment: Environment, ledger_id: LedgerId, metadata: LedgerMetadata, scrub: Scrub | None
+) -> Judgement:
     registered = {found.bookie for found in environment.bookies.available()}
     credentials = repair_credentials(ledger_id, metadata)
-    lacking: dict[BookieId, None] = {}
-    unsure = False
-    for fragment in metadata.fragments:
-        end = metadata.settled_end(fragment)
-        if end is None or end < fragment.first_entry:
+    asked = questions(metadata)
+    said: dict[Question, Share] = {}
+    read: dict[Question, Share] = {}
+    for question in asked:
+        if question.bookie not in registered:
             continue
-        for index, bookie in enumerate(fragment.bookies):
-            if bookie not in registered:
-                unsure = True
-                continue
-            share = await look(
-                environment.transport,
-                credentials,
-                bookie,
-                index,
-                metadata.quorum,
-                fragment.first_entry,
-                end,
-                thorough=False,
-            )
-            unsure |= bool(share.unsure)
-            if share.missing:
-                lacking[bookie] = None
-    return tuple(sorted(lacking)), unsure
+        at = environment.transport, credentials, question.bookie, question.index, metadata.quorum
+        said[question] = await look(*at, question.first, question.last, thorough=False)
+        if scrub is None:
+            continue
+        if some := to_read(question, scrub.share, environment.random):
+            read[question] = await look(*at, *some, thorough=True, pace=scrub.pace.take)
+    return judge(metadata.quorum, asked, said, read)
 
 
 async def record(marks: Marks, check: Check, *, at_ms: int) -> None:

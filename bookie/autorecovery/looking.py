@@ -40,8 +40,11 @@ async def look(
     last: int,
     *,
     thorough: bool,
+    pace: Callable[[int], Awaitable[None]] | None = None,
 ) -> Share:
-    """Return what *bookie* has of what *index* holds of first..last."""
+    """Return what *bookie* has of what *index* holds of first..last.
+
+    *pace* is awaited with the bytes of each answer with entries, before the next one is asked."""
     if not thorough:
         listing = _Listing(index, quorum, first, last)
         while not listing.over:
@@ -59,7 +62,10 @@ async def look(
             bytes_max=READ_BYTES_MAX,
         )
         answer = await ask(transport, bookie, query)
-        reading.heard(verified(answer, credentials.ledger_id, credentials.checks))
+        found = verified(answer, credentials.ledger_id, credentials.checks)
+        reading.heard(found)
+        if pace is not None:
+            await pace(sum(len(frame) for frame in found.frames.values()))
     return reading.share
 
 

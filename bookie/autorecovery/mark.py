@@ -33,6 +33,8 @@ class Reason(IntEnum):
     """The bookie is there; entries on it were found damaged."""
     MISSING = 4
     """The bookie is there; it said that it has not got some entries."""
+    MISPLACED = 6
+    """The bookie is there; with another one in its place the ensemble would span more racks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ class Mark:
     thorough: bool = False
     """Something was found damaged: what bookies say that they hold is not to be believed, also of
     those that were marked as lost before and came back."""
+    urgent: bool = False
+    """Some entries had fewer than Qa right copies on bookies that were there when it was marked."""
+    differing: tuple[tuple[int, int], ...] = ()
+    """Entries of which two bookies gave different whole frames in the last attempt: a person has to
+    say which is right."""
 
     @property
     def bookies(self) -> frozenset[BookieId]:
@@ -68,7 +75,7 @@ class Mark:
     def lack_of(self, bookie: BookieId) -> Lack | None:
         return next((lack for lack in self.lacks if lack.bookie == bookie), None)
 
-    def merged(self, lacks: tuple[Lack, ...]) -> Self:
+    def merged(self, lacks: tuple[Lack, ...], *, urgent: bool = False) -> Self:
         """Return the mark with *lacks* added; itself if it says all that already.
 
         What is new is tried at once, whatever was deferred before."""
@@ -81,9 +88,12 @@ class Mark:
                 by_bookie[lack.bookie] = replace(known, reason=lack.reason)
         merged = tuple(by_bookie[bookie] for bookie in sorted(by_bookie))
         thorough = self.thorough or any(lack.reason is Reason.DAMAGED for lack in lacks)
-        if merged == self.lacks and thorough == self.thorough:
+        urgent = self.urgent or urgent
+        if (merged, thorough, urgent) == (self.lacks, self.thorough, self.urgent):
             return self
-        return replace(self, lacks=merged, thorough=thorough, attempts=0, not_before_ms=0)
+        return replace(
+            self, lacks=merged, thorough=thorough, urgent=urgent, attempts=0, not_before_ms=0
+        )
 
     def deferred(
         self,
@@ -91,6 +101,7 @@ class Mark:
         *,
         now_ms: int,
         lost: tuple[tuple[int, int], ...] = (),
+        differing: tuple[tuple[int, int], ...] = (),
         wants_bookie: bool = False,
     ) -> Self:
         """Return the mark after an attempt that did not succeed: the next one has to wait, twice
@@ -101,6 +112,7 @@ class Mark:
             attempts=self.attempts + 1,
             not_before_ms=now_ms + pause_ms,
             lost=_bounded(lost),
+            differing=_bounded(differing),
             deferred_why=why,
             wants_bookie=wants_bookie,
         )
@@ -126,6 +138,8 @@ class Mark:
             deferred_why=self.deferred_why,
             wants_bookie=self.wants_bookie,
             thorough=self.thorough,
+            urgent=self.urgent,
+            differing=[pb.RangeNode(first=first, last=last) for first, last in self.differing],
         )
         return node.SerializeToString(deterministic=True)
 
@@ -149,12 +163,20 @@ class Mark:
                 deferred_why=node.deferred_why,
                 wants_bookie=node.wants_bookie,
                 thorough=node.thorough,
+                urgent=node.urgent,
+                differing=tuple((each.first, each.last) for each in node.differing),
             )
         except (DecodeError, ValueError) as error:
             raise DamagedMetadata(path, str(error)) from error
 
 
-_WEIGHTS: Final = (Reason.MISSING, Reason.DAMAGED, Reason.LOST, Reason.DECOMMISSIONING)
+_WEIGHTS: Final = (
+    Reason.MISPLACED,
+    Reason.MISSING,
+    Reason.DAMAGED,
+    Reason.LOST,
+    Reason.DECOMMISSIONING,
+)
 
 
 def _weight(reason: Reason) -> int:

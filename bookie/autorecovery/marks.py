@@ -1,16 +1,19 @@
 """Repair in the metadata store: marks, locks, and the switches of operators.
 
     /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   what the ledger lacks (`Mark`)
+    /underreplicated/urgent/urL<id>             exists: this one comes before others
     /underreplicated/locks/urL<id>              ephemeral: who repairs it now
     /underreplicated/disable                    exists: workers rest
     /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
     /underreplicated/bookiecheckctime           how the auditor's last pass ended
     /underreplicated/checkallledgersctime       how the last check of all ledgers ended
+    /underreplicated/{placement,replicas}checkctime     how the others ended: see `reports`
     /bookies/decommissioning/<bookie>           persistent: the bookie is to be emptied
 
 Nothing here is needed for safety: two workers at one ledger copy the same bytes, and change its
 metadata by compare-and-swap. Marks are changed by compare-and-swap, and deleted by version, so
-that what an auditor adds while a worker repairs stays. 256 buckets: the names of 100,000 marks
+that what an auditor adds while a worker repairs stays; only together with the lock, so that no
+worker that slept deletes a later mark of the same version. 256 buckets: the names of 100,000 marks
 in one node would be more than ZooKeeper answers.
 """
 
@@ -18,6 +21,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError
@@ -31,11 +35,12 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.ids import BookieId, LedgerId
-from ledger.metastore.port import MetadataStore, Watch
+from ledger.metastore.port import DeleteOp, MetadataStore, Session, Watch
 from ledger.process import this_process
 from ledger.wire import metadata_pb2 as pb
 
 MARKS: Final = "/underreplicated/ledgers"
+URGENT: Final = "/underreplicated/urgent"
 LOCKS: Final = "/underreplicated/locks"
 DISABLE: Final = "/underreplicated/disable"
 DELAY: Final = "/underreplicated/lostbookierecoverydelay"
@@ -80,7 +85,7 @@ class Audit:
     def decode(cls, value: bytes) -> Self:
         """Raises `DamagedMetadata`."""
         node = pb.AuditNode()
-        _parse(node, value, LAST_AUDIT)
+        parse_node(node, value, LAST_AUDIT)
         return cls(
             at_ms=node.at_ms,
             ledgers=node.ledgers,
@@ -103,36 +108,66 @@ class CheckRecord:
     unreadable: int
 
 
+class Ended(Enum):
+    """What became of a mark that was to be deleted with its lock."""
+
+    GONE = "neither mark nor lock is left"
+    GREW = "the mark says more than it did; the lock is kept"
+    LOCK_LOST = "the lock went with its session; the mark is left to the next worker"
+
+
+@dataclass(slots=True)
+class _Lock:
+    session: Session
+    is_certain: bool = False
+    """Whether the store said that it is ours."""
+
+
 class Marks:
     """The marks and locks of one namespace, for one auditor or worker."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._token = secrets.token_hex(8)
+        self._locks: dict[LedgerId, _Lock] = {}
+        """Locks that were asked for, and not given back."""
 
     # Marks.
 
-    async def add(self, ledger_id: LedgerId, lacks: Iterable[Lack]) -> bool:
+    async def add(
+        self, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+    ) -> bool:
         """Mark the ledger; return False if its mark said all that already.
 
-        Raises `MetadataUnavailable`: then it may be marked or not, and it can be repeated."""
+        *urgent*: before others. Raises `MetadataUnavailable`: then it may be marked or not, and it
+        can be repeated."""
         wanted = tuple(sorted(lacks, key=lambda lack: lack.bookie))
         assert wanted, "a mark names a bookie"
-        new = Mark(()).merged(wanted)
+        is_news = await self._add(ledger_id, wanted, urgent=urgent)
+        if urgent:
+            with suppress(NodeExists):
+                await self._store.create(_urgent_path(ledger_id))
+        return is_news
+
+    async def _add(self, ledger_id: LedgerId, wanted: tuple[Lack, ...], *, urgent: bool) -> bool:
+        new = Mark(()).merged(wanted, urgent=urgent)
         for _ in range(WRITE_TRIES_MAX):
-            found = await self.read(ledger_id)
             try:
-                if found is None:
-                    await self._store.create(_mark_path(ledger_id), new.encode())
-                    return True
-                mark, version = found
-                merged = mark.merged(wanted)
-                if merged == mark:
-                    return False
-                await self._store.set(_mark_path(ledger_id), merged.encode(), version)
+                # First, as most are new: then it is one call.
+                await self._store.create(_mark_path(ledger_id), new.encode())
+            except NodeExists:
+                pass
+            else:
                 return True
-            except (NodeExists, NoSuchNode, BadVersion):
-                continue  # somebody was faster
+            found = await self.read(ledger_id)
+            if found is None:
+                continue  # it was deleted since
+            mark, version = found
+            merged = mark.merged(wanted, urgent=urgent)
+            if merged is mark:
+                return False
+            if await self.write(ledger_id, merged, version):
+                return True
         raise MetadataUnavailable(
             self._store.uri, f"mark of ledger {ledger_id}", 0.0, "others change it all the time"
         )
@@ -154,31 +189,55 @@ class Marks:
             return False
         return True
 
-    async def unmark(self, ledger_id: LedgerId, version: int) -> bool:
-        """Delete the mark iff it is at *version*; return False if it grew meanwhile."""
+    async def end(self, ledger_id: LedgerId, version: int) -> Ended:
+        """Delete the mark iff it is at *version*, and the lock with it, which is this worker's."""
+        if not self._holds(ledger_id):
+            return Ended.LOCK_LOST
+        mark_path, lock_path = _mark_path(ledger_id), _lock_path(ledger_id)
         try:
-            await self._store.delete(_mark_path(ledger_id), version)
+            await self._store.multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])
         except BadVersion:
-            return False
-        except NoSuchNode:
-            return True
-        return True
+            return Ended.GREW
+        except NoSuchNode as error:
+            if error.path != mark_path:
+                self._locks.pop(ledger_id, None)
+                return Ended.LOCK_LOST
+            await self.unlock(ledger_id)
+        self._locks.pop(ledger_id, None)
+        return Ended.GONE
 
     async def list(self, *, begin: int = 0) -> AsyncIterator[LedgerId]:
+        """Yield the ledgers that are marked, as `buckets` does."""
+        async for bucket in self.buckets(begin=begin):
+            for ledger_id in bucket:
+                yield ledger_id
+
+    async def buckets(self, *, begin: int = 0) -> AsyncIterator[tuple[LedgerId, ...]]:
         """Yield the ledgers that are marked, from bucket *begin* on and around; one bucket is in
         memory at a time. Workers that begin at different ones meet less often."""
         await self._store.sync(MARKS)
         buckets = await _children(self._store, MARKS)
         start = begin % len(buckets) if buckets else 0
         for bucket in (*buckets[start:], *buckets[:start]):
-            for name in await _children(self._store, f"{MARKS}/{bucket}"):
-                if (ledger_id := _ledger_of(name)) is not None:
-                    yield ledger_id
+            yield await self._ledgers(f"{MARKS}/{bucket}")
+
+    async def urgent(self) -> tuple[LedgerId, ...]:
+        """Return the ledgers that come before others."""
+        return await self._ledgers(URGENT)
+
+    async def no_longer_urgent(self, ledger_id: LedgerId) -> None:
+        """Let the ledger wait for its turn, or forget it once it is repaired."""
+        with suppress(NoSuchNode):
+            await self._store.delete(_urgent_path(ledger_id))
+
+    async def _ledgers(self, path: str) -> tuple[LedgerId, ...]:
+        names = await _children(self._store, path)
+        return tuple(each for name in names if (each := _ledger_of(name)) is not None)
 
     async def ring(self) -> None:
         """Let workers know that there are new marks; best effort, as they look by themselves."""
         with suppress(MetadataUnavailable):
-            await _put(self._store, MARKS, b"")
+            await put_node(self._store, MARKS, b"")
 
     def watch(self) -> Watch:
         """Watch for `ring`."""
@@ -188,36 +247,53 @@ class Marks:
 
     async def lock(self, ledger_id: LedgerId) -> bool:
         """Take the ledger for this worker, as long as the store's session lives; return False if
-        another one has it. Raises `MetadataUnavailable`."""
+        another one has it. Raises `MetadataUnavailable`.
+
+        What is read after this returned True is at least as new as the lock."""
         node = pb.RepairLockNode(version=FORMAT_VERSION, worker=this_process(), token=self._token)
+        self._locks[ledger_id] = lock = _Lock(self._store.session)
         try:
             await self._store.create(
                 _lock_path(ledger_id), node.SerializeToString(deterministic=True), ephemeral=True
             )
         except NodeExists:  # also after a create of ours whose reply was lost
-            return await self._holder(ledger_id) == self._token
+            if await self._holder(ledger_id) != self._token:
+                del self._locks[ledger_id]
+                return False
+        lock.is_certain = True
         return True
 
     async def unlock(self, ledger_id: LedgerId) -> None:
-        """Give it back, unless the lock is another worker's by now."""
-        path = _lock_path(ledger_id)
-        try:
-            found = await self._store.get(path)
-            node = pb.RepairLockNode()
-            _parse(node, found.value, path)
-            if node.token == self._token:
-                await self._store.delete(path, found.version)
-        except (NoSuchNode, BadVersion):
+        """Give it back, unless it is gone with its session, or was never ours."""
+        lock = self._locks.get(ledger_id)
+        if lock is None:
             return
+        if not lock.is_certain and await self._holder(ledger_id) != self._token:
+            lock = None
+        if lock is not None and self._holds(ledger_id):
+            with suppress(NoSuchNode):
+                await self._store.delete(_lock_path(ledger_id))
+        self._locks.pop(ledger_id, None)
+
+    def _holds(self, ledger_id: LedgerId) -> bool:
+        """Return whether the lock is this worker's, as far as can be known without asking."""
+        lock = self._locks.get(ledger_id)
+        if lock is None:
+            return False
+        return lock.session is self._store.session and not lock.session.lost.is_set()
 
     async def _holder(self, ledger_id: LedgerId) -> str:
         path = _lock_path(ledger_id)
         node = pb.RepairLockNode()
         try:
-            _parse(node, (await self._store.get(path)).value, path)
+            parse_node(node, (await self._store.get(path)).value, path)
         except NoSuchNode:
             return ""
         return node.token
+
+    async def locked_ledgers(self) -> frozenset[LedgerId]:
+        """Return the ledgers that are being repaired now."""
+        return frozenset(await self._ledgers(LOCKS))
 
     async def locked(self) -> dict[LedgerId, str]:
         """Return the ledgers that are being repaired now, and by whom."""
@@ -228,7 +304,9 @@ class Marks:
                 continue
             node = pb.RepairLockNode()
             try:
-                _parse(node, (await self._store.get(f"{LOCKS}/{name}")).value, f"{LOCKS}/{name}")
+                parse_node(
+                    node, (await self._store.get(f"{LOCKS}/{name}")).value, f"{LOCKS}/{name}"
+                )
             except NoSuchNode:
                 continue
             holders[ledger_id] = node.worker
@@ -258,7 +336,7 @@ class Marks:
         except NoSuchNode:
             return None
         node = pb.RepairDelayNode()
-        _parse(node, value, DELAY)
+        parse_node(node, value, DELAY)
         return node.delay_s
 
     async def set_delay(self, delay_s: float | None) -> None:
@@ -268,7 +346,7 @@ class Marks:
                 await self._store.delete(DELAY)
             return
         node = pb.RepairDelayNode(version=FORMAT_VERSION, delay_s=delay_s)
-        await _put(self._store, DELAY, node.SerializeToString(deterministic=True))
+        await put_node(self._store, DELAY, node.SerializeToString(deterministic=True))
 
     async def decommissioning(self) -> frozenset[BookieId]:
         """Return the bookies that are to be emptied."""
@@ -286,7 +364,7 @@ class Marks:
     # The auditor's report.
 
     async def report(self, audit: Audit) -> None:
-        await _put(self._store, LAST_AUDIT, audit.encode())
+        await put_node(self._store, LAST_AUDIT, audit.encode())
 
     async def last_audit(self) -> Audit | None:
         """Return how the last pass ended, None if there was none. Raises `DamagedMetadata`."""
@@ -304,7 +382,7 @@ class Marks:
             unsure=check.unsure,
             unreadable=check.unreadable,
         )
-        await _put(self._store, LAST_CHECK, node.SerializeToString(deterministic=True))
+        await put_node(self._store, LAST_CHECK, node.SerializeToString(deterministic=True))
 
     async def last_check(self) -> CheckRecord | None:
         """Return how the last check ended, None if there was none. Raises `DamagedMetadata`."""
@@ -313,7 +391,7 @@ class Marks:
         except NoSuchNode:
             return None
         node = pb.CheckNode()
-        _parse(node, value, LAST_CHECK)
+        parse_node(node, value, LAST_CHECK)
         return CheckRecord(
             at_ms=node.at_ms,
             ledgers=node.ledgers,
@@ -323,8 +401,8 @@ class Marks:
         )
 
 
-async def _put(store: MetadataStore, path: str, value: bytes) -> None:
-    """Raises `MetadataUnavailable`."""
+async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
+    """Let the node have *value*, whether it exists or not. Raises `MetadataUnavailable`."""
     for _ in range(WRITE_TRIES_MAX):
         with suppress(NoSuchNode):
             await store.set(path, value)
@@ -342,11 +420,13 @@ async def _children(store: MetadataStore, path: str) -> list[str]:
         return []
 
 
-def _parse(
-    node: "pb.AuditNode | pb.CheckNode | pb.RepairLockNode | pb.RepairDelayNode",
+def parse_node(
+    node: "pb.AuditNode | pb.CheckNode | pb.RepairLockNode | pb.RepairDelayNode"
+    " | pb.PlacementNode | pb.ReplicasNode",
     value: bytes,
     path: str,
 ) -> None:
+    """Read *value* into *node*. Raises `DamagedMetadata`, also if it is of another version."""
     try:
         node.ParseFromString(value)
     except DecodeError as error:
@@ -359,6 +439,10 @@ def _parse(
 
 def _mark_path(ledger_id: LedgerId) -> str:
     return f"{MARKS}/{ledger_id % BUCKETS:02x}/{_PREFIX}{ledger_id}"
+
+
+def _urgent_path(ledger_id: LedgerId) -> str:
+    return f"{URGENT}/{_PREFIX}{ledger_id}"
 
 
 def _lock_path(ledger_id: LedgerId) -> str:

@@ -3,24 +3,27 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from bookie.autorecovery.looking import READ_BYTES_MAX, ask, look
-from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.mark import Mark
+from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
+from bookie.autorecovery.seen import Seen
 from ledger.backoff import Backoff
 from ledger.clock import now_ms
 from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
+from ledger.log_events import get_logger
 from ledger.machine_loop import Machine, carry_out, run_in_turn
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.recovering import recover_without_password
-from ledger.requests import AddRun, ReadQuery, Status
+from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
 from ledger.runs import runs_of
 from ledger.throttle import Throttle
 
@@ -29,6 +32,10 @@ SENDS_MAX: Final = 6
 _SEND_AGAIN_S_MIN: Final = 0.1
 _SEND_AGAIN_S_MAX: Final = 3.0
 _UNLOCK_S_MAX: Final = 2.0
+COMPARED_MAX: Final = 2 * READ_BYTES_MAX
+"""Bytes that a witness gives: more than what they are compared with, which is about one read."""
+
+_log = get_logger(__name__)
 
 
 class Pace:
@@ -58,6 +65,7 @@ class Surroundings:
     marks: Marks
     pace: Pace
     config: ReplicationConfig
+    seen: Seen
     wall_clock_ms: Callable[[], int] = now_ms
 
 
@@ -85,9 +93,11 @@ class _Repair:
         self.finish: protocol.Finish | None = None
         self._environment = surroundings.environment
         self._marks = surroundings.marks
+        self._seen = surroundings.seen
         self._pace = surroundings.pace
         self._now_ms = surroundings.wall_clock_ms
         self._ledger_id = ledger_id
+        self._mark: Mark | None = None
         self._metadata: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
         self._locking = False
@@ -99,7 +109,7 @@ class _Repair:
         except LogError as error:
             return protocol.EffectFailed(str(error))
 
-    async def _execute(  # noqa: PLR0911 - one line for each effect
+    async def _execute(  # noqa: C901, PLR0911, PLR0912 - one line for each effect
         self, effect: protocol.ReplicationEffect
     ) -> protocol.ReplicationEvent | None:
         match effect:
@@ -110,10 +120,10 @@ class _Repair:
                 return protocol.LockTaken() if taken else protocol.LockRefused()
             case protocol.ReadMark():
                 found = await self._marks.read(self._ledger_id)
-                mark, version = (None, -1) if found is None else found
-                return protocol.MarkRead(mark, version, self._now_ms())
-            case protocol.ReadLedger():
-                return await self._read_ledger()
+                self._mark, version = (None, -1) if found is None else found
+                return protocol.MarkRead(self._mark, version, self._now_ms())
+            case protocol.ReadLedger(fresh):
+                return await self._read_ledger(fresh=fresh)
             case protocol.Look():
                 return await self._look(effect)
             case shared.ChooseReplacements():
@@ -123,6 +133,10 @@ class _Repair:
                         self._metadata.quorum, effect.ensemble, effect.indexes, effect.exclude
                     )
                 )
+            case protocol.ChooseBetter(exclude, ensemble):
+                assert self._metadata is not None
+                better = self._environment.better(self._metadata.quorum, ensemble, exclude)
+                return shared.ReplacementsChosen(better)
             case protocol.ReadFrames():
                 return await self._read_frames(effect)
             case protocol.SendFrames():
@@ -135,8 +149,7 @@ class _Repair:
                 stored = await self._marks.write(self._ledger_id, mark, version)
                 return protocol.MarkStored() if stored else protocol.MarkGrew()
             case protocol.DeleteMark(version):
-                deleted = await self._marks.unmark(self._ledger_id, version)
-                return protocol.MarkStored() if deleted else protocol.MarkGrew()
+                return await self._delete_mark(version)
             case protocol.Unlock():
                 await self._marks.unlock(self._ledger_id)
                 self._locking = False
@@ -155,12 +168,22 @@ class _Repair:
             async with asyncio.timeout(_UNLOCK_S_MAX):
                 await self._marks.unlock(self._ledger_id)
 
-    async def _read_ledger(self) -> protocol.LedgerRead:
-        leaving = await self._marks.decommissioning()
+    async def _delete_mark(self, version: int) -> protocol.ReplicationEvent:
+        match await self._marks.end(self._ledger_id, version):
+            case Ended.GONE:
+                self._locking = False
+                return protocol.MarkStored()
+            case Ended.GREW:
+                return protocol.MarkGrew()
+            case Ended.LOCK_LOST as lost:
+                return protocol.EffectFailed(lost.value)
+
+    async def _read_ledger(self, *, fresh: bool) -> protocol.LedgerRead:
+        leaving = await self._seen.leaving_for(self._mark)
         version = -1
         try:
             self._metadata, version = await self._environment.ledgers.read(
-                self._ledger_id, fresh=True
+                self._ledger_id, fresh=fresh
             )
         except NoSuchLedger:
             self._metadata = None
@@ -199,7 +222,29 @@ class _Repair:
             for entry_id, frame in found.frames.items()
             if effect.copy.takes(entry_id, metadata.quorum)
         }
-        return protocol.FramesRead(found.status, tuple(self._frames), found.considered)
+        entries = tuple(self._frames)
+        if effect.witness is None or not entries:
+            return protocol.FramesRead(found.status, entries, found.considered)
+        query = replace(query, last=min(found.considered, effect.copy.last), bytes_max=COMPARED_MAX)
+        answer = await ask(self._environment.transport, effect.witness, query)
+        differing = self._differing(answer, credentials)
+        if differing:
+            _log.error(
+                "frames_differ",
+                ledger_id=self._ledger_id,
+                bookies=[effect.bookie, effect.witness],
+                entries=differing,
+            )
+        return protocol.FramesRead(found.status, entries, found.considered, differing)
+
+    def _differing(self, answer: ReadAnswer, credentials: Credentials) -> tuple[int, ...]:
+        """Return of which entries *answer* has another frame than the one held, whole like that."""
+        others = verified(answer, self._ledger_id, credentials.checks).frames
+        return tuple(
+            entry_id
+            for entry_id, frame in self._frames.items()
+            if entry_id in others and others[entry_id] != frame
+        )
 
     async def _send_frames(
         self, effect: protocol.SendFrames

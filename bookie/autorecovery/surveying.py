@@ -1,9 +1,9 @@
 """Reads the metadata of all ledgers, part by part: one part is in memory at a time."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from ledger.concurrently import for_each
 from ledger.errors import DamagedMetadata, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
@@ -33,12 +33,15 @@ async def parts_of(ledgers: LedgerStore, *, reads_max: int = READS_MAX) -> Async
 
 
 async def _read(ledgers: LedgerStore, ids: list[LedgerId]) -> Part:
-    found = await asyncio.gather(*(_metadata(ledgers, ledger_id) for ledger_id in ids))
-    return [
-        (ledger_id, metadata)
-        for ledger_id, (exists, metadata) in zip(ids, found, strict=True)
-        if exists
-    ]
+    found: dict[LedgerId, LedgerMetadata | None] = {}
+
+    async def read(ledger_id: LedgerId) -> None:
+        exists, metadata = await _metadata(ledgers, ledger_id)
+        if exists:
+            found[ledger_id] = metadata
+
+    await for_each(ids, read, at_once=READS_MAX)
+    return [(ledger_id, found[ledger_id]) for ledger_id in ids if ledger_id in found]
 
 
 async def _metadata(

@@ -9,15 +9,17 @@ where they do not. What is to be done with a ledger is decided by `protocol.repl
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.marks import BUCKETS, Marks
+from bookie.autorecovery.protocol.queueing import Queue
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
 from bookie.autorecovery.replicating import Pace, Surroundings, replicate
+from bookie.autorecovery.seen import Seen
 from leader.waiting import first_of
 from ledger.background import Background
 from ledger.client import LedgerClient
@@ -57,7 +59,7 @@ class Scan:
     deferred: int = 0
     """Marks whose time has not come."""
     next_ms: int | None = None
-    """When that of the first of them comes, by the wall clock."""
+    """When to look again at the latest, by the wall clock; None: nothing waits for a time."""
 
 
 class Worker(Background):
@@ -75,10 +77,19 @@ class Worker(Background):
         self._now_ms = wall_clock_ms
         self._marks = Marks(client.store)
         self.pace = Pace(self._config.bytes_per_s)
+        self._seen = Seen(self._marks)
         self._surroundings = Surroundings(
-            client.environment, self._marks, self.pace, self._config.replication, wall_clock_ms
+            client.environment,
+            self._marks,
+            self.pace,
+            self._config.replication,
+            self._seen,
+            wall_clock_ms,
         )
         self._random = client.environment.random
+        self._queue = Queue(self._random)
+        self._revision = 0
+        """Of what was seen, when the queue last heard of it."""
         self._seen_bookies: frozenset[str] = frozenset()
         """Those who were there at the last scan."""
         self.outcomes: Counter[Outcome] = Counter()
@@ -114,55 +125,78 @@ class Worker(Background):
     async def run_once(self) -> Scan:
         """Look at all marks once, and repair what can be. Raises what listing marks raises."""
         there = frozenset(found.bookie for found in self._client.bookies.available())
-        news, self._seen_bookies = there != self._seen_bookies, there
-        scan = Scan()
+        came, self._seen_bookies = bool(there - self._seen_bookies), there
+        scan, queue = Scan(), self._queue
+        queue.begin()
         working: set[asyncio.Task[None]] = set()
         try:
             begin = self._random.randrange(BUCKETS)
-            async for ledger_id in self._marks.list(begin=begin):
-                if len(working) >= self._config.ledgers_max:
-                    done, working = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
-                working.add(asyncio.ensure_future(self._take(ledger_id, there, scan, news=news)))
+            async for bucket in self._marks.buckets(begin=begin):
+                queue.listed(bucket)
+                while (ledger_id := await self._next()) is not None:
+                    take = self._take(ledger_id, there, scan, came=came)
+                    working.add(asyncio.ensure_future(take))
+                    if len(working) >= self._config.ledgers_max:
+                        done, working = await asyncio.wait(
+                            working, return_when=asyncio.FIRST_COMPLETED
+                        )
+                        for task in done:
+                            task.result()
             await asyncio.gather(*working)
         finally:
             for task in working:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
+        scan.deferred, scan.next_ms = queue.deferred, queue.next_ms
         return scan
 
+    async def _next(self) -> LedgerId | None:
+        await self._seen.refresh()
+        if self._seen.revision != self._revision:
+            self._revision = self._seen.revision
+            self._queue.saw(self._seen.urgent, self._seen.locked)
+        return self._queue.take(now_ms=self._now_ms())
+
     async def _take(
-        self, ledger_id: LedgerId, there: frozenset[str], scan: Scan, *, news: bool
+        self, ledger_id: LedgerId, there: frozenset[str], scan: Scan, *, came: bool
     ) -> None:
+        now_ms, eager = self._now_ms(), False
         try:
-            found = await self._marks.read(ledger_id)
+            if came or self._queue.is_put_off(ledger_id, now_ms=now_ms):
+                found = await self._marks.read(ledger_id)
+                if found is None:
+                    await self._forget(ledger_id)
+                    return
+                mark, _ = found
+                eager = came and _is_helped(mark, there)
+                if mark.not_before_ms > now_ms and not eager:
+                    self._queue.put_off(ledger_id, mark.not_before_ms)
+                    return
+            finish = await replicate(self._surroundings, ledger_id, eager=eager)
+            await self._ended(ledger_id, finish)
         except DamagedMetadata as error:
             _log.error("mark_unreadable", ledger_id=ledger_id, reason=str(error))
             return
         except MetadataError as error:
             _log.warning("mark_not_read", ledger_id=ledger_id, reason=str(error))
             return
-        if found is None:
-            return
-        mark, _ = found
-        eager = news and _is_helped(mark, there)
-        if mark.not_before_ms > self._now_ms() and not eager:
-            self._put_off(scan, mark.not_before_ms)
-            return
-        finish = await replicate(self._surroundings, ledger_id, eager=eager)
         scan.outcomes[finish.outcome] += 1
         self.outcomes[finish.outcome] += 1
         self._report(ledger_id, finish)
-        if finish.outcome is not Outcome.DONE:
-            with suppress(LogError):
-                after = await self._marks.read(ledger_id)
-                if after is not None:
-                    self._put_off(scan, after[0].not_before_ms)
 
-    def _put_off(self, scan: Scan, until_ms: int) -> None:
-        scan.deferred += 1
-        scan.next_ms = until_ms if scan.next_ms is None else min(scan.next_ms, until_ms)
+    async def _ended(self, ledger_id: LedgerId, finish: Finish) -> None:
+        match finish.outcome:
+            case Outcome.DONE:
+                await self._forget(ledger_id)
+            case Outcome.DEFERRED | Outcome.BROKEN_OFF:
+                self._queue.put_off(ledger_id, finish.until_ms)
+            case Outcome.BUSY:
+                self._queue.was_busy(now_ms=self._now_ms())
+
+    async def _forget(self, ledger_id: LedgerId) -> None:
+        self._queue.ended(ledger_id)
+        if ledger_id in self._seen.urgent:
+            await self._marks.no_longer_urgent(ledger_id)
 
     def _until_next(self, scan: Scan) -> float:
         if scan.next_ms is None:

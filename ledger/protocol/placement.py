@@ -12,7 +12,7 @@ from random import Random
 from typing import Protocol
 
 from ledger.ids import BookieId
-from ledger.protocol.racks import spread_over_racks
+from ledger.protocol.racks import rack_score, spread_over_racks
 from ledger.quorum import Quorum
 
 
@@ -46,6 +46,18 @@ class PlacementPolicy(Protocol):
 
         None of *exclude*, nor of *ensemble*."""
 
+    def better(
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        pool: Pool,
+        random: Random,
+        *,
+        exclude: Collection[BookieId],
+    ) -> tuple[tuple[int, BookieId], ...]:
+        """Return which bookies to exchange so that *ensemble* is placed as it should be, by index;
+        nothing if it is, or cannot be. None of *exclude*, and none to avoid: it is not urgent."""
+
 
 class RandomPlacement:
     """Any bookie anywhere."""
@@ -66,6 +78,17 @@ class RandomPlacement:
         assert len(ensemble) == quorum.ensemble
         chosen = _sample(len(indexes), pool, random, exclude=(*ensemble, *exclude))
         return tuple(zip(indexes, chosen, strict=False))
+
+    def better(
+        self,
+        quorum: Quorum,  # noqa: ARG002 - every ensemble is as good as any other
+        ensemble: Sequence[BookieId],  # noqa: ARG002
+        pool: Pool,  # noqa: ARG002
+        random: Random,  # noqa: ARG002
+        *,
+        exclude: Collection[BookieId],  # noqa: ARG002
+    ) -> tuple[tuple[int, BookieId], ...]:
+        return ()
 
 
 class RackAwarePlacement:
@@ -98,6 +121,39 @@ class RackAwarePlacement:
             if index not in indexes
         }
         return self._place(quorum, staying, indexes, usable, pool, random)
+
+    def better(
+        self,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        pool: Pool,
+        random: Random,
+        *,
+        exclude: Collection[BookieId],
+    ) -> tuple[tuple[int, BookieId], ...]:
+        """Of two ensembles the one is better whose write sets span more racks (`rack_score`).
+
+        One exchange after the other, each the best that there is: few copies move."""
+        preferred, _ = _split(pool, (*ensemble, *exclude))
+        spare: dict[str, list[BookieId]] = {}
+        for bookie in random.sample(preferred, len(preferred)):
+            spare.setdefault(pool.racks.get(bookie, ""), []).append(bookie)
+        racks = {index: pool.racks.get(bookie, "") for index, bookie in enumerate(ensemble)}
+        exchanged: dict[int, BookieId] = {}
+        for _ in ensemble:
+            options = [
+                (rack_score(quorum, racks | {index: rack}), index, rack)
+                for index in racks
+                if index not in exchanged
+                for rack in spare
+                if spare[rack]
+            ]
+            best = max(options, key=lambda option: option[0], default=None)
+            if best is None or best[0] <= rack_score(quorum, racks):
+                break
+            _, index, rack = best
+            exchanged[index], racks[index] = spare[rack].pop(), rack
+        return tuple(sorted(exchanged.items()))
 
     def _place(
         self,

@@ -53,6 +53,8 @@ class _LackReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LackReason
     """the bookie is there; entries on it were found damaged"""
     MISSING: _LackReason.ValueType  # 4
     """the bookie is there; it said that it has not got some entries"""
+    MISPLACED: _LackReason.ValueType  # 6
+    """the bookie is there; with another one the ensemble would span more racks"""
 
 class LackReason(_LackReason, metaclass=_LackReasonEnumTypeWrapper):
     """why the copies on a bookie are not as they should be"""
@@ -66,6 +68,8 @@ DAMAGED: LackReason.ValueType  # 3
 """the bookie is there; entries on it were found damaged"""
 MISSING: LackReason.ValueType  # 4
 """the bookie is there; it said that it has not got some entries"""
+MISPLACED: LackReason.ValueType  # 6
+"""the bookie is there; with another one the ensemble would span more racks"""
 Global___LackReason: _TypeAlias = LackReason  # noqa: Y015
 
 @_typing.final
@@ -430,6 +434,8 @@ class MarkNode(_message.Message):
     DEFERRED_WHY_FIELD_NUMBER: _builtins.int
     WANTS_BOOKIE_FIELD_NUMBER: _builtins.int
     THOROUGH_FIELD_NUMBER: _builtins.int
+    URGENT_FIELD_NUMBER: _builtins.int
+    DIFFERING_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     attempts: _builtins.int
     """repairs that ended without success since the last lack came"""
@@ -440,6 +446,8 @@ class MarkNode(_message.Message):
     """what is missing is a bookie to copy to"""
     thorough: _builtins.bool
     """what bookies say that they hold is not to be believed"""
+    urgent: _builtins.bool
+    """fewer than Qa bookies that are there had right copies"""
     @_builtins.property
     def lacks(self) -> _containers.RepeatedCompositeFieldContainer[Global___LackNode]:
         """by bookie, ascending"""
@@ -447,6 +455,10 @@ class MarkNode(_message.Message):
     @_builtins.property
     def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___RangeNode]:
         """entries that no bookie gave in the last attempt"""
+
+    @_builtins.property
+    def differing(self) -> _containers.RepeatedCompositeFieldContainer[Global___RangeNode]:
+        """entries of which two bookies gave different whole frames"""
 
     def __init__(
         self,
@@ -459,14 +471,84 @@ class MarkNode(_message.Message):
         deferred_why: _builtins.str = ...,
         wants_bookie: _builtins.bool = ...,
         thorough: _builtins.bool = ...,
+        urgent: _builtins.bool = ...,
+        differing: _abc.Iterable[Global___RangeNode] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "deferred_why", b"deferred_why", "lacks", b"lacks", "lost", b"lost", "not_before_ms", b"not_before_ms", "thorough", b"thorough", "version", b"version", "wants_bookie", b"wants_bookie"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "deferred_why", b"deferred_why", "differing", b"differing", "lacks", b"lacks", "lost", b"lost", "not_before_ms", b"not_before_ms", "thorough", b"thorough", "urgent", b"urgent", "version", b"version", "wants_bookie", b"wants_bookie"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MarkNode: _TypeAlias = MarkNode  # noqa: Y015
+
+@_typing.final
+class PlacementNode(_message.Message):
+    """/underreplicated/placementcheckctime: how the last check of placement ended"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    MISPLACED_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    at_ms: _builtins.int
+    ledgers: _builtins.int
+    """that were looked at"""
+    misplaced: _builtins.int
+    """with a settled fragment that another ensemble would spread better"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        at_ms: _builtins.int = ...,
+        ledgers: _builtins.int = ...,
+        misplaced: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "ledgers", b"ledgers", "misplaced", b"misplaced", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementNode: _TypeAlias = PlacementNode  # noqa: Y015
+
+@_typing.final
+class ReplicasNode(_message.Message):
+    """/underreplicated/replicascheckctime: how the last count of living replicas ended"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    AWAY_FIELD_NUMBER: _builtins.int
+    URGENT_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    at_ms: _builtins.int
+    ledgers: _builtins.int
+    """that were looked at"""
+    away: _builtins.int
+    """with entries of which a bookie is away"""
+    urgent: _builtins.int
+    """with entries that fewer than Qa bookies are there for"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        at_ms: _builtins.int = ...,
+        ledgers: _builtins.int = ...,
+        away: _builtins.int = ...,
+        urgent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "away", b"away", "ledgers", b"ledgers", "urgent", b"urgent", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicasNode: _TypeAlias = ReplicasNode  # noqa: Y015
 
 @_typing.final
 class RepairLockNode(_message.Message):

@@ -13,8 +13,6 @@ from ledger.quorum import (
     all_covered,
     covered,
     holds,
-    next_held,
-    previous_held,
     write_set,
 )
 
@@ -110,12 +108,3 @@ def test_what_was_acknowledged_is_found_whoever_covers_it(quorum: Quorum) -> Non
         assert all(one & other for one in acked for other in enough)
         short = masks(itertools.combinations(indexes, quorum.coverage - 1))
         assert all(any(not one & other for one in acked) for other in short)
-
-
-@pytest.mark.parametrize("quorum", SMALL, ids=str)
-def test_the_entries_of_an_index_are_found_on_both_sides(quorum: Quorum) -> None:
-    for index in range(quorum.ensemble):
-        own = [entry_id for entry_id in range(-20, 40) if holds(index, entry_id, quorum)]
-        for entry_id in range(20):
-            assert next_held(index, entry_id, quorum) == min(e for e in own if e >= entry_id)
-            assert previous_held(index, entry_id, quorum) == max(e for e in own if e <= entry_id)

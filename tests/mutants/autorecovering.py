@@ -50,8 +50,8 @@ mutant(
 mutant(
     "deletes the mark in whatever version",
     _MARKS,
-    old="            await self._store.delete(_mark_path(ledger_id), version)\n",
-    new="            await self._store.delete(_mark_path(ledger_id))\n",
+    old="multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])",
+    new="multi([DeleteOp(mark_path), DeleteOp(lock_path)])",
     test=_MARK + "a_mark_that_grew_is_not_deleted[memory]",
 )
 mutant(
@@ -210,9 +210,8 @@ mutant(
 mutant(
     "does nothing else while it checks all ledgers",
     _AUDITING,
-    old="        self._check_all_at = None\n        return [CheckLedgers()]\n",
-    new="        self._check_all_at = None\n        self.phase = Phase.MARKING\n"
-    "        return [CheckLedgers()]\n",
+    old="        self._checking = kind\n",
+    new="        self._checking = kind\n        self.phase = Phase.MARKING\n",
     test=_AUDIT + "lost_bookies_are_marked_while_all_ledgers_are_checked",
 )
 mutant(
@@ -276,4 +275,125 @@ mutant(
     old="                self._unseen |= work.copies[0].index not in work.gone\n",
     new="                self._unseen |= not work\n",
     test=_REPAIR + "what_was_repaired_in_place_is_looked_at_again",
+)
+
+# What a worker may delete, whom it compares, and what it takes first.
+
+mutant(
+    "deletes a mark without its lock",
+    _MARKS,
+    old="        if not self._holds(ledger_id):\n            return Ended.LOCK_LOST\n",
+    new="        if not self._holds(ledger_id):\n            await self._store.delete("
+    "_mark_path(ledger_id), version)\n            return Ended.GONE\n",
+    test=_MARK + "no_mark_is_deleted_without_its_lock[memory]",
+)
+mutant(
+    "keeps the lock of a mark that is gone",
+    _MARKS,
+    old="            await self.unlock(ledger_id)\n        self._locks.pop(",
+    new="        self._locks.pop(",
+    test=_MARK + "a_mark_that_is_gone_is_ended_and_its_lock_given_back[memory]",
+)
+mutant(
+    "copies one of two different frames",
+    _REPLICATING,
+    old="        if event.differing:\n",
+    new="        if False:\n",
+    test=_REPAIR + "two_different_whole_frames_of_an_entry_are_reported_and_nothing_is_written",
+)
+mutant(
+    "compares with nobody",
+    _CHOOSING,
+    old="    return min(have_all, default=None)\n",
+    new="    return None\n",
+    test=_REPAIR + "a_bookie_that_lacks_an_entry_gets_none_of_two_different_ones",
+)
+mutant(
+    "takes metadata from before the lock for what others have written meanwhile",
+    _REPLICATING,
+    old="        return ReadLedger(fresh=self._rounds > 1)\n",
+    new="        return ReadLedger(fresh=False)\n",
+    test=_REPAIR + "the_first_look_at_the_metadata_needs_no_more_than_the_lock_and_later_ones_do",
+)
+mutant(
+    "moves for placement while a source is away",
+    _REPLICATING,
+    old="            or not self._registered.issuperset(work.fragment.bookies)\n",
+    new="",
+    test=_REPAIR + "nobody_is_exchanged_while_a_source_is_away",
+)
+mutant(
+    "forgets who is urgent",
+    _AUDITING,
+    old="is_urgent(metadata, self._lost):\n",
+    new="False:\n",
+    test=_AUDIT + "ledgers_with_fewer_than_qa_copies_left_are_marked_first_as_urgent",
+)
+mutant(
+    "begins a check again by what was read before it ended",
+    _AUDITING,
+    old="max(due, self._not_again.get(kind, due))",
+    new="due",
+    test=_AUDIT + "what_was_read_before_a_check_ended_does_not_begin_it_again",
+)
+
+_QUEUEING = "bookie/autorecovery/protocol/queueing.py"
+_QUEUE = "tests/bookie/autorecovery/test_queueing.py::test_"
+
+mutant(
+    "takes urgent ledgers when their turn comes",
+    _QUEUEING,
+    old="        while self._urgent:\n",
+    new="        while self._urgent and not self._listed:\n",
+    test=_QUEUE + "what_is_urgent_comes_first_and_is_not_taken_again_when_it_is_listed",
+)
+mutant(
+    "goes to ledgers that other workers are at",
+    _QUEUEING,
+    old="        if ledger_id not in self._locked:\n            return False\n",
+    new="        if True:\n            return False\n",
+    test=_QUEUE + "what_another_worker_is_at_is_passed_over_and_looked_at_soon",
+)
+
+_JUDGING = "bookie/autorecovery/protocol/checking.py"
+_JUDGE = "tests/bookie/autorecovery/test_judging.py::test_"
+
+mutant(
+    "takes who is away for one who lacks everything",
+    _JUDGING,
+    old="        if said.get(question, NO_SHARE).missing:\n",
+    new="        if question not in said or said[question].missing:\n",
+    test=_JUDGE + "who_is_away_or_does_not_say_lacks_nothing",
+)
+mutant(
+    "asks for entries that are not settled",
+    _JUDGING,
+    old="        if end is not None and end >= fragment.first_entry:\n            found += [",
+    new="        end = end or EntryId(99)\n        if end >= fragment.first_entry:\n"
+    "            found += [",
+    test=_JUDGE + "only_what_is_settled_and_has_entries_is_asked_for",
+)
+mutant(
+    "looks beyond the end of a closed ledger",
+    "ledger/metadata.py",
+    old="        return min(end, self.last_entry)\n",
+    new="        return EntryId(end + 1)\n",
+    test=_JUDGE + "only_what_is_settled_and_has_entries_is_asked_for",
+)
+mutant(
+    "calls nothing urgent that was found by reading",
+    _JUDGING,
+    old="if any(share.at(start) is Standing.MISSING for share in part)",
+    new="if part[0].at(start) is Standing.MISSING",
+    test=_JUDGE + "what_was_read_and_who_is_away_count_for_what_is_urgent",
+)
+mutant(
+    "cancels what is under way and does not wait for it",
+    "ledger/concurrently.py",
+    old="        async with asyncio.TaskGroup() as group:\n"
+    "            for _ in range(min(at_once, len(items))):\n"
+    "                group.create_task(take())\n",
+    new="        await asyncio.gather(*(take() for _ in range(at_once)))\n",
+    test="tests/ledger/test_concurrently.py::"
+    "test_an_error_is_raised_as_it_is_when_nothing_is_under_way_any_more",
 )

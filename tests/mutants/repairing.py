@@ -114,13 +114,6 @@ mutant(
     new="            self._disk_reads -= 1\n",
     test=_CORE + "so_many_lists_are_made_at_once_only",
 )
-mutant(
-    "takes a bookie that is too old to list for one that is away",
-    "ledger/client.py",
-    old="        if not answer.is_supported:\n",
-    new="        if False:\n",
-    test="tests/ledger/test_what_is_held.py::test_what_cannot_be_asked_says_why",
-)
 
 _ENTRY = "tests/ledger/test_entry.py::test_"
 _PASSWORDS = "tests/ledger/test_passwords.py::test_"
@@ -156,68 +149,8 @@ mutant(
     test=_PASSWORDS + "who_repairs_has_what_the_metadata_give",
 )
 
-_CHECKING = "tests/ledger/test_checking.py::test_"
 _THROTTLE = "tests/ledger/test_throttle.py::test_"
 
-mutant(
-    "takes no answer for a no",
-    "ledger/checking.py",
-    old="        if answer.status not in {Status.OK, Status.UNKNOWN, Status.IO_ERROR}:\n"
-    "            return None\n",
-    new="        if answer.status not in {Status.OK, Status.UNKNOWN, Status.IO_ERROR}:\n"
-    "            self._deny(query.first, query.last)\n",
-    test=_CHECKING + "who_gives_no_answer_is_unknown_and_never_lacking",
-)
-mutant(
-    "takes what was not considered for missing",
-    "ledger/checking.py",
-    old="here.gaps(query.first, answer.considered)",
-    new="here.gaps(query.first, answer.listed)",
-    test=_CHECKING + "what_was_not_considered_is_unknown",
-)
-mutant(
-    "calls a ledger checked whole of which nobody was heard",
-    "ledger/checking.py",
-    old="            if not_said.ranges:\n",
-    new="            if False:\n",
-    test=_CHECKING + "who_gives_no_answer_is_unknown_and_never_lacking",
-)
-mutant(
-    "misses entries at bookies whose index does not hold them",
-    "ledger/checking.py",
-    old="            first = next_held(self._index, low, self._quorum)\n",
-    new="            first = low\n",
-    test=_CHECKING + "of_a_striped_ledger_only_the_entries_of_the_index_are_looked_for",
-)
-mutant(
-    "misses entries of a fragment that is not settled",
-    "ledger/checking.py",
-    old="        if end is None:\n            continue\n",
-    new="        if end is None:\n            end = EntryId(fragment.first_entry + 1000)\n",
-    test=_CHECKING + "nothing_beyond_what_is_settled_is_missing",
-)
-mutant(
-    "looks beyond the end of a closed ledger",
-    "ledger/metadata.py",
-    old="        return min(end, self.last_entry)\n",
-    new="        return EntryId(end + 1)\n",
-    test=_CHECKING + "nothing_beyond_what_is_settled_is_missing",
-)
-mutant(
-    "leaves a lost member in a fragment without entries",
-    "ledger/checking.py",
-    old="                lacks.append(own.lack(LackKind.MEMBER, [(fragment.first_entry, end)]))\n",
-    new="                lacks += [own.lack(LackKind.MEMBER, [(fragment.first_entry, end)])]"
-    " * (end >= fragment.first_entry)\n",
-    test=_CHECKING + "a_lost_member_has_to_move_whatever_it_says_also_where_it_holds_nothing",
-)
-mutant(
-    "counts damaged copies as there",
-    "ledger/checking.py",
-    old="for lack in (missing, damaged) if lack.ranges]",
-    new="for lack in (missing,) if lack.ranges]",
-    test=_CHECKING + "what_was_read_counts_for_more_than_what_was_listed",
-)
 mutant(
     "lets a new rate change what is owed",
     "ledger/throttle.py",
@@ -225,35 +158,4 @@ mutant(
     new="        self._paid_until *= self._per_s / max(per_s, 1)\n        self._per_s = per_s\n"
     "        if per_s <= 0:\n",
     test=_THROTTLE + "a_new_rate_holds_for_what_is_done_from_then_on",
-)
-
-_FETCHING = "tests/ledger/protocol/test_fetching.py::test_"
-
-mutant(
-    "calls entries missing that a bookie in limbo does not give",
-    "ledger/protocol/fetching.py",
-    old="                self._end(max(given, default=last), ReplicaFault.REFUSED)\n",
-    new="                self._end(max(given, default=last), ReplicaFault.MISSING)\n",
-    test=_FETCHING + "a_bookie_in_limbo_gives_what_it_has_and_misses_nothing",
-)
-mutant(
-    "calls entries missing that a bookie in limbo does not give before a damaged one",
-    "ledger/protocol/fetching.py",
-    old="self._end(min(found.considered, found.damaged - 1), ReplicaFault.MISSING)",
-    new="self._end(found.damaged - 1, ReplicaFault.MISSING)",
-    test=_FETCHING + "a_bookie_in_limbo_gives_what_it_has_and_misses_nothing",
-)
-mutant(
-    "gives up a stretch of which one entry cannot be read",
-    "ledger/protocol/fetching.py",
-    old="                self._alone = True\n",
-    new="                self._end(last, ReplicaFault.UNREADABLE)\n",
-    test=_FETCHING + "what_is_missing_or_damaged_does_not_hide_the_others",
-)
-mutant(
-    "calls entries missing whose bookie did not answer",
-    "ledger/protocol/fetching.py",
-    old="                self._end(self._todo[-1], ReplicaFault.UNREACHABLE)\n",
-    new="                self._end(self._todo[-1], ReplicaFault.MISSING)\n",
-    test=_FETCHING + "one_answer_for_the_whole_ledger_is_for_each_entry",
 )

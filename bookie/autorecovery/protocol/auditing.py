@@ -30,6 +30,7 @@ from bookie.autorecovery.protocol.auditing_events import (
     BookiesChanged,
     BookiesSeen,
     CheckFailed,
+    CheckKind,
     CheckLedgers,
     LedgersChecked,
     LedgersMarked,
@@ -40,7 +41,8 @@ from bookie.autorecovery.protocol.auditing_events import (
     ReadLedgers,
     RecordPass,
 )
-from ledger.ids import BookieId
+from bookie.autorecovery.protocol.checking import is_urgent
+from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import TimePassed
 
@@ -48,6 +50,10 @@ DELAY_S: Final = 300.0
 CHECK_S: Final = 86_400.0
 RETRY_S: Final = 5.0
 CHECK_ALL_S: Final = 604_800.0
+SCRUB_SHARE: Final = 0.05
+SCRUB_BYTES_PER_S: Final = 4.0 * 1024 * 1024
+URGENT_MAX: Final = 10_000
+"""So many ledgers of a pass come before others: where most are urgent, none is."""
 NO_BOOKIES: Final[frozenset[BookieId]] = frozenset()
 
 
@@ -61,12 +67,33 @@ class AuditConfig:
     """After how long a pass that failed begins again."""
     check_all_s: float = CHECK_ALL_S
     """How often all bookies are asked what they hold of all ledgers."""
+    placement_s: float = CHECK_S
+    """How often the placement of all ensembles is judged."""
+    replicas_s: float = CHECK_S
+    """How often living replicas are counted."""
     check_again_s: float = 600.0
-    """After how long such a check that failed begins again."""
+    """After how long one of these checks that failed begins again."""
+    scrub_share: float = SCRUB_SHARE
+    """How much of all entries is read with digests while all bookies are asked; 0: none."""
+    scrub_bytes_per_s: float = SCRUB_BYTES_PER_S
+    """How fast; 0: no limit."""
 
     def __post_init__(self) -> None:
         assert self.delay_s >= 0
         assert min(self.check_s, self.retry_s, self.check_all_s, self.check_again_s) > 0
+        assert min(self.placement_s, self.replicas_s) > 0
+        assert 0 <= self.scrub_share <= 1
+        assert self.scrub_bytes_per_s >= 0
+
+    def pause_s(self, kind: CheckKind) -> float:
+        """Return how long after a check the next one of its *kind* is due."""
+        match kind:
+            case CheckKind.LEDGERS:
+                return self.check_all_s
+            case CheckKind.PLACEMENT:
+                return self.placement_s
+            case CheckKind.REPLICAS:
+                return self.replicas_s
 
 
 class Phase(Enum):
@@ -100,9 +127,13 @@ class Auditor:
         """The list of bookies has changed while something else was under way."""
         self._check_at = 0.0
         self._retry_at: float | None = None
-        self._check_all_at: float | None = None
-        """When to begin the next check of all ledgers; None while one is under way."""
-        self._check_failed_at: float | None = None
+        self._checks: dict[CheckKind, float] = {}
+        """When to begin the next check of each kind."""
+        self._not_again: dict[CheckKind, float] = {}
+        """Until when what this auditor has checked is not checked again, whatever it reads: that
+        may be from before."""
+        self._checking: CheckKind | None = None
+        """Which one is under way."""
         # Of the pass under way:
         self._covered = NO_BOOKIES
         """Who was due in all of it."""
@@ -111,7 +142,7 @@ class Auditor:
         self._named: set[BookieId] = set()
         """Who of them is named by a ledger."""
         self._batch: LedgersRead | None = None
-        self._ledgers = self._marked = self._damaged = 0
+        self._ledgers = self._marked = self._damaged = self._urgent = 0
 
     def deadline(self) -> float | None:
         if self.phase is not Phase.IDLE:
@@ -125,8 +156,8 @@ class Auditor:
             ]
         if self._retry_at is not None:
             times.append(self._retry_at)
-        if self._check_all_at is not None and not self._alarm:
-            times.append(self._check_all_at)
+        if self._checking is None and not self._alarm:
+            times += self._checks.values()
         return min(times)
 
     def step(self, event: AuditEvent, *, now: float) -> list[AuditEffect]:
@@ -135,14 +166,10 @@ class Auditor:
             case AuditBegun():
                 assert self.phase is Phase.NEW, "it begins once"
                 self._check_at = now
-                self._check_all_at = now
+                self._checks = dict.fromkeys(CheckKind, now)
                 return self._see()
             case LedgersChecked() | CheckFailed():
-                failed = isinstance(event, CheckFailed)
-                pause_s = self._config.check_again_s if failed else self._config.check_all_s
-                self._check_all_at = now + pause_s
-                self._check_failed_at = now if failed else None
-                return []
+                return self._checked(now, failed=isinstance(event, CheckFailed))
             case BookiesChanged() | TimePassed():
                 if self.phase is Phase.IDLE:
                     return self._see()
@@ -184,7 +211,7 @@ class Auditor:
         lost = seen.known - seen.registered
         before = self._missing_since
         self._missing_since = {bookie: before.get(bookie, now) for bookie in sorted(lost)}
-        self._learn_check(seen, now)
+        self._learn_checks(seen, now)
         self._lost = lost
         self._watched &= lost
         self._surveyed &= lost
@@ -205,18 +232,17 @@ class Auditor:
         self._audited &= self._due.keys()
         self._covered &= self._due.keys()
 
-    def _learn_check(self, seen: BookiesSeen, now: float) -> None:
-        """Take note of when the next check of all ledgers is due: others may have made the last."""
-        if self._check_all_at is None:
-            return
-        if seen.checked_ms is None:
+    def _learn_checks(self, seen: BookiesSeen, now: float) -> None:
+        """Take note of when the next checks are due: others may have made the last ones."""
+        for kind in CheckKind:
+            if kind is self._checking:
+                continue
             due = now
-        else:
-            left_ms = seen.checked_ms + self._config.check_all_s * 1000 - seen.now_ms
-            due = now + max(0.0, left_ms / 1000)
-        if self._check_failed_at is not None:
-            due = max(due, self._check_failed_at + self._config.check_again_s)
-        self._check_all_at = due
+            if kind in seen.checked_ms:
+                pause_ms = self._config.pause_s(kind) * 1000
+                left_ms = seen.checked_ms[kind] + pause_ms - seen.now_ms
+                due = now + max(0.0, left_ms / 1000)
+            self._checks[kind] = max(due, self._not_again.get(kind, due))
 
     def _decide(self, now: float) -> list[AuditEffect]:
         """Begin a pass if somebody is due whose ledgers are not all marked."""
@@ -235,7 +261,7 @@ class Auditor:
     def _begin_pass(self) -> list[AuditEffect]:
         self._covered, self._watched = frozenset(self._due), self._lost
         self._named = set()
-        self._ledgers = self._marked = self._damaged = 0
+        self._ledgers = self._marked = self._damaged = self._urgent = 0
         self.phase = Phase.READING
         return [ReadLedgers(begin=True)]
 
@@ -251,7 +277,8 @@ class Auditor:
                 if metadata is None or _lacks(metadata, bookie, Reason.LOST)
             }
         self._ledgers += len(batch.ledgers)
-        lacks = []
+        lacks: list[tuple[LedgerId, tuple[Lack, ...]]] = []
+        urgent: set[LedgerId] = set()
         for ledger_id, metadata in batch.ledgers:
             if metadata is None:
                 self._damaged += 1
@@ -263,10 +290,14 @@ class Auditor:
             )
             if lacking:
                 lacks.append((ledger_id, lacking))
+                if self._urgent < URGENT_MAX and is_urgent(metadata, self._lost):
+                    urgent.add(ledger_id)
+                    self._urgent += 1
         if not lacks:
             return self._go_on()
         self.phase = Phase.MARKING
-        return [MarkLedgers(tuple(lacks))]
+        lacks.sort(key=lambda each: each[0] not in urgent)
+        return [MarkLedgers(tuple(lacks), frozenset(urgent))]
 
     def _go_on(self) -> list[AuditEffect]:
         batch, self._batch = self._batch, None
@@ -298,10 +329,25 @@ class Auditor:
         if self._news or not self._audited.issuperset(self._due):
             return self._see()  # also for who became due in the middle of a pass
         self.phase = Phase.IDLE
-        if self._check_all_at is None or now < self._check_all_at or self._alarm:
+        return self._check(now)
+
+    # Checks, one at a time.
+
+    def _check(self, now: float) -> list[AuditEffect]:
+        if self._checking is not None or self._alarm:
             return []
-        self._check_all_at = None
-        return [CheckLedgers()]
+        kind = min(self._checks, key=lambda kind: self._checks[kind])
+        if now < self._checks[kind]:
+            return []
+        self._checking = kind
+        return [CheckLedgers(kind)]
+
+    def _checked(self, now: float, *, failed: bool) -> list[AuditEffect]:
+        kind, self._checking = self._checking, None
+        assert kind is not None, "a check was under way"
+        pause_s = self._config.check_again_s if failed else self._config.pause_s(kind)
+        self._checks[kind] = self._not_again[kind] = now + pause_s
+        return []
 
 
 def _lacks(metadata: LedgerMetadata, bookie: BookieId, reason: Reason) -> bool:

@@ -1,11 +1,25 @@
 """Events and effects of `auditing`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from bookie.autorecovery.mark import Lack
 from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import TimePassed
+
+
+class CheckKind(Enum):
+    """What is looked at from time to time though nothing has happened; one at a time."""
+
+    LEDGERS = "what bookies hold"
+    """All bookies are asked what they hold of all ledgers, and some entries are read."""
+    PLACEMENT = "placement"
+    """Whether ensembles span as many racks as they could."""
+    REPLICAS = "living replicas"
+    """How many ledgers have entries on bookies that are away, by their metadata."""
+
 
 # Events.
 
@@ -33,8 +47,8 @@ class BookiesSeen:
     """Bookies that are to be emptied."""
     delay_s: float | None
     """What an operator has set; None: nothing."""
-    checked_ms: int | None
-    """When the last check of all ledgers ended, by whichever auditor; None: there was none."""
+    checked_ms: Mapping[CheckKind, int]
+    """When the last check of each kind ended, by whichever auditor; none if there was none."""
     now_ms: int
 
 
@@ -67,7 +81,7 @@ class AuditFailed:
 
 @dataclass(frozen=True, slots=True)
 class LedgersChecked:
-    """The check of all ledgers has ended, and that is written down."""
+    """The check under way has ended, and that is written down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,8 @@ class MarkLedgers:
     """Add these lacks to the ledgers' marks; report LedgersMarked."""
 
     lacks: tuple[tuple[LedgerId, tuple[Lack, ...]], ...]
+    """Urgent ones first."""
+    urgent: frozenset[LedgerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +143,10 @@ class RecordPass:
 
 @dataclass(frozen=True, slots=True)
 class CheckLedgers:
-    """Ask all bookies what they hold, beside everything else, and mark what lacks entries; report
+    """Look at all ledgers, beside everything else, and mark what a check of *kind* finds; report
     LedgersChecked or CheckFailed."""
+
+    kind: CheckKind = CheckKind.LEDGERS
 
 
 AuditEffect = ReadBookies | ReadLedgers | MarkLedgers | RecordPass | CheckLedgers

@@ -11,7 +11,7 @@ Invariants:
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -48,6 +48,10 @@ class Share:
         return Standing.UNSURE if _in(self.unsure, entry_id) else Standing.HELD
 
 
+NO_SHARE: Final = Share()
+"""Lacks nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """The entries first..last of *residues* modulo E, from one index to another place."""
@@ -59,6 +63,8 @@ class Copy:
     first: int
     last: int
     residues: tuple[int, ...]
+    witness: int | None = None
+    """Another index that has them all: what it gives must be the same bytes."""
 
     def takes(self, entry_id: int, quorum: Quorum) -> bool:
         return self.first <= entry_id <= self.last and entry_id % quorum.ensemble in self.residues
@@ -125,7 +131,7 @@ def _copies_for(
     copies: list[Copy] = []
     lost: list[tuple[int, int]] = []
     unsure = False
-    for start, end in _pieces(first, last, shares):
+    for start, end in pieces(first, last, shares):
         if index not in moving and shares[index].at(start) is not Standing.MISSING:
             continue
         wanted: dict[int, set[int]] = {}
@@ -140,7 +146,7 @@ def _copies_for(
             else:
                 lost.append(_span_of(residue, start, end, quorum))
         copies += [
-            Copy(index, source, start, end, residues)
+            Copy(index, source, start, end, residues, _witness(source, residues, wanted))
             for source, residues in _shared_out(index, wanted, quorum, moving)
         ]
     return copies, lost, unsure
@@ -191,7 +197,13 @@ def _shared_out(
             del left[residue]
 
 
-def _pieces(first: int, last: int, shares: Sequence[Share]) -> Iterator[tuple[int, int]]:
+def _witness(source: int, residues: Sequence[int], wanted: Mapping[int, set[int]]) -> int | None:
+    """Return another index than *source* that has all *residues*, if there is one."""
+    have_all = set.intersection(*(wanted[residue] for residue in residues)) - {source}
+    return min(have_all, default=None)
+
+
+def pieces(first: int, last: int, shares: Iterable[Share]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of first..last within which no share changes."""
     edges = {first, last + 1}
     for share in shares:

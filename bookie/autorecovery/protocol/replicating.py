@@ -29,6 +29,7 @@ from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.protocol.choosing import Chosen, Copy, Share, Spans, choose
 from bookie.autorecovery.protocol.replicating_events import (
     Begin,
+    ChooseBetter,
     DeleteMark,
     EffectFailed,
     Finish,
@@ -94,6 +95,7 @@ class Phase(Enum):
     READING_MARK = "reading the mark"
     READING_LEDGER = "reading the metadata"
     CHOOSING = "choosing bookies"
+    PLACING = "choosing a better ensemble"
     LOOKING = "looking at what is there"
     READING = "reading frames"
     SENDING = "sending frames"
@@ -101,6 +103,7 @@ class Phase(Enum):
     CHOOSING_SPARE = "looking for a spare bookie"
     RECOVERING = "recovering"
     MARKING = "changing the mark"
+    UNMARKING = "deleting mark and lock"
     UNLOCKING = "giving the lock back"
     DONE = "done"
 
@@ -124,6 +127,8 @@ class _Work:
     """Where the copy under way goes on."""
     failed: set[int] = field(default_factory=set)
     """Indexes of which a copy failed."""
+    is_placed: bool = False
+    """Whether it is known if another ensemble were better."""
 
     @property
     def is_empty(self) -> bool:
@@ -159,6 +164,7 @@ class Replication:
         """Whether something is to be looked at again: what was repaired in place, was changed by
         others meanwhile, or may have been done. A move that was written is known."""
         self._lost: list[tuple[int, int]] = []
+        self._differing: list[tuple[int, int]] = []
         self._troubles: list[str] = []
         self._wants_bookie = False
         self._wait_until_ms = 0
@@ -189,6 +195,8 @@ class Replication:
                 return self._ledger_read(event)
             case Phase.CHOOSING, ReplacementsChosen():
                 return self._targets_chosen(event)
+            case Phase.PLACING, ReplacementsChosen():
+                return self._placed(event)
             case Phase.LOOKING, Looked():
                 return self._looked(event.share)
             case Phase.READING, FramesRead():
@@ -209,9 +217,11 @@ class Replication:
             case Phase.RECOVERING, RecoveryRefused():
                 self._troubles.append(event.why)
                 return self._end_round()
+            case Phase.UNMARKING, MarkStored():  # the lock went with the mark
+                return self._finish(self._outcome)
             case Phase.MARKING, MarkStored():
                 return self._unlock()
-            case Phase.MARKING, MarkGrew():
+            case Phase.MARKING | Phase.UNMARKING, MarkGrew():
                 return self._mark_grew()
             case Phase.UNLOCKING, Unlocked() | EffectFailed():
                 return self._finish(self._outcome)
@@ -233,7 +243,8 @@ class Replication:
         if event.mark is None:
             return self._unlock()
         if event.mark.not_before_ms > event.now_ms and not self._eager:
-            self._outcome = Finish(Outcome.DEFERRED, event.mark.deferred_why)
+            until_ms = event.mark.not_before_ms
+            self._outcome = Finish(Outcome.DEFERRED, event.mark.deferred_why, until_ms)
             return self._unlock()
         self._thorough |= event.mark.attempts > 0 and not event.mark.wants_bookie
         self._thorough |= event.mark.thorough
@@ -243,7 +254,8 @@ class Replication:
         self.phase = Phase.READING_LEDGER
         self._rounds += 1
         self._new_round()
-        return ReadLedger()
+        # To take the lock was a write: what is read behind it is as new as that.
+        return ReadLedger(fresh=self._rounds > 1)
 
     def _ledger_read(self, event: LedgerRead) -> ReplicationEffect:
         self._metadata, self._version = event.metadata, event.version
@@ -292,6 +304,9 @@ class Replication:
                 return ChooseReplacements(
                     tuple(work.gone), self._not_wanted(), work.fragment.bookies
                 )
+            if self._may_be_misplaced(work):
+                self.phase = Phase.PLACING
+                return ChooseBetter(self._not_wanted(), work.fragment.bookies)
             members = self._mark_bookies().intersection(work.fragment.bookies)
             if not work.is_empty and not members.isdisjoint(self._registered):
                 return self._begin_looking(work)
@@ -300,6 +315,35 @@ class Replication:
                 self._wait(f"{names} cannot be asked now", self._now_ms + AWAY_MS)
             self._todo.pop(0)
         return self._after_fragments()
+
+    def _may_be_misplaced(self, work: _Work) -> bool:
+        """Return whether to look for a better ensemble: only where every source is there."""
+        assert self._mark is not None
+        if (
+            work.is_placed
+            or work.is_empty
+            or not self._registered.issuperset(work.fragment.bookies)
+        ):
+            return False
+        lacks = map(self._mark.lack_of, work.fragment.bookies)
+        return any(lack is not None and lack.reason is Reason.MISPLACED for lack in lacks)
+
+    def _placed(self, event: ReplacementsChosen) -> ReplicationEffect:
+        """Move what another ensemble would hold better: the bookies that have it are all there, and
+        keep it until the swap."""
+        work = self._todo[0]
+        work.is_placed = True
+        work.gone, work.targets = dict.fromkeys(dict(event.bookies), True), dict(event.bookies)
+        if work.gone or self._lacks_entries(work):
+            return self._begin_looking(work)
+        self._todo.pop(0)
+        return self._next_fragment()
+
+    def _lacks_entries(self, work: _Work) -> bool:
+        """Return whether a member is marked for more than its place."""
+        assert self._mark is not None
+        lacks = map(self._mark.lack_of, work.fragment.bookies)
+        return any(lack is not None and lack.reason is not Reason.MISPLACED for lack in lacks)
 
     def _not_wanted(self) -> tuple[BookieId, ...]:
         """Return who must not get copies: who lacks some is no help, who leaves neither."""
@@ -382,7 +426,9 @@ class Replication:
             if first is not None and copy.index not in work.failed:
                 assert holds(copy.index, first, quorum), "only what the index holds is copied"
                 self.phase = Phase.READING
-                return ReadFrames(work.fragment.bookies[copy.source], copy, first)
+                bookies = work.fragment.bookies
+                witness = None if copy.witness is None else bookies[copy.witness]
+                return ReadFrames(bookies[copy.source], copy, first, witness)
             work.copies.pop(0)
             if work.copies:
                 work.position = work.copies[0].first
@@ -413,11 +459,22 @@ class Replication:
         ]
         if list(event.entries) != expected:
             return self._source_failed()
+        if event.differing:
+            return self._frames_differ(work, copy, event.differing)
         self.phase = Phase.SENDING
         return SendFrames(self._place_of(work, copy.index), event.entries)
 
     def _place_of(self, work: _Work, index: int) -> BookieId:
         return work.targets[index] if index in work.gone else work.fragment.bookies[index]
+
+    def _frames_differ(
+        self, work: _Work, copy: Copy, entries: tuple[int, ...]
+    ) -> ReplicationEffect:
+        """Write nothing: which of the two is right is for a person to say."""
+        self._differing += [(entry_id, entry_id) for entry_id in entries]
+        assert copy.witness is not None, "there were two to compare"
+        names = " and ".join(work.fragment.bookies[each] for each in (copy.source, copy.witness))
+        return self._copy_failed(f"{names} have different frames of entry {entries[0]}")
 
     def _source_failed(self) -> ReplicationEffect:
         """What a bookie said that it holds is not to be read there: next time all is read, and so
@@ -544,17 +601,21 @@ class Replication:
         assert self._mark is not None
         lost: Spans = tuple(sorted(self._lost))
         deferred = self._mark.deferred(
-            why, now_ms=self._now_ms, lost=lost, wants_bookie=self._wants_bookie
+            why,
+            now_ms=self._now_ms,
+            lost=lost,
+            differing=tuple(sorted(set(self._differing))),
+            wants_bookie=self._wants_bookie,
         )
         return self._write_mark(deferred, why)
 
     def _write_mark(self, mark: Mark, why: str) -> ReplicationEffect:
         self.phase = Phase.MARKING
-        self._outcome = Finish(Outcome.DEFERRED, why)
+        self._outcome = Finish(Outcome.DEFERRED, why, mark.not_before_ms)
         return WriteMark(mark, self._mark_version)
 
     def _delete_mark(self) -> ReplicationEffect:
-        self.phase = Phase.MARKING
+        self.phase = Phase.UNMARKING
         self._outcome = Finish(Outcome.DONE)
         return DeleteMark(self._mark_version)
 
@@ -566,7 +627,7 @@ class Replication:
         return self._unlock()
 
     def _effect_failed(self, why: str) -> ReplicationEffect:
-        if self.phase in {Phase.LOCKING, Phase.READING_MARK, Phase.MARKING}:
+        if self.phase in {Phase.LOCKING, Phase.READING_MARK, Phase.MARKING, Phase.UNMARKING}:
             self._outcome = Finish(Outcome.BROKEN_OFF, why)
             return self._unlock()
         assert self._mark is not None

@@ -50,7 +50,7 @@ class MarkRead:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRead:
-    """Metadata that no write which had ended before was missing from, and who is there.
+    """Metadata as new as `ReadLedger` wants them, and who is there.
 
     *metadata* is None iff the ledger was deleted."""
 
@@ -77,6 +77,8 @@ class FramesRead:
     status: Status
     entries: tuple[int, ...]
     considered: int
+    differing: tuple[int, ...] = ()
+    """Of them those of which the witness gave another frame that is whole, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,9 @@ class ReadMark:
 class ReadLedger:
     """Report LedgerRead."""
 
+    fresh: bool = True
+    """Every write that ended before this is seen; else every one that ended before the lock."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -186,6 +191,17 @@ class ReadFrames:
     bookie: BookieId
     copy: Copy
     first: int
+    witness: BookieId | None = None
+    """Who is read too, to compare the bytes. What it does not give is not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseBetter:
+    """Choose whom to exchange so that the write sets of *ensemble* span more racks; report
+    ReplacementsChosen, of nobody if there is no better ensemble."""
+
+    exclude: tuple[BookieId, ...]
+    ensemble: tuple[BookieId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +228,9 @@ class WriteMark:
 
 @dataclass(frozen=True, slots=True)
 class DeleteMark:
-    """Delete the mark if it is at *version*; report MarkStored or MarkGrew."""
+    """Delete the mark if it is at *version*, and the lock with it; report MarkStored or MarkGrew.
+
+    If the lock is lost neither is deleted: another worker may be at it."""
 
     version: int
 
@@ -239,6 +257,8 @@ class Finish:
 
     outcome: Outcome
     why: str = ""
+    until_ms: int = 0
+    """Of a repair that was deferred: when the next one may begin, by the wall clock."""
 
 
 ReplicationEffect = (
@@ -247,6 +267,7 @@ ReplicationEffect = (
     | ReadLedger
     | Look
     | ChooseReplacements
+    | ChooseBetter
     | ReadFrames
     | SendFrames
     | WriteMetadata

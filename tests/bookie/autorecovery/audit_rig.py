@@ -7,6 +7,7 @@ from bookie.autorecovery.protocol.auditing_events import (
     AuditEvent,
     BookiesChanged,
     BookiesSeen,
+    CheckKind,
     CheckLedgers,
     LedgersChecked,
     LedgersMarked,
@@ -41,8 +42,8 @@ class Cluster:
         self.delay_s: float | None = None
         self.ledgers: dict[int, LedgerMetadata | None] = dict(LEDGERS)
         self.now = 1000.0
-        self.checked_ms: int | None = 1_000_000
-        """When another auditor checked all ledgers."""
+        self.checked_ms = dict.fromkeys(CheckKind, 1_000_000)
+        """When another auditor made the last check of each kind."""
         self.effects: list[AuditEffect] = []
         self.between: dict[type[AuditEffect], str] = {}
         """Who is away from then on that an effect of this kind is done."""
@@ -103,7 +104,7 @@ class Cluster:
                     registered=known - frozenset(names(self.away)),
                     leaving=frozenset(names(self.leaving)),
                     delay_s=self.delay_s,
-                    checked_ms=self.checked_ms,
+                    checked_ms=dict(self.checked_ms),
                     now_ms=round(self.now * 1000),
                 )
             case ReadLedgers(begin):
@@ -111,10 +112,10 @@ class Cluster:
                 ids = sorted(self.ledgers)[self._part - 1 :: self.parts]
                 found = tuple((LedgerId(each), self.ledgers[each]) for each in ids)
                 return LedgersRead(found, is_last=self._part == self.parts)
-            case MarkLedgers(lacks):
+            case MarkLedgers(lacks, _):
                 return LedgersMarked(len(lacks))
             case RecordPass():
                 return PassRecorded()
-            case CheckLedgers():
-                self.checked_ms = round(self.now * 1000)
+            case CheckLedgers(kind):
+                self.checked_ms[kind] = round(self.now * 1000)
                 return LedgersChecked()

@@ -53,6 +53,8 @@ class World:
     held: dict[BookieId, set[int]] = field(default_factory=dict)
     rotten: dict[BookieId, set[int]] = field(default_factory=dict)
     """Entries that they believe to hold, and cannot give."""
+    other: dict[BookieId, set[int]] = field(default_factory=dict)
+    """Entries of which they have another frame than those who are not named, whole like that."""
     silent: set[BookieId] = field(default_factory=set)
     """They are registered and do not answer."""
     mark: Mark | None = None
@@ -148,6 +150,8 @@ class World:
                     bookie for bookie in names(self.there) if bookie not in (*exclude, *ensemble)
                 ]
                 return shared.ReplacementsChosen(tuple(zip(indexes, spare, strict=False)))
+            case protocol.ChooseBetter(exclude, ensemble):
+                return shared.ReplacementsChosen(self._better(exclude, ensemble))
             case protocol.ReadFrames():
                 return self._read(effect)
             case protocol.SendFrames():
@@ -162,9 +166,11 @@ class World:
                 self.mark, self.mark_version = mark, version + 1
                 return protocol.MarkStored()
             case protocol.DeleteMark(version):
+                if self.locked_by != self.worker:
+                    return protocol.EffectFailed("the lock is lost")
                 if self.mark is not None and version != self.mark_version:
                     return protocol.MarkGrew()
-                self.mark = None
+                self.mark = self.locked_by = None
                 return protocol.MarkStored()
             case protocol.Unlock():
                 if self.locked_by == self.worker:
@@ -209,7 +215,25 @@ class World:
             considered = min(considered, found[FRAMES_MAX] - 1)
         self.read += len(found[:FRAMES_MAX])
         given = tuple(entry_id for entry_id in found if entry_id <= considered)
-        return protocol.FramesRead(Status.OK, given, considered)
+        differing: tuple[int, ...] = ()
+        if effect.witness is not None:
+            changed = self.other.get(effect.witness, set()) ^ self.other.get(effect.bookie, set())
+            differing = tuple(entry_id for entry_id in given if entry_id in changed)
+        return protocol.FramesRead(Status.OK, given, considered, differing)
+
+    def _better(
+        self, exclude: tuple[BookieId, ...], ensemble: tuple[BookieId, ...]
+    ) -> tuple[tuple[int, BookieId], ...]:
+        """Racks: upper and lower half of the alphabet; an ensemble should not be all of one."""
+        racks = [bookie >= "n" for bookie in ensemble]
+        if len(set(racks)) > 1:
+            return ()
+        spare = [
+            bookie
+            for bookie in names(self.there)
+            if bookie not in (*exclude, *ensemble) and (bookie >= "n") is not racks[0]
+        ]
+        return ((0, spare[0]),) if spare else ()
 
     def _send(self, effect: protocol.SendFrames) -> protocol.ReplicationEvent:
         if self.metadata is None:

@@ -10,7 +10,9 @@ from bookie.autorecovery.protocol.auditing_events import (
     AuditFailed,
     BookiesChanged,
     CheckFailed,
+    CheckKind,
     CheckLedgers,
+    LedgersChecked,
     MarkLedgers,
     ReadBookies,
     ReadLedgers,
@@ -229,8 +231,8 @@ def test_a_pass_that_failed_begins_again(kind: type[AuditEffect]) -> None:
 WEEK_S = 604_800.0
 
 
-def checks(cluster: Cluster) -> int:
-    return cluster.effects.count(CheckLedgers())
+def checks(cluster: Cluster, kind: CheckKind = CheckKind.LEDGERS) -> int:
+    return cluster.effects.count(CheckLedgers(kind))
 
 
 def test_all_ledgers_are_checked_once_a_week_also_if_the_auditor_changes_every_hour() -> None:
@@ -240,11 +242,65 @@ def test_all_ledgers_are_checked_once_a_week_also_if_the_auditor_changes_every_h
         cluster.auditor = Auditor()
         cluster.begin()
     assert checks(cluster) == 2
+    assert checks(cluster, CheckKind.PLACEMENT) == checks(cluster, CheckKind.REPLICAS) == 14
+
+
+def test_checks_that_are_due_are_made_one_after_the_other() -> None:
+    cluster = Cluster()
+    cluster.checked_ms.clear()
+    answer = cluster._answer
+    under_way: list[CheckKind] = []
+
+    def slow(effect: AuditEffect) -> AuditEvent:
+        if isinstance(effect, CheckLedgers):
+            under_way.append(effect.kind)
+            return BookiesChanged()
+        return answer(effect)
+
+    cluster._answer = slow  # type: ignore[method-assign]
+    cluster.begin()
+    for done in range(1, len(CheckKind) + 1):
+        cluster.run(CHECK_S / 10)
+        assert under_way == list(CheckKind)[:done]
+        cluster.checked_ms[under_way[-1]] = round(cluster.now * 1000)
+        cluster.post(LedgersChecked())
+    cluster.run(1)
+    assert len(under_way) == len(CheckKind)
+
+
+def test_what_was_read_before_a_check_ended_does_not_begin_it_again() -> None:
+    cluster = Cluster().begin()
+    cluster.run(WEEK_S)
+    done = checks(cluster)
+    cluster.checked_ms = dict.fromkeys(CheckKind, 1_000_000)
+    cluster.post(BookiesChanged())
+    assert checks(cluster) == done
+
+
+def test_ledgers_with_fewer_than_qa_copies_left_are_marked_first_as_urgent() -> None:
+    cluster = Cluster("abcdef").begin()
+    cluster.lose("ad")
+    cluster.run(DELAY_S)
+    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    assert marking.urgent == {4}  # of abd two are away; 3 is empty
+    assert marking.lacks[0][0] == 4
+    assert len(marking.lacks) > 1
+
+
+def test_a_bookie_that_is_only_away_for_a_moment_counts_for_what_is_urgent() -> None:
+    cluster = Cluster("abcdef").begin()
+    cluster.lose("a")
+    cluster.run(DELAY_S - 1)
+    cluster.lose("d")
+    cluster.run(1)
+    [marking] = [effect for effect in cluster.effects if isinstance(effect, MarkLedgers)]
+    assert marking.urgent == {4}
+    assert {lack.bookie for _, lacks in marking.lacks for lack in lacks} == {"a"}
 
 
 def test_where_nobody_has_checked_all_ledgers_it_is_done_at_once() -> None:
     cluster = Cluster()
-    cluster.checked_ms = None
+    del cluster.checked_ms[CheckKind.LEDGERS]
     cluster.begin()
     assert checks(cluster) == 1
     cluster.run(WEEK_S - 1)
@@ -253,7 +309,7 @@ def test_where_nobody_has_checked_all_ledgers_it_is_done_at_once() -> None:
 
 def test_a_check_that_failed_is_begun_again_after_a_while() -> None:
     cluster = Cluster()
-    cluster.checked_ms = None
+    del cluster.checked_ms[CheckKind.LEDGERS]
     answer = cluster._answer
     failing = [CheckFailed("the store is away")]
 
@@ -266,12 +322,12 @@ def test_a_check_that_failed_is_begun_again_after_a_while() -> None:
     assert checks(cluster) == 1
     cluster.run(600)
     assert checks(cluster) == 2
-    assert cluster.checked_ms is not None
+    assert CheckKind.LEDGERS in cluster.checked_ms
 
 
 def test_lost_bookies_are_marked_while_all_ledgers_are_checked() -> None:
     cluster = Cluster()
-    cluster.checked_ms = None
+    del cluster.checked_ms[CheckKind.LEDGERS]
     answer = cluster._answer
 
     def never_ending(effect: AuditEffect) -> AuditEvent:
@@ -287,7 +343,7 @@ def test_lost_bookies_are_marked_while_all_ledgers_are_checked() -> None:
 
 def test_nothing_is_checked_while_most_bookies_are_away() -> None:
     cluster = Cluster()
-    cluster.checked_ms = None
+    del cluster.checked_ms[CheckKind.LEDGERS]
     cluster.away = "abc"
     cluster.begin()
     cluster.run(3600)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bookie.autorecovery.mark import LOST_RANGES_MAX, Lack, Mark, Reason
-from bookie.autorecovery.marks import Audit, Marks
+from bookie.autorecovery.marks import LOCKS, Audit, Ended, Marks
 from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, LedgerId
 from ledger.process import this_process
@@ -19,7 +19,15 @@ SEVEN, FAR = LedgerId(7), LedgerId(2**40 + 7)
 async def test_a_mark_gives_back_what_was_put_in(backend: Backend) -> None:
     async with backend.two() as (one, other):
         assert await Marks(one).add(SEVEN, [B, A])
-        mark = Mark((A, B), attempts=3, not_before_ms=5, lost=((1, 2),), thorough=True)
+        mark = Mark(
+            (A, B),
+            attempts=3,
+            not_before_ms=5,
+            lost=((1, 2),),
+            thorough=True,
+            urgent=True,
+            differing=((3, 4),),
+        )
         assert await Marks(one).write(SEVEN, mark, 0)
         await other.sync()
         assert await Marks(other).read(SEVEN) == (mark, 1)
@@ -53,10 +61,46 @@ async def test_a_mark_that_grew_is_not_deleted(backend: Backend) -> None:
         marks = Marks(store)
         await marks.add(SEVEN, [A])
         await marks.add(SEVEN, [B])
-        assert not await marks.unmark(SEVEN, 0)
-        assert await marks.unmark(SEVEN, 1)
+        assert await marks.lock(SEVEN)
+        assert await marks.end(SEVEN, 0) is Ended.GREW
+        assert await marks.locked_ledgers() == {SEVEN}
+        assert await marks.end(SEVEN, 1) is Ended.GONE
         assert await marks.read(SEVEN) is None
-        assert await marks.unmark(SEVEN, 1)
+        assert await marks.locked_ledgers() == frozenset()
+
+
+async def test_a_mark_that_is_gone_is_ended_and_its_lock_given_back(backend: Backend) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        assert await marks.lock(SEVEN)
+        assert await marks.end(SEVEN, 0) is Ended.GONE
+        assert await marks.locked_ledgers() == frozenset()
+
+
+async def test_no_mark_is_deleted_without_its_lock(backend: Backend) -> None:
+    """A worker that slept knows a version that a later mark may have, too."""
+    async with backend.two() as (one, other):
+        await Marks(one).add(SEVEN, [A])
+        sleeper = Marks(other)
+        assert await sleeper.end(SEVEN, 0) is Ended.LOCK_LOST
+        assert await sleeper.lock(SEVEN)
+        await one.delete(f"{LOCKS}/urL{SEVEN}")
+        assert await sleeper.end(SEVEN, 0) is Ended.LOCK_LOST
+        assert await Marks(one).read(SEVEN) == (Mark((A,)), 0)
+
+
+async def test_urgent_ledgers_are_listed_apart_until_they_are_not(backend: Backend) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        assert await marks.urgent() == ()
+        assert await marks.add(SEVEN, [A])
+        assert await marks.add(SEVEN, [A], urgent=True)
+        assert not await marks.add(SEVEN, [A], urgent=True)
+        assert await marks.read(SEVEN) == (Mark((A,), urgent=True), 1)
+        assert await marks.urgent() == (SEVEN,)
+        for _ in range(2):
+            await marks.no_longer_urgent(SEVEN)
+        assert await marks.urgent() == ()
 
 
 async def test_all_marks_are_listed_from_whatever_bucket(backend: Backend) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 
 from bookie.autorecovery.mark import Reason
+from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
@@ -179,7 +180,7 @@ def test_what_was_moved_is_known_by_its_compare_and_swap() -> None:
     world = lost_member()
     repair(world)
     assert world.written.count("ReadLedger") == 1
-    assert world.written[-3:] == ["WriteMetadata", "DeleteMark", "Unlock"]
+    assert world.written[-2:] == ["WriteMetadata", "DeleteMark"]
 
 
 def test_without_a_bookie_to_copy_to_nothing_is_read_or_copied() -> None:
@@ -237,6 +238,69 @@ def test_nothing_is_swapped_in_that_refused_a_copy() -> None:
     assert world.version == 0
     assert world.mark is not None
     assert "bookie d: a copy was refused: UNREACHABLE" in world.mark.deferred_why
+
+
+def test_two_different_whole_frames_of_an_entry_are_reported_and_nothing_is_written() -> None:
+    world = lost_member()
+    world.other = {names("c")[0]: {4}}
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert (world.version, world.of(names("d")[0])) == (0, {0, 1, 2})
+    assert world.mark is not None
+    assert world.mark.differing == ((4, 4),)
+    assert "b and c have different frames of entry 4" in world.mark.deferred_why
+
+
+def test_a_bookie_that_lacks_an_entry_gets_none_of_two_different_ones() -> None:
+    world = short_tail()
+    world.other = {names("c")[0]: {8}}
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert 8 not in world.of(names("b")[0])
+
+
+def test_the_first_look_at_the_metadata_needs_no_more_than_the_lock_and_later_ones_do() -> None:
+    world = short_tail()
+    read: list[bool] = []
+    do = world.do
+
+    def noting(effect: protocol.ReplicationEffect) -> protocol.ReplicationEvent:
+        if isinstance(effect, protocol.ReadLedger):
+            read.append(effect.fresh)
+        return do(effect)
+
+    world.do = noting  # type: ignore[method-assign]
+    repair(world)
+    assert read == [False, True]
+
+
+def misplaced() -> World:
+    return World(ledger((0, "abc"), (5, "abx"), last=9), "abcxy").lacks("abc", Reason.MISPLACED)
+
+
+def test_a_misplaced_bookie_is_exchanged_and_is_a_source_until_the_swap() -> None:
+    world = misplaced()
+    for bookie in names("bc"):
+        world.of(bookie).discard(3)
+    assert repair(world) == Finish(Outcome.DONE)
+    ensembles = [fragment.bookies for fragment in metadata_of(world).fragments]
+    assert ensembles == [names("xbc"), names("abx")]
+    assert world.of(names("x")[0]).issuperset(range(5))
+
+
+def test_nothing_is_moved_or_looked_at_where_no_ensemble_is_better() -> None:
+    world = misplaced()
+    world.there = "abc"
+    world.metadata = ledger((0, "abc"), last=9)
+    assert repair(world) == Finish(Outcome.DONE)
+    assert (world.version, world.copied) == (0, 0)
+    assert "Look" not in world.written
+
+
+def test_nobody_is_exchanged_while_a_source_is_away() -> None:
+    world = misplaced()
+    world.there = "bcxy"
+    repair(world)
+    assert "ChooseBetter" not in world.written
+    assert world.version == 0
 
 
 def test_the_pauses_between_attempts_double_up_to_an_hour() -> None:

@@ -49,8 +49,10 @@ async def closed_ledger(
     return writer.ledger_id
 
 
-async def mark_lost(client: LedgerClient, ledger_id: LedgerId, bookie: str) -> None:
-    await Marks(client.store).add(ledger_id, [Lack(BookieId(bookie), Reason.LOST, 1)])
+async def mark_lost(
+    client: LedgerClient, ledger_id: LedgerId, bookie: str, reason: Reason = Reason.LOST
+) -> None:
+    await Marks(client.store).add(ledger_id, [Lack(BookieId(bookie), reason, 1)])
 
 
 async def mark_of(client: LedgerClient, ledger_id: LedgerId) -> Mark | None:
