@@ -84,6 +84,7 @@ def test_examples_tests_and_benchmarks_import_only_what_is_declared() -> None:
     assert imported("examples", "benchmarks", "tests").keys() <= everything
 
 
+@pytest.mark.slow
 def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared().keys() <= imported(*FLOORS).keys()
     assert declared("spark").keys() <= imported("dlog").keys()

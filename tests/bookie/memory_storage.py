@@ -32,7 +32,7 @@ class MemoryStorage:
         self.read_only = False
         self.full = False
         """Whether commits find no space."""
-        self.commits = 0
+        self.commits_begun = self.commits = 0
         self.checkpoints = 0
         self.closed = False
         self.commit_error: Exception | None = None
@@ -113,6 +113,7 @@ class MemoryStorage:
 
     def commit(self, journal: int = 0) -> int:
         queued = len(self._pending[journal])
+        self.commits_begun += 1
         assert self.gates[journal].wait(60)
         if self.commit_error is not None:
             raise self.commit_error

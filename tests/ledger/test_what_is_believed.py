@@ -110,6 +110,7 @@ class DamagingTransport:
         return replace(answer, frames=bytes(frames))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "at", [HEADER_BYTES, -1], ids=["in the first payload", "at the end of the last"]
 )

@@ -89,6 +89,7 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     assert traces[0] == traces[1]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_many_seeds_run_on_several_cores() -> None:
     done = subprocess.run(

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.marks import Audit, Marks
@@ -64,6 +66,7 @@ async def test_who_died_before_the_first_auditor_started_is_lost_all_the_same() 
             assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(lost, Reason.LOST)]
 
 
+@pytest.mark.slow
 async def test_nothing_is_marked_and_an_alarm_raised_while_most_bookies_are_away() -> None:
     async with world(3) as (cluster, client):
         await closed_ledger(client)

@@ -204,6 +204,7 @@ def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
     assert namespace.known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("registered", [True, False])
 @pytest.mark.parametrize("fail", [True, False])
 def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: bool) -> None:

@@ -142,6 +142,7 @@ async def test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes() -> No
         assert await mark_of(client, ledger_id) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quorum", [Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(3, 2, 2)])
 @pytest.mark.parametrize("digest", list(Digest))
 async def test_ledgers_with_passwords_are_repaired_without_them(

@@ -64,7 +64,7 @@ async def test_adds_of_several_clients_share_one_commit() -> None:
     ):
         storage.gate.clear()
         first.add(BOOKIE, run_of(0, ledger_id=1), answers.expect("opens the group"))
-        await until(lambda: 1 in storage.ledgers)
+        await until(lambda: storage.commits_begun == 1)
         first.add(BOOKIE, run_of(0, ledger_id=2), answers.expect("one"))
         second.add(BOOKIE, run_of(0, ledger_id=3), answers.expect("two"))
         await until(lambda: {2, 3} <= set(storage.ledgers))

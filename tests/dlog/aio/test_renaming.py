@@ -318,6 +318,7 @@ class _RandomTrouble(FaultyStore):
             raise MetadataUnavailable(self.uri, "multi", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_comes_between_a_log_that_is_renamed_all_the_time_loses_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -86,6 +86,7 @@ def truncated(shell: CliShell, *how: str) -> dict[str, Any]:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "first", "ledgers"),
     [

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ SEEDS_MAX: Final = 10_000
 """A third of them are enough."""
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from([0.0, 2.0, 30.0]), st.integers(1, 12), st.integers(1, 80))
 def test_each_group_has_one_outcome_and_that_is_true_whatever_happens(
@@ -31,6 +33,7 @@ def test_each_group_has_one_outcome_and_that_is_true_whatever_happens(
     world.finish()
 
 
+@pytest.mark.slow
 def test_every_way_through_the_table_happens_and_no_other() -> None:
     table = {
         (event, before, after)
