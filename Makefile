@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
-	@echo 'make quick             what needs no process, no Java and no PySpark: under a minute, the first thing to run'
+	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make fix               format and repair what can be repaired'
