@@ -89,7 +89,6 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     assert traces[0] == traces[1]
 
 
-@pytest.mark.slow
 @pytest.mark.integration
 def test_many_seeds_run_on_several_cores() -> None:
     done = subprocess.run(
@@ -103,6 +102,7 @@ def test_many_seeds_run_on_several_cores() -> None:
     assert "20 seeds, 0 broken" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_long_run_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

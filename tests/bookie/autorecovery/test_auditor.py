@@ -66,7 +66,6 @@ async def test_who_died_before_the_first_auditor_started_is_lost_all_the_same() 
             assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(lost, Reason.LOST)]
 
 
-@pytest.mark.slow
 async def test_nothing_is_marked_and_an_alarm_raised_while_most_bookies_are_away() -> None:
     async with world(3) as (cluster, client):
         await closed_ledger(client)
@@ -78,6 +77,7 @@ async def test_nothing_is_marked_and_an_alarm_raised_while_most_bookies_are_away
         assert await marked(client) == {}
 
 
+@pytest.mark.slow
 async def test_auditor_and_worker_together_bring_back_every_copy() -> None:
     async with world(5) as (cluster, client):
         ledgers = [await closed_ledger(client, entries=20) for _ in range(20)]

@@ -204,7 +204,6 @@ def test_a_bookie_that_was_started_again_in_the_end_keeps_its_name() -> None:
     assert namespace.known
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("registered", [True, False])
 @pytest.mark.parametrize("fail", [True, False])
 def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: bool) -> None:
@@ -226,6 +225,7 @@ def test_it_may_be_interrupted_or_fail_after_any_effect(registered: bool, fail: 
         assert namespace.naming == 0
 
 
+@pytest.mark.slow
 async def test_a_real_bookie_is_emptied_while_it_serves_and_then_forgotten() -> None:
     async with world(5) as (cluster, client):
         ledgers = [await closed_ledger(client, entries=5) for _ in range(12)]
