@@ -6,6 +6,7 @@ from typing import assert_never
 from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommissioning as protocol
+from bookie.autorecovery.protocol.weighing import weight_of
 from bookie.autorecovery.surveying import parts_of
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
@@ -125,7 +126,7 @@ class _Decommissioning:
                     unreadable += 1
                 elif any(self._bookie in fragment.bookies for fragment in metadata.fragments):
                     naming += 1
-                    naming_bytes += metadata.length or 0
+                    naming_bytes += weight_of(metadata, {self._bookie}).bytes
                     widest = max(widest, metadata.quorum.ensemble)
                     if mark:
                         lack = Lack(self._bookie, Reason.DECOMMISSIONING, now_ms())

@@ -4,6 +4,7 @@
     /underreplicated/urgent/urL<id>             exists: this one comes before others
     /underreplicated/locks/urL<id>              ephemeral: who repairs it now
     /underreplicated/disable                    exists: workers rest
+    /underreplicated/throttle, /underreplicated/workers    see `throttling`
     /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
     /underreplicated/bookiecheckctime           how the auditor's last pass ended
     /underreplicated/checkallledgersctime       how the last check of all ledgers ended
@@ -422,7 +423,8 @@ async def _children(store: MetadataStore, path: str) -> list[str]:
 
 def parse_node(
     node: "pb.AuditNode | pb.CheckNode | pb.RepairLockNode | pb.RepairDelayNode"
-    " | pb.PlacementNode | pb.ReplicasNode",
+    " | pb.PlacementNode | pb.ReplicasNode"
+    " | pb.RepairThrottleNode | pb.RepairWorkerNode",
     value: bytes,
     path: str,
 ) -> None:

@@ -7,7 +7,7 @@ import typer
 if TYPE_CHECKING:
     from bookie.autorecovery.process import AutorecoveryConfig
 
-_MIB: Final = 1024 * 1024
+MIB: Final = 1024 * 1024
 
 DelayS = Annotated[
     float,
@@ -44,7 +44,7 @@ def config_of(delay_s: float, grace_s: float, rate: float, ledgers: int) -> "Aut
     return AutorecoveryConfig(
         audit=AuditConfig(delay_s=delay_s),
         work=WorkerConfig(
-            bytes_per_s=rate * _MIB,
+            bytes_per_s=rate * MIB,
             ledgers_max=ledgers,
             replication=ReplicationConfig(open_fragment_grace_ms=round(grace_s * 1000)),
         ),

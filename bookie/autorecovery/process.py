@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.throttling import keep_reporting, keep_throttled
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.client import LedgerClient
 from ledger.log_events import get_logger
@@ -26,6 +27,8 @@ async def run_autorecovery(client: LedgerClient, config: AutorecoveryConfig) -> 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Auditor(client, config.audit).run(), name="auditor")
             tasks.create_task(worker.run(), name="repair worker")
+            tasks.create_task(keep_throttled(client.store, worker), name="throttle of repair")
+            tasks.create_task(keep_reporting(client.store, worker), name="report of repair")
     finally:
         _log.info(
             "autorecovery_stopped",

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from bookie.autorecovery.looking import READ_BYTES_MAX, ask, look
 from bookie.autorecovery.mark import Mark
-from bookie.autorecovery.marks import Ended, Marks
+from bookie.autorecovery.marks import Ended
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
 from bookie.autorecovery.seen import Seen
@@ -52,9 +52,32 @@ class Pace:
     async def take(self, size_bytes: int) -> None:
         await asyncio.sleep(self._throttle.take(size_bytes, self._clock()))
 
+    @property
+    def bytes_per_s(self) -> float:
+        return self._throttle.per_s
+
+    def set_rate(self, bytes_per_s: float) -> None:
+        """Let *bytes_per_s* hold from now on; 0 for no limit."""
+        self._throttle.set_rate(bytes_per_s)
+
     def copied(self, entries: int, size_bytes: int) -> None:
         self.entries += entries
         self.bytes += size_bytes
+
+
+class MarksPort(Protocol):
+    """What a repair needs of marks and locks: those of the metadata store (`marks.Marks`), or an
+    operator's own (`errands.OwnMarks`)."""
+
+    async def lock(self, ledger_id: LedgerId) -> bool: ...
+
+    async def unlock(self, ledger_id: LedgerId) -> None: ...
+
+    async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None: ...
+
+    async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool: ...
+
+    async def end(self, ledger_id: LedgerId, version: int) -> Ended: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +85,7 @@ class Surroundings:
     """What a repair works with."""
 
     environment: Environment
-    marks: Marks
+    marks: MarksPort
     pace: Pace
     config: ReplicationConfig
     seen: Seen

@@ -1,10 +1,12 @@
 """How repair stands, for people and for tools: read from the metadata store, decided by nobody."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie.autorecovery.auditor import ELECTION
 from bookie.autorecovery.mark import Mark
 from bookie.autorecovery.marks import Audit, Marks
+from bookie.autorecovery.throttling import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.ids import LedgerId
 from ledger.metastore.port import MetadataStore
@@ -28,6 +30,28 @@ class AutorecoveryStatus:
     """Of them, those that wait for a bookie to copy to."""
     lost: int
     """Ledgers of which entries are nowhere to be had."""
+    throttle: RepairThrottle
+    """What an operator has set."""
+    workers: tuple[WorkerReport, ...]
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Copied lately by all workers."""
+        return sum(worker.bytes_per_s for worker in self.workers)
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the marked ledgers that wait for nothing take, going by those that were repaired
+        lately; None: it cannot be said."""
+        return left_s(self.marked - self.deferred, self.workers)
+
+
+def left_s(ledgers: int, workers: Sequence[WorkerReport]) -> float | None:
+    """Return how long *ledgers* take, going by those that were repaired lately."""
+    per_s = sum(worker.ledgers_per_s for worker in workers)
+    if ledgers <= 0:
+        return 0.0
+    return ledgers / per_s if per_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +86,28 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         deferred=deferred,
         waiting=waiting,
         lost=lost,
+        throttle=await read_throttle(store),
+        workers=tuple(await reports(store)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """What is left to repair, in short."""
+
+    ledgers: int
+    """That are marked, whatever they wait for."""
+    bytes_per_s: float
+    left_s: float | None
+    """None: nothing is repaired at the moment."""
+
+
+async def open_work(store: MetadataStore) -> OpenWork:
+    """Return as much as can be had without reading each mark. Raises `MetadataUnavailable`."""
+    ledgers = len([ledger_id async for ledger_id in Marks(store).list()])
+    workers = await reports(store)
+    return OpenWork(
+        ledgers, sum(worker.bytes_per_s for worker in workers), left_s(ledgers, workers)
     )
 
 

@@ -78,6 +78,8 @@ class Worker(Background):
         self._marks = Marks(client.store)
         self.pace = Pace(self._config.bytes_per_s)
         self._seen = Seen(self._marks)
+        self.ledgers_max = self._config.ledgers_max
+        """Repaired at a time."""
         self._surroundings = Surroundings(
             client.environment,
             self._marks,
@@ -122,6 +124,13 @@ class Worker(Background):
                     timeout_s=pause_s,
                 )
 
+    def throttle(self, bytes_per_s: float | None, ledgers_max: int | None) -> None:
+        """Let these hold from now on; None: what it was configured with. What is under way goes on,
+        so fewer ledgers at a time are reached as repairs end."""
+        config = self._config
+        self.pace.set_rate(config.bytes_per_s if bytes_per_s is None else bytes_per_s)
+        self.ledgers_max = config.ledgers_max if ledgers_max is None else max(1, ledgers_max)
+
     async def run_once(self) -> Scan:
         """Look at all marks once, and repair what can be. Raises what listing marks raises."""
         there = frozenset(found.bookie for found in self._client.bookies.available())
@@ -136,7 +145,7 @@ class Worker(Background):
                 while (ledger_id := await self._next()) is not None:
                     take = self._take(ledger_id, there, scan, came=came)
                     working.add(asyncio.ensure_future(take))
-                    if len(working) >= self._config.ledgers_max:
+                    while len(working) >= self.ledgers_max:
                         done, working = await asyncio.wait(
                             working, return_when=asyncio.FIRST_COMPLETED
                         )

@@ -112,7 +112,9 @@ async def check_forgettable(store: MetadataStore, bookie: str, known: Cookie | N
             raise BookieRegistered(bookie)
 
 
-async def retire(store: MetadataStore, bookie: str, known: Cookie | None) -> bool:
+async def retire(
+    store: MetadataStore, bookie: str, known: Cookie | None, *, why: str = _WIPED
+) -> bool:
     """Let the name *bookie* be of data that were given up, for ever: ledgers may still count on
     what it had promised, and a bookie that came back under it would deny that. Return whether
     the cluster knows it.
@@ -131,6 +133,6 @@ async def retire(store: MetadataStore, bookie: str, known: Cookie | None) -> boo
     if known is not None and cookie.cookie != known.cookie:
         return False
     if not cookie.is_retired:
-        retired = replace(cookie, address="", retired_ms=now_ms(), retired_why=_WIPED)
+        retired = replace(cookie, address="", retired_ms=now_ms(), retired_why=why)
         await store.set(path, retired.encode(), version=found.version)
     return True

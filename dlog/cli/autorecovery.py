@@ -1,16 +1,24 @@
 """``dlog autorecovery``: brings ledgers that lost copies back to full replication."""
 
 import sys
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bookie.autorecovery.options import DelayS, GraceS, Ledgers, Rate, config_of
+from bookie.autorecovery.options import MIB, DelayS, GraceS, Ledgers, Rate, config_of
+from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.render.output import print_facts, print_json, shown_time
+from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, run_at, until_signal
+
+if TYPE_CHECKING:
+    from bookie.autorecovery.throttling import RepairThrottle
+
+RATE_MIN: Final = 0.1
+"""MiB/s: with less, a worker sleeps for minutes between two messages, and heeds no change."""
 
 app = typer.Typer(
     no_args_is_help=True, help="Bring ledgers that lost copies back to full replication."
@@ -68,6 +76,9 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
             "waiting_for_bookies": found.waiting,
             "with_lost_entries": found.lost,
             "delay_s": found.delay_s,
+            "bytes_per_s": round(found.bytes_per_s),
+            "left_s": found.left_s,
+            "throttle": _throttle_facts(found.throttle),
         }
         last = {
             "at_ms": 0 if audit is None else audit.at_ms,
@@ -79,12 +90,25 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
         }
         if as_json:
             repairing = {str(ledger): found.repairing[ledger] for ledger in found.repairing}
-            print_json({**facts, "repairing": repairing, "last_audit": last if audit else None})
+            workers = [asdict(worker) for worker in found.workers]
+            print_json(
+                {
+                    **facts,
+                    "repairing": repairing,
+                    "workers": workers,
+                    "last_audit": last if audit else None,
+                }
+            )
             return
         shown = {name.replace("_", " "): value for name, value in facts.items()}
         shown["enabled"] = "yes" if found.enabled else "no: see 'dlog autorecovery enable'"
         shown["auditor"] = found.auditor or "none: start 'dlog autorecovery start'"
         shown["delay s"] = "-" if found.delay_s is None else found.delay_s
+        del shown["bytes per s"], shown["left s"]
+        shown["workers"] = len(found.workers)
+        shown["copied"] = f"{shown_size(found.bytes_per_s)}/s"
+        shown["done in"] = "-" if not found.left_s else shown_duration(found.left_s)
+        shown["throttle"] = _shown_throttle(found.throttle)
         if audit is None:
             shown["last audit"] = "never"
         else:
@@ -95,6 +119,22 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
             shown["  bookies lost"] = ", ".join(audit.lost) or "-"
             shown["  alarm"] = audit.alarm or "-"
         print_facts(shown)
+        if found.workers:
+            sys.stdout.write("\n")
+            print_table(
+                ("worker", "ledgers repaired", "copied", "now", "at most", "ledgers at a time"),
+                (
+                    (
+                        each.worker,
+                        each.ledgers,
+                        shown_size(each.bytes),
+                        f"{shown_size(each.bytes_per_s)}/s",
+                        f"{shown_size(each.bytes_per_s_max)}/s" if each.bytes_per_s_max else "-",
+                        each.ledgers_max,
+                    )
+                    for each in found.workers
+                ),
+            )
 
     run_at(uri, command())
 
@@ -195,3 +235,75 @@ def delay(
             sys.stdout.write(f"auditors wait {seconds:g} s\n")
 
     run_at(uri, command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog autorecovery throttle",
+        "dlog autorecovery throttle --rate 100",
+        "dlog autorecovery throttle --rate 8 --ledgers 1",
+        "dlog autorecovery throttle --reset",
+    )
+)
+def throttle(
+    *,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help="MiB copied a second by each process; 0: no limit.", min=0),
+    ] = None,
+    ledgers: Annotated[
+        int | None,
+        typer.Option("--ledgers", help="Ledgers repaired at a time by each.", min=1, max=64),
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Let each go as fast as it was started with.")
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Set how fast all processes of repair copy, while they run; without an option, show it.
+
+    What is not named stays as it was set. Heeded within a second or two, and by processes that
+    start later. Lower it when the cluster has much else to do; raise it when a second loss would be
+    dangerous. 'dlog autorecovery status' shows how fast they are. Recoveries by hand ('dlog bookie
+    recover', 'dlog bookie rebalance') have a --rate of their own."""
+    if rate is not None and 0 < rate < RATE_MIN:
+        raise typer.BadParameter(
+            f"{rate:g} is less than {RATE_MIN:g}; see 'dlog autorecovery disable'"
+        )
+    if reset and (rate, ledgers) != (None, None):
+        raise typer.BadParameter("--reset goes without --rate and --ledgers")
+
+    async def command() -> "RepairThrottle":
+        from bookie.autorecovery.throttling import RepairThrottle, read_throttle, set_throttle
+
+        async with opened_store(uri) as store:
+            before = RepairThrottle() if reset else await read_throttle(store)
+            wanted = RepairThrottle(
+                bytes_per_s=before.bytes_per_s if rate is None else rate * MIB,
+                ledgers_max=before.ledgers_max if ledgers is None else ledgers,
+            )
+            if reset or wanted != before:
+                await set_throttle(store, wanted)
+        return wanted
+
+    now = run_at(uri, command())
+    if as_json:
+        print_json(_throttle_facts(now))
+    else:
+        sys.stdout.write(_shown_throttle(now) + "\n")
+
+
+def _throttle_facts(throttle: "RepairThrottle") -> dict[str, object]:
+    return {"bytes_per_s": throttle.bytes_per_s, "ledgers": throttle.ledgers_max}
+
+
+def _shown_throttle(throttle: "RepairThrottle") -> str:
+    words = []
+    if throttle.bytes_per_s == 0:
+        words.append("each copies without a limit")
+    elif throttle.bytes_per_s is not None:
+        words.append(f"each copies {shown_size(throttle.bytes_per_s)}/s")
+    if throttle.ledgers_max is not None:
+        words.append(f"{throttle.ledgers_max} ledgers at a time")
+    return ", ".join(words) or "each goes as fast as it was started with"

@@ -632,6 +632,95 @@ class RepairDelayNode(_message.Message):
 Global___RepairDelayNode: _TypeAlias = RepairDelayNode  # noqa: Y015
 
 @_typing.final
+class RepairThrottleNode(_message.Message):
+    """/underreplicated/throttle: in place of what workers were started with"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    bytes_per_s: _builtins.float
+    """copied by each worker; 0: no limit"""
+    ledgers: _builtins.int
+    """repaired at a time by each worker"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        bytes_per_s: _builtins.float | None = ...,
+        ledgers: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s", "_ledgers", b"_ledgers", "bytes_per_s", b"bytes_per_s", "ledgers", b"ledgers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s", "_ledgers", b"_ledgers", "bytes_per_s", b"bytes_per_s", "ledgers", b"ledgers", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_per_s: _TypeAlias = _typing.Literal["bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_per_s: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__ledgers: _TypeAlias = _typing.Literal["ledgers"]  # noqa: Y015
+    _WhichOneofArgType__ledgers: _TypeAlias = _typing.Literal["_ledgers", b"_ledgers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_s) -> _WhichOneofReturnType__bytes_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ledgers) -> _WhichOneofReturnType__ledgers | None: ...
+
+Global___RepairThrottleNode: _TypeAlias = RepairThrottleNode  # noqa: Y015
+
+@_typing.final
+class RepairWorkerNode(_message.Message):
+    """/underreplicated/workers/<number>, ephemeral: what a worker does"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    LEDGERS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    LEDGERS_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_MAX_FIELD_NUMBER: _builtins.int
+    LEDGERS_MAX_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    worker: _builtins.str
+    """host:pid"""
+    at_ms: _builtins.int
+    """when it wrote this"""
+    ledgers: _builtins.int
+    """repaired since it was started"""
+    bytes: _builtins.int
+    """copied since it was started"""
+    bytes_per_s: _builtins.float
+    """copied lately"""
+    ledgers_per_s: _builtins.float
+    """repaired lately"""
+    bytes_per_s_max: _builtins.float
+    """its throttle; 0: no limit"""
+    ledgers_max: _builtins.int
+    """repaired at a time"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        worker: _builtins.str = ...,
+        at_ms: _builtins.int = ...,
+        ledgers: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        bytes_per_s: _builtins.float = ...,
+        ledgers_per_s: _builtins.float = ...,
+        bytes_per_s_max: _builtins.float = ...,
+        ledgers_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "bytes", b"bytes", "bytes_per_s", b"bytes_per_s", "bytes_per_s_max", b"bytes_per_s_max", "ledgers", b"ledgers", "ledgers_max", b"ledgers_max", "ledgers_per_s", b"ledgers_per_s", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RepairWorkerNode: _TypeAlias = RepairWorkerNode  # noqa: Y015
+
+@_typing.final
 class AuditNode(_message.Message):
     """/underreplicated/bookiecheckctime: how the last pass over all ledgers ended"""
 

@@ -64,7 +64,7 @@ class LedgersScanned:
     naming: int
     """Ledgers with a fragment that names the bookie."""
     naming_bytes: int
-    """Payload of those that are CLOSED."""
+    """What it should hold of those that are CLOSED; see `weighing`."""
     unreadable: int
     """Ledgers whose metadata cannot be read."""
     widest: int

@@ -84,6 +84,8 @@ AWAY_MS: Final = 60_000
 class ReplicationConfig:
     open_fragment_grace_ms: int = 30_000
     """How long after its mark an open last fragment is left to its writer."""
+    into: frozenset[BookieId] | None = None
+    """Who may get copies that move; None: whoever is writable."""
 
     def __post_init__(self) -> None:
         assert self.open_fragment_grace_ms >= 0
@@ -291,8 +293,24 @@ class Replication:
             return False
         if bookie in self._leaving:
             return True
+        if lack.reason is Reason.MISPLACED:
+            # Where to is decided already; else it depends on what is better.
+            return self._config.into is not None and bookie in self._registered
         given_up = lack.reason in {Reason.LOST, Reason.DECOMMISSIONING}
         return given_up and bookie not in self._registered
+
+    def _must_be_out(self, bookie: BookieId) -> bool:
+        """Return whether no fragment may name it in the end, not even an empty one."""
+        assert self._mark is not None
+        lack = self._mark.lack_of(bookie)
+        emptied = lack is not None and lack.reason is Reason.DECOMMISSIONING
+        return bookie in self._leaving or emptied
+
+    def _is_worth_a_fence(self, bookie: BookieId) -> bool:
+        """Return whether a writer is disturbed for it: not to spread copies better."""
+        assert self._mark is not None
+        lack = self._mark.lack_of(bookie)
+        return bookie in self._leaving or (lack is not None and lack.reason is not Reason.MISPLACED)
 
     # One fragment: choose, look, copy, swap.
 
@@ -348,15 +366,22 @@ class Replication:
     def _not_wanted(self) -> tuple[BookieId, ...]:
         """Return who must not get copies: who lacks some is no help, who leaves neither."""
         assert self._mark is not None
-        return tuple(sorted(self._mark.bookies | self._leaving))
+        not_wanted = self._mark.bookies | self._leaving
+        if self._config.into is not None:
+            not_wanted |= self._registered - self._config.into
+        return tuple(sorted(not_wanted))
 
     def _targets_chosen(self, event: ReplacementsChosen) -> ReplicationEffect:
         work = self._todo[0]
-        work.targets = dict(event.bookies)
+        into = self._config.into
+        # Who has just come is not among those that were not wanted.
+        work.targets = {
+            index: bookie for index, bookie in event.bookies if into is None or bookie in into
+        }
         short = len(work.targets) < len(work.gone)
         if work.is_empty:
             # Nothing is lacking in it; a bookie that leaves has to be out of it all the same.
-            if short and any(work.fragment.bookies[i] in self._leaving for i in work.gone):
+            if short and any(self._must_be_out(work.fragment.bookies[i]) for i in work.gone):
                 self._wants_bookie = True
             return self._swap(work, tuple(work.targets))
         if short:
@@ -548,7 +573,11 @@ class Replication:
         settled = self._metadata.settled_end(last) is not None
         if settled or self._mark_bookies().isdisjoint(last.bookies):
             return self._end_round()
-        gone = tuple(index for index, bookie in enumerate(last.bookies) if self._must_go(bookie))
+        gone = tuple(
+            index
+            for index, bookie in enumerate(last.bookies)
+            if self._must_go(bookie) and self._is_worth_a_fence(bookie)
+        )
         if self._metadata.state is LedgerState.IN_RECOVERY:
             return self._recover()  # its writer is fenced already
         if not gone:

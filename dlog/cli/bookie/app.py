@@ -5,7 +5,16 @@ import sys
 import typer
 
 from bookie.start_options import Given, add_start
-from dlog.cli.bookie import dumps, leaving, offline, operating
+from dlog.cli.bookie import (
+    dumps,
+    leaving,
+    offline,
+    operating,
+    rebalancing,
+    recovering,
+    replacing,
+    where,
+)
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, print_table
@@ -20,6 +29,10 @@ app = typer.Typer(
 )
 operating.add_to(app)
 leaving.add_to(app)
+recovering.add_to(app)
+replacing.add_to(app)
+rebalancing.add_to(app)
+where.add_to(app)
 offline.add_to(app)
 dumps.add_to(app)
 

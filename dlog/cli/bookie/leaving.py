@@ -1,18 +1,25 @@
 """``dlog bookie decommission``: a bookie leaves the cluster; what it holds is copied first."""
 
+import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at
 from ledger.ids import BookieId
 
 if TYPE_CHECKING:
     from bookie.autorecovery.protocol.decommissioning import Report
+
+_WINDOW_S: Final = 600.0
+"""Reports come when all ledgers were read: a rate is taken over several of them."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,7 +48,9 @@ def decommission(
     'dlog autorecovery', which have to run. Once nothing names it any more, stop it, and run the
     command again: then its name is forgotten. May be interrupted, and repeated, at any moment.
 
-    Prints what is left, with --json a line each time. Exits with 1 if it cannot be done: the
+    Prints what is left whenever that changes, how fast it becomes less and when it will be nothing,
+    and the ids of ledgers of which nobody has some entries: those keep it from ever ending, and
+    are for a person to judge. With --json, a line each time. Exits with 1 if it cannot be done: the
     bookie is not known, or there are too few others."""
 
     async def command() -> bool:
@@ -54,9 +63,10 @@ def decommission(
                 await keep(client, BookieId(bookie))
                 _say(f"bookie {bookie} stays; 'dlog bookie readonly off' lets entries in again")
                 return True
-            done = await empty(
-                client, BookieId(bookie), on_report=lambda report: _show(report, as_json=as_json)
-            )
+            with shown_bar(f"emptying {bookie}") as advance:
+                done = await empty(
+                    client, BookieId(bookie), on_report=shown_reports(advance, as_json=as_json)
+                )
         if as_json:
             print_json({"bookie": bookie, "outcome": done.outcome.name.lower(), "why": done.why})
         else:
@@ -68,26 +78,48 @@ def decommission(
         raise typer.Exit(FAILED)
 
 
-def _show(report: "Report", *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "ledgers_left": report.ledgers_left,
-                "bytes_left": report.bytes_left,
-                "unreadable": report.unreadable,
-                "marked": report.marked,
-                "with_lost_entries": list(report.hopeless),
-                "trouble": report.trouble,
-            }
-        )
-        return
-    hopeless = ", ".join(map(str, report.hopeless))
-    _say(
-        f"{report.ledgers_left} ledgers left, {report.bytes_left} bytes"
-        + (f"; nobody has some entries of ledgers {hopeless}" if hopeless else "")
-        + (f"; {report.unreadable} ledgers cannot be read" if report.unreadable else "")
-        + (f"; {report.trouble}" if report.trouble else "")
-    )
+def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], None]":
+    """Return what shows each report: a bar, and a line on stdout if something has changed."""
+    from bookie.autorecovery.protocol.estimating import Estimate
+
+    clock = asyncio.get_running_loop().time
+    estimate = Estimate(_WINDOW_S)
+    most = 0
+    shown = ""
+
+    def show(report: "Report") -> None:
+        nonlocal most, shown
+        estimate.note(report.bytes_left, clock())
+        most = max(most, report.bytes_left)
+        left_s = estimate.left_s(report.bytes_left)
+        words = f"{report.ledgers_left} ledgers left, {shown_size(report.bytes_left)}"
+        rate = f", {shown_size(estimate.per_s)}/s, {shown_duration(left_s)} left" if left_s else ""
+        advance(most - report.bytes_left, most, words + rate)
+        if as_json:
+            print_json(_facts(report, estimate.per_s, left_s))
+            return
+        hopeless = ", ".join(map(str, report.hopeless))
+        words += f"; nobody has some entries of ledgers {hopeless}" if hopeless else ""
+        words += f"; {report.unreadable} ledgers cannot be read" if report.unreadable else ""
+        words += f"; {report.trouble}" if report.trouble else ""
+        if words != shown:
+            _say(words + rate)
+            shown = words
+
+    return show
+
+
+def _facts(report: "Report", per_s: float, left_s: float | None) -> dict[str, object]:
+    return {
+        "ledgers_left": report.ledgers_left,
+        "bytes_left": report.bytes_left,
+        "bytes_per_s": round(per_s),
+        "left_s": left_s,
+        "unreadable": report.unreadable,
+        "marked": report.marked,
+        "with_lost_entries": list(report.hopeless),
+        "trouble": report.trouble,
+    }
 
 
 def _say(line: str) -> None:

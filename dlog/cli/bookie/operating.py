@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dlog.cli.bookie.operating_shown import message_facts, print_overview, print_run, print_status
+from dlog.cli.bookie.operating_shown import (
+    message_facts,
+    print_overview,
+    print_run,
+    print_status,
+    shown_duration,
+    shown_size,
+)
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
@@ -89,12 +96,27 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
                 print_status(reply)
         elif answered:
             print_overview(list(answered.values()))
+            await _print_open_work(uri)
         elif not operators:
             typer.echo("no bookie is registered", err=True)
         return len(answered) == len(operators)
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
+
+
+async def _print_open_work(uri: str | None) -> None:
+    """Say what is left to repair, if anything is."""
+    from bookie.autorecovery.status import open_work
+
+    async with opened_store(uri) as store:
+        work = await open_work(store)
+    if work.ledgers:
+        left = f", {shown_duration(work.left_s)} left" if work.left_s else ""
+        sys.stdout.write(
+            f"\n{work.ledgers} ledgers lack copies: {shown_size(work.bytes_per_s)}/s are copied"
+            f"{left}; see 'dlog autorecovery status'\n"
+        )
 
 
 def gc(

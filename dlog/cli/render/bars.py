@@ -23,7 +23,9 @@ def shown_bar(what: str) -> Iterator[Advance]:
         TextColumn("{task.fields[words]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    # Lines of a result go above the bar, if both are seen; a file of results gets only them.
+    console, above = Console(stderr=True), sys.stdout.isatty()
+    with Progress(*columns, console=console, transient=True, redirect_stdout=above) as progress:
         task = progress.add_task(what, total=None, words="")
 
         def advance(done: int, total: int | None, words: str) -> None:

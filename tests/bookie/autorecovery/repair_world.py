@@ -296,11 +296,19 @@ class Running:
     """One worker at one ledger, which may be paused between any two effects."""
 
     def __init__(
-        self, world: World, *, eager: bool = False, grace_ms: int = 0, worker: int = 0
+        self,
+        world: World,
+        *,
+        eager: bool = False,
+        grace_ms: int = 0,
+        worker: int = 0,
+        into: str | None = None,
     ) -> None:
         self.finish: protocol.Finish | None = None
         self._world, self._worker = world, worker
-        self._machine = Replication(LEDGER, ReplicationConfig(open_fragment_grace_ms=grace_ms))
+        targets = None if into is None else frozenset(names(into))
+        config = ReplicationConfig(open_fragment_grace_ms=grace_ms, into=targets)
+        self._machine = Replication(LEDGER, config)
         self._event: protocol.ReplicationEvent = protocol.Begin(eager)
 
     def step(self, lose: str = "") -> None:
@@ -331,5 +339,7 @@ class Running:
         raise AssertionError("it never ends")
 
 
-def repair(world: World, *, eager: bool = False, grace_ms: int = 0) -> protocol.Finish:
-    return Running(world, eager=eager, grace_ms=grace_ms).end()
+def repair(
+    world: World, *, eager: bool = False, grace_ms: int = 0, into: str | None = None
+) -> protocol.Finish:
+    return Running(world, eager=eager, grace_ms=grace_ms, into=into).end()

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from bookie.autorecovery.mark import Lack, Reason
-from bookie.autorecovery.marks import Audit, Marks
+from bookie.autorecovery.marks import FORMAT_VERSION, Audit, Marks
+from bookie.autorecovery.throttling import WORKERS
 from ledger.ids import BookieId, LedgerId
 from ledger.metastore import open_store
+from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 
 LACK = Lack(BookieId("bookie-9"), Reason.LOST, 1_700_000_000_000)
@@ -106,3 +108,51 @@ def test_an_audit_by_hand_says_what_lacks_entries(shell: CliShell) -> None:
         "unreadable": 0,
     }
     assert shell.run("autorecovery", "audit").startswith("1 ledgers: 0 lack entries")
+
+
+def test_the_throttle_of_all_workers_can_be_set_option_by_option_and_taken_back(
+    shell: CliShell,
+) -> None:
+    started = "each goes as fast as it was started with\n"
+    assert shell.run("autorecovery", "throttle") == started
+    assert shell.json("autorecovery", "throttle", "--rate", "8") == {
+        "bytes_per_s": 8 * 1024 * 1024,
+        "ledgers": None,
+    }
+    assert shell.run("autorecovery", "throttle", "--ledgers", "1") == (
+        "each copies 8.0 MiB/s, 1 ledgers at a time\n"
+    )
+    assert shell.run("autorecovery", "throttle", "--rate", "0") == (
+        "each copies without a limit, 1 ledgers at a time\n"
+    )
+    assert shell.json("autorecovery", "status")["throttle"] == {"bytes_per_s": 0.0, "ledgers": 1}
+    assert "each copies without a limit" in shell.run("autorecovery", "status")
+    assert shell.run("autorecovery", "throttle", "--reset") == started
+    shell.refused("autorecovery", "throttle", "--reset", "--rate", "8", code=2)
+    shell.refused("autorecovery", "throttle", "--rate", "0.01", code=2)
+
+
+def test_status_shows_what_workers_do_and_how_long_it_takes(shell: CliShell) -> None:
+    async def report() -> None:
+        node = pb.RepairWorkerNode(
+            version=FORMAT_VERSION,
+            worker="host:17",
+            ledgers=40,
+            bytes=3 << 20,
+            bytes_per_s=1 << 20,
+            ledgers_per_s=0.5,
+            ledgers_max=4,
+        )
+        store = await open_store(shell.uri)
+        await store.create(f"{WORKERS}/x", node.SerializeToString())
+        await store.close()
+
+    asyncio.run(report())
+    mark(shell, *range(60))
+    found = shell.json("autorecovery", "status")
+    assert (found["bytes_per_s"], found["left_s"]) == (1 << 20, 120.0)
+    assert [each["worker"] for each in found["workers"]] == ["host:17"]
+    shown = shell.run("autorecovery", "status")
+    assert "1.0 MiB/s" in shown
+    assert "2 min" in shown
+    assert "host:17" in shown

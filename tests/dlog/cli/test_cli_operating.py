@@ -10,13 +10,21 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
+from bookie.autorecovery.mark import Lack, Reason
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.throttling import WORKERS
 from dlog.cli.app import app
 from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown_size
 from ledger import LedgerClient, Quorum
+from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS
+from ledger.metastore import open_store
 from ledger.wire import bookie_pb2 as pb
+from ledger.wire import metadata_pb2 as pb_metadata
 from tests.bookie.processes import bookie
 from tests.patience import PATIENT
+
+WORKER = pb_metadata.RepairWorkerNode(version=1, bytes_per_s=1 << 20, ledgers_per_s=0.5)
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +71,28 @@ def test_the_help_of_each_command_teaches(command: list[str]) -> None:
     assert f"dlog bookie {command[0]}" in result.output
     for option in ("--uri", "--json"):
         assert option in result.output
+
+
+def test_the_overview_says_what_is_left_to_repair_and_when_it_will_be_done(
+    cluster: Cluster,
+) -> None:
+    async def lack(*, on: bool) -> None:
+        store = await open_store(cluster.uri)
+        marks = Marks(store)
+        if on:
+            await marks.add(LedgerId(7), [Lack(BookieId("b9"), Reason.LOST, 1)])
+            await store.create(f"{WORKERS}/x", WORKER.SerializeToString())
+        else:
+            assert await marks.lock(LedgerId(7))
+            await marks.end(LedgerId(7), 0)
+            await store.delete(f"{WORKERS}/x")
+        await store.close()
+
+    asyncio.run(lack(on=True))
+    said = "1 ledgers lack copies: 1.0 MiB/s are copied, 2.0 s left; see 'dlog autorecovery status'"
+    assert said in cluster.dlog("status").stdout
+    asyncio.run(lack(on=False))
+    assert "lack copies" not in cluster.dlog("status").stdout
 
 
 def test_the_status_of_all_and_of_one(cluster: Cluster) -> None:

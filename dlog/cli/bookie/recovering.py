@@ -1,0 +1,166 @@
+"""``dlog bookie recover``: what lost bookies held is copied to others, by the command itself."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bookie.autorecovery.options import MIB, Ledgers, Rate
+from dlog.cli.bookie.operating_shown import shown_duration, shown_size
+from dlog.cli.connections import connected
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.bars import Advance, shown_bar
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import FAILED, failed, run_at
+from ledger.ids import BookieId
+
+if TYPE_CHECKING:
+    from bookie.autorecovery.recovering import Progress, Recovered
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "dlog bookie recover bookie-3 --dry-run",
+            "dlog bookie recover bookie-3",
+            "dlog bookie recover bookie-3 bookie-4 --into bookie-7 --into bookie-8 --rate 100",
+        )
+    )(recover)
+
+
+def recover(
+    bookies: Annotated[
+        list[str],
+        typer.Argument(metavar="BOOKIE...", help="Names of bookies that are gone, all at once."),
+    ],
+    *,
+    into: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--into",
+            metavar="BOOKIE",
+            help="Copy to this one; repeat it for several. Default: whoever is writable.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say what would be copied.")
+    ] = False,
+    rate: Rate = 32.0,
+    ledgers: Ledgers = 4,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Copy all that bookies held which are gone to others, now, and wait for it.
+
+    The processes of 'dlog autorecovery' do the same by themselves once a bookie is lost; this needs
+    none of them, waits for no delay, and copies where you say. It goes on while 'dlog autorecovery
+    disable' lets them rest. May be interrupted at any moment, and repeated: what was copied stays.
+    Name bookies that are lost at the same time together, so that none is taken for a source.
+
+    Nothing is changed for a bookie that is there: 'dlog bookie decommission' empties one that
+    runs. The names stay known; 'dlog bookie decommission' forgets them. Exits with 1 if it is
+    refused, or if not all could be copied: then it says what is left, and why."""
+
+    async def command() -> "Recovered":
+        from bookie.autorecovery.protocol.recovering import Begin
+        from bookie.autorecovery.recovering import recover_bookies
+
+        begin = Begin(
+            frozenset(map(BookieId, bookies)),
+            frozenset(map(BookieId, into or ())),
+            survey_only=dry_run,
+        )
+        async with connected(uri) as client:
+            with shown_bar(f"recovering {', '.join(sorted(bookies))}") as advance:
+                return await recover_bookies(
+                    client,
+                    begin,
+                    bytes_per_s=rate * MIB,
+                    ledgers_max=ledgers,
+                    on_progress=shown_recovery(advance),
+                )
+
+    if not _show(run_at(uri, command()), as_json=as_json):
+        raise typer.Exit(FAILED)
+
+
+def shown_recovery(advance: Advance) -> "Callable[[Progress], None]":
+    """Show a recovery's progress as a bar, with its rate and when it will be done."""
+    from bookie.autorecovery.protocol.estimating import Estimate
+
+    clock = asyncio.get_running_loop().time
+    estimate = Estimate()
+
+    def show(progress: "Progress") -> None:
+        if progress.surveyed is None:
+            advance(0, None, progress.doing)
+            return
+        estimate.note(progress.bytes, clock())
+        total = progress.surveyed.held.bytes
+        left_s = estimate.left_s(total - progress.bytes)
+        words = f"{shown_size(progress.bytes)} of {shown_size(total)}, {progress.doing}"
+        if left_s:
+            words += f", {shown_size(estimate.per_s)}/s, {shown_duration(left_s)} left"
+        advance(min(progress.bytes, total), total, words)
+
+    return show
+
+
+def _show(done: "Recovered", *, as_json: bool) -> bool:
+    """Show how it ended; return whether it is as it was wanted."""
+    from bookie.autorecovery.protocol.recovering import Outcome
+
+    finish = done.finish
+    if finish.outcome in {Outcome.UNKNOWN, Outcome.SERVES, Outcome.NO_TARGET}:
+        raise failed(finish.why)
+    if as_json:
+        print_json(recovery_facts(done))
+    else:
+        print_recovered(done)
+    return finish.outcome in {Outcome.COMPLETE, Outcome.SURVEYED}
+
+
+def recovery_facts(done: "Recovered") -> dict[str, object]:
+    finish, held = done.finish, done.surveyed.held
+    return {
+        "outcome": finish.outcome.name.lower(),
+        "why": finish.why,
+        "ledgers": held.ledgers,
+        "fragments": held.fragments,
+        "entries": held.entries,
+        "bytes": held.bytes,
+        "without_source": list(done.surveyed.without_source),
+        "unreadable": done.surveyed.unreadable,
+        "repaired_ledgers": done.repaired,
+        "copied_entries": done.entries,
+        "copied_bytes": done.bytes,
+        "left_ledgers": finish.left,
+        "with_lost_entries": list(finish.lost),
+    }
+
+
+def print_recovered(done: "Recovered") -> None:
+    from bookie.autorecovery.protocol.recovering import Outcome
+
+    finish, held = done.finish, done.surveyed.held
+    if finish.outcome is Outcome.SURVEYED:
+        sys.stdout.write(
+            f"{held.ledgers} ledgers to repair: {held.fragments} fragments, {held.entries} "
+            f"entries, {shown_size(held.bytes)}\n"
+        )
+        if done.surveyed.without_source:
+            names = ", ".join(map(str, done.surveyed.without_source))
+            sys.stdout.write(f"no bookie that is there has some entries of ledgers {names}\n")
+        return
+    sys.stdout.write(
+        f"{finish.outcome.value}: {done.repaired} ledgers repaired, {done.entries} entries "
+        f"copied, {shown_size(done.bytes)}\n"
+    )
+    if finish.outcome is not Outcome.COMPLETE:
+        sys.stdout.write(f"{finish.left} ledgers are left; {finish.why}\n")
+    if finish.lost:
+        names = ", ".join(map(str, finish.lost))
+        sys.stdout.write(f"nobody has some entries of ledgers {names}\n")

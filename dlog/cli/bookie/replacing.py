@@ -1,0 +1,133 @@
+"""``dlog bookie replace``: a new bookie takes over what one held whose disk or machine is gone."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bookie.autorecovery.options import MIB, Ledgers, Rate
+from dlog.cli.bookie.leaving import shown_reports
+from dlog.cli.bookie.recovering import print_recovered, recovery_facts, shown_recovery
+from dlog.cli.connections import connected
+from dlog.cli.options import Json, Uri, Yes, examples
+from dlog.cli.render.bars import shown_bar
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import FAILED, failed, run_at
+from ledger.ids import BookieId
+
+if TYPE_CHECKING:
+    from bookie.autorecovery.protocol.decommissioning import Finish as Forgotten
+    from bookie.autorecovery.recovering import Recovered
+    from ledger.client import LedgerClient
+
+_WHY: Final = "an operator replaced it by bookie {new}"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "dlog bookie start --dir /data/new --id bookie-7",
+            "dlog bookie replace bookie-3 bookie-7",
+            "dlog bookie replace bookie-3 bookie-7 --yes --rate 100 --json",
+        )
+    )(replace)
+
+
+def replace(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Name of the bookie that is gone.")],
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", help="Name of the one that runs in its place.")
+    ],
+    *,
+    rate: Rate = 32.0,
+    ledgers: Ledgers = 4,
+    yes: Yes = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Let a new bookie take the place of one whose disk or machine is gone for good.
+
+    First retires the name of the old one, so that it never serves again; then copies what it held
+    to the new one, from the other copies; last forgets the name. What the new one cannot get, as it
+    has a copy already, goes to others. May be interrupted at any moment, and repeated. No process
+    of 'dlog autorecovery' is needed; those that run help, to whichever bookies they choose.
+
+    Asks, unless --yes: where the disk of the old one is whole, its directories should move to the
+    new machine, and one that still runs is for 'dlog bookie decommission'. Exits with 1 if it is
+    refused, or not all could be copied; the name stays retired then, and it can be run again."""
+    if old == new:
+        raise typer.BadParameter("a new bookie gets another name: start it with another --id")
+    if not yes:
+        question = f"Give up the data of bookie {old} for good, and let {new} take its place?"
+        typer.confirm(question, abort=True, err=True)
+
+    async def command() -> bool:
+        async with connected(uri) as client:
+            await _retire(client, old, new)
+            done = await _recover(client, old, new, rate, ledgers)
+            whole = not done.finish.left and not done.finish.why
+            forgotten = await _forget(client, old, rate, as_json=as_json) if whole else None
+        _show(old, done, forgotten, as_json=as_json)
+        return forgotten is not None
+
+    if not run_at(uri, command()):
+        raise typer.Exit(FAILED)
+
+
+async def _retire(client: "LedgerClient", old: str, new: str) -> None:
+    from bookie.tools.formatting import check_forgettable, retire
+
+    if new not in client.bookies.writable():
+        raise failed(f"bookie {new} is not there, or not writable; start it first")
+    await check_forgettable(client.store, old, None)
+    await retire(client.store, old, None, why=_WHY.format(new=new))
+
+
+async def _recover(
+    client: "LedgerClient", old: str, new: str, rate: float, ledgers: int
+) -> "Recovered":
+    """Copy into *new* what can go there, and the rest anywhere."""
+    from bookie.autorecovery.protocol.recovering import NOBODY, Begin, Outcome
+    from bookie.autorecovery.recovering import recover_bookies
+
+    async def into(targets: frozenset[BookieId]) -> "Recovered":
+        with shown_bar(f"replacing {old}") as advance:
+            return await recover_bookies(
+                client,
+                Begin(frozenset({BookieId(old)}), targets),
+                bytes_per_s=rate * MIB,
+                ledgers_max=ledgers,
+                on_progress=shown_recovery(advance),
+            )
+
+    done = await into(frozenset({BookieId(new)}))
+    if done.finish.outcome is Outcome.INCOMPLETE:
+        done = done.followed_by(await into(NOBODY))
+    if done.finish.outcome in {Outcome.UNKNOWN, Outcome.SERVES, Outcome.NO_TARGET}:
+        raise failed(done.finish.why)
+    return done
+
+
+async def _forget(client: "LedgerClient", old: str, rate: float, *, as_json: bool) -> "Forgotten":
+    """Forget the name. A worker runs beside it: marks may name the bookie, and nobody else runs."""
+    from bookie.autorecovery.decommissioning import decommission
+    from bookie.autorecovery.worker import Worker, WorkerConfig
+
+    config = WorkerConfig(bytes_per_s=rate * MIB, look_s=1.0)
+    with shown_bar(f"forgetting {old}") as advance:
+        async with Worker(client, config):
+            return await decommission(
+                client, BookieId(old), on_report=shown_reports(advance, as_json=as_json)
+            )
+
+
+def _show(old: str, done: "Recovered", forgotten: "Forgotten | None", *, as_json: bool) -> None:
+    if as_json:
+        outcome = None if forgotten is None else forgotten.outcome.name.lower()
+        print_json({"bookie": old, **recovery_facts(done), "name": outcome or "retired"})
+        return
+    print_recovered(done)
+    if forgotten is None:
+        sys.stdout.write(f"bookie {old} stays retired until all is copied: run this again\n")
+    else:
+        sys.stdout.write(f"bookie {old}: {forgotten.outcome.value}\n")

@@ -1,0 +1,309 @@
+"""A recovery by hand: what it refuses, when it goes on, when it ends; and with real bookies."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.protocol.recovering import (
+    IDLE_S_MAX,
+    NOBODY,
+    Begin,
+    BookiesSeen,
+    EffectFailed,
+    Finish,
+    Outcome,
+    PassEnded,
+    ReadBookies,
+    Recovery,
+    RecoveryEffect,
+    RecoveryEvent,
+    RepairAll,
+    Survey,
+    Surveyed,
+)
+from bookie.autorecovery.protocol.replicating import ReplicationConfig
+from bookie.autorecovery.protocol.weighing import Weight
+from bookie.autorecovery.recovering import Progress, Recovered, recover_bookies
+from dlog.testing.cluster import AsyncCluster
+from ledger.client import LedgerClient
+from ledger.ids import BookieId, LedgerId
+from ledger.protocol.shared import TimePassed
+from tests.bookie.autorecovery.repair_world import names
+from tests.bookie.autorecovery.test_worker import closed_ledger, copies, kill, world
+from tests.waiting import eventually
+
+STEPS_MAX: Final = 300
+AT_ONCE: Final = ReplicationConfig(open_fragment_grace_ms=0)
+
+
+@dataclass
+class Namespace:
+    """Ledgers name bookie b; each pass repairs those that can be."""
+
+    easy: int = 3
+    stuck: int = 0
+    waiting: int = 0
+    """Ledgers that have to wait."""
+    waits: int = 10**6
+    """In how many passes."""
+    fails: int = 0
+    """So many effects fail."""
+    unreadable: int = 0
+    known: str = "abcd"
+    there: str = "acd"
+    writable: str = "acd"
+    back_after: int = -1
+    """Bookie b comes back after so many passes."""
+    stubborn: bool = False
+    """What is repaired is named again in the next pass."""
+    passes: int = 0
+    done: list[RecoveryEffect] = field(default_factory=list)
+
+    def do(self, effect: RecoveryEffect) -> RecoveryEvent:
+        self.done.append(effect)
+        if self.fails:
+            self.fails -= 1
+            return EffectFailed("the store does not answer")
+        match effect:
+            case ReadBookies():
+                there = self.there + ("b" if self.passes == self.back_after else "")
+                return BookiesSeen(
+                    *(frozenset(names(each)) for each in (self.known, there, self.writable))
+                )
+            case Survey():
+                number = self.easy + self.stuck + self.waiting
+                return Surveyed(held=Weight(number, number, 10 * number, 100 * number))
+            case RepairAll():
+                self.passes += 1
+                return self.a_pass()
+            case Finish():
+                raise AssertionError("nobody does that")
+
+    def a_pass(self) -> PassEnded:
+        repaired, named = self.easy, self.easy + self.stuck + self.waiting
+        if self.passes >= self.waits:
+            repaired += self.waiting
+            self.waiting = 0
+        if not self.stubborn:
+            self.easy = 0
+        return PassEnded(
+            named=named,
+            repaired=repaired,
+            stuck=self.stuck,
+            lost=tuple(LedgerId(number) for number in range(self.stuck)),
+            unreadable=self.unreadable,
+            why="nobody has it" if named > repaired else "",
+        )
+
+
+def recover(namespace: Namespace, bookies: str = "b", into: str = "", **more: bool) -> Finish:
+    machine, now = Recovery(), 0.0
+    event: RecoveryEvent = Begin(frozenset(names(bookies)), frozenset(names(into)), **more)
+    for _ in range(STEPS_MAX):
+        effects = machine.step(event, now=now)
+        if not effects:
+            deadline = machine.deadline()
+            assert deadline is not None, "it neither does nor waits for anything"
+            now, event = deadline, TimePassed()
+            continue
+        [effect] = effects
+        if isinstance(effect, Finish):
+            assert machine.deadline() is None
+            return effect
+        event = namespace.do(effect)
+    raise AssertionError("it never ends")
+
+
+def test_it_is_complete_after_a_pass_that_met_no_ledger() -> None:
+    namespace = Namespace()
+    assert recover(namespace) == Finish(Outcome.COMPLETE)
+    assert [type(effect) for effect in namespace.done] == [
+        ReadBookies,
+        Survey,
+        RepairAll,
+        ReadBookies,
+        RepairAll,
+    ]
+
+
+def test_where_a_copy_goes_is_for_each_pass() -> None:
+    namespace = Namespace()
+    recover(namespace, into="d")
+    passes = [effect for effect in namespace.done if isinstance(effect, RepairAll)]
+    assert passes == [RepairAll(frozenset(names("b")), frozenset(names("d")))] * 2
+
+
+def test_a_dry_run_surveys_and_changes_nothing() -> None:
+    namespace = Namespace()
+    finish = recover(namespace, survey_only=True)
+    assert (finish.outcome, finish.left) == (Outcome.SURVEYED, 3)
+    assert namespace.passes == 0
+
+
+def test_a_bookie_that_serves_is_not_recovered() -> None:
+    namespace = Namespace(there="abcd")
+    finish = recover(namespace, "bx")
+    assert finish.outcome is Outcome.SERVES
+    assert "'dlog bookie decommission' empties it" in finish.why
+    assert [type(effect) for effect in namespace.done] == [ReadBookies]
+
+
+def test_one_that_comes_back_ends_it() -> None:
+    finish = recover(Namespace(waiting=1, back_after=1))
+    assert (finish.outcome, finish.left) == (Outcome.SERVES, 4)
+
+
+def test_copies_go_only_to_bookies_that_are_there_writable_and_not_recovered() -> None:
+    for into, writable in (("x", "acd"), ("c", "ad"), ("b", "abcd")):
+        namespace = Namespace(writable=writable)
+        finish = recover(namespace, into=into)
+        assert finish.outcome is Outcome.NO_TARGET
+        assert f"bookie {into}" in finish.why
+        assert namespace.passes == 0
+
+
+def test_a_name_that_nothing_knows_is_refused_and_one_with_a_cookie_has_nothing_left() -> None:
+    assert recover(Namespace(easy=0), "xy").outcome is Outcome.UNKNOWN
+    assert recover(Namespace(easy=0), "b").outcome is Outcome.COMPLETE
+
+
+def test_a_name_that_was_forgotten_too_early_is_recovered_all_the_same() -> None:
+    assert recover(Namespace(known="acd")).outcome is Outcome.COMPLETE
+
+
+def test_what_waits_is_taken_again_and_again() -> None:
+    namespace = Namespace(waiting=2, waits=5)
+    assert recover(namespace).outcome is Outcome.COMPLETE
+    assert namespace.passes == 6
+
+
+def test_it_ends_when_all_that_is_left_can_do_nothing_but_wait_for_a_person() -> None:
+    namespace = Namespace(stuck=2)
+    finish = recover(namespace)
+    assert finish == Finish(Outcome.INCOMPLETE, "nobody has it", 2, (LedgerId(0), LedgerId(1)))
+    assert namespace.passes == 1
+
+
+def test_it_ends_when_nothing_is_repaired_for_a_while() -> None:
+    namespace = Namespace(waiting=1)
+    finish = recover(namespace)
+    assert (finish.outcome, finish.left) == (Outcome.INCOMPLETE, 1)
+    assert 2 < namespace.passes <= IDLE_S_MAX
+
+
+def test_it_ends_though_ledgers_are_repaired_that_name_the_bookie_all_the_same() -> None:
+    finish = recover(Namespace(stubborn=True))
+    assert finish.outcome is Outcome.INCOMPLETE
+
+
+def test_metadata_that_cannot_be_read_may_name_it() -> None:
+    finish = recover(Namespace(unreadable=1))
+    assert (finish.outcome, finish.left) == (Outcome.INCOMPLETE, 0)
+    assert "1 ledgers cannot be read" in finish.why
+
+
+def test_a_store_that_fails_for_a_moment_is_asked_again_and_for_long_ends_it() -> None:
+    assert recover(Namespace(fails=3)).outcome is Outcome.COMPLETE
+    finish = recover(Namespace(fails=10**6))
+    assert (finish.outcome, finish.why) == (Outcome.INCOMPLETE, "the store does not answer")
+
+
+# With real bookies.
+
+
+async def recovered(client: LedgerClient, *bookies: str, into: str = "", **more: bool) -> Recovered:
+    begin = Begin(
+        frozenset(map(BookieId, bookies)),
+        frozenset({BookieId(into)}) if into else NOBODY,
+        **more,
+    )
+    return await recover_bookies(
+        client, begin, bytes_per_s=0, config=AT_ONCE, machine=Recovery(pause_s=0.01, idle_s_max=0.1)
+    )
+
+
+async def lose(cluster: AsyncCluster, client: LedgerClient, *bookies: str) -> None:
+    for bookie in bookies:
+        await kill(cluster, client, bookie)
+
+
+async def writable(client: LedgerClient, count: int) -> bool:
+    return len(client.bookies.writable()) == count
+
+
+async def members(client: LedgerClient, ledger_id: LedgerId) -> set[BookieId]:
+    metadata = await client.describe(ledger_id)
+    return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+
+
+@pytest.mark.slow
+async def test_what_a_lost_bookie_held_goes_to_the_one_that_is_named() -> None:
+    async with world(bookies=5) as (cluster, client):
+        await cluster.set_read_only(4)
+        await eventually(lambda: writable(client, 4), "the spare one is read-only")
+        ledgers = [await closed_ledger(client) for _ in range(5)]
+        await cluster.set_read_only(4, read_only=False)
+        await eventually(lambda: writable(client, 5), "it takes entries")
+        lost = min(await members(client, ledgers[0]))
+        concerned = [each for each in ledgers if lost in await members(client, each)]
+        await lose(cluster, client, lost)
+        done = await recovered(client, lost, into="bookie-4")
+        assert done.finish == Finish(Outcome.COMPLETE)
+        for ledger_id in ledgers:
+            assert lost not in await members(client, ledger_id)
+            assert ("bookie-4" in await members(client, ledger_id)) == (ledger_id in concerned)
+            assert set((await copies(client, ledger_id)).values()) == {3}
+        assert [each async for each in Marks(client.store).list()] == []
+        assert await Marks(client.store).locked() == {}
+
+
+@pytest.mark.slow
+async def test_all_that_several_bookies_held_is_copied_and_counted() -> None:
+    async with world(bookies=5) as (cluster, client):
+        ledgers = [await closed_ledger(client) for _ in range(4)]
+        lost = sorted(await members(client, ledgers[0]))[:2]
+        seen: list[Progress] = []
+        await lose(cluster, client, *lost)
+        surveyed = (await recovered(client, *lost, survey_only=True)).surveyed
+        assert surveyed.held.entries >= 2 * 50
+        done = await recover_bookies(
+            client,
+            Begin(frozenset(lost)),
+            bytes_per_s=0,
+            config=AT_ONCE,
+            on_progress=seen.append,
+        )
+        assert done.finish == Finish(Outcome.COMPLETE)
+        assert done.entries == surveyed.held.entries
+        assert done.repaired == surveyed.held.ledgers
+        assert seen[-1].repaired == done.repaired
+        for ledger_id in ledgers:
+            assert (await members(client, ledger_id)).isdisjoint(lost)
+            assert set((await copies(client, ledger_id)).values()) == {3}
+
+
+@pytest.mark.slow
+async def test_what_nobody_has_is_reported_and_the_rest_recovered() -> None:
+    async with world(bookies=7) as (cluster, client):
+        ledgers = [await closed_ledger(client) for _ in range(6)]
+        lost = sorted(await members(client, ledgers[0]))
+        await lose(cluster, client, *lost)
+        bare = [each for each in ledgers if await members(client, each) <= set(lost)]
+        done = await recovered(client, *lost)
+        assert done.finish.outcome is Outcome.INCOMPLETE
+        assert done.finish.lost == tuple(sorted(bare)) == done.surveyed.without_source
+        assert done.finish.left == len(bare)
+        for ledger_id in set(ledgers) - set(bare):
+            assert (await members(client, ledger_id)).isdisjoint(lost)
+
+
+async def test_without_a_bookie_to_copy_to_it_ends_and_says_so() -> None:
+    async with world(bookies=3) as (cluster, client):
+        ledger_id = await closed_ledger(client)
+        lost = next(iter(await members(client, ledger_id)))
+        await lose(cluster, client, lost)
+        done = await recovered(client, lost)
+        assert (done.finish.outcome, done.finish.left) == (Outcome.INCOMPLETE, 1)
+        assert "no bookie to copy to" in done.finish.why

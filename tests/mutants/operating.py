@@ -1,0 +1,96 @@
+"""Bugs of what operators start by hand: it copies what is there, ends too early, or never."""
+
+from tests.mutants.mutant import mutant
+
+_REPLICATING = "bookie/autorecovery/protocol/replicating.py"
+_RECOVERING = "bookie/autorecovery/protocol/recovering.py"
+_REBALANCING = "bookie/autorecovery/protocol/rebalancing.py"
+_MOVE = "tests/bookie/autorecovery/test_moving.py::test_"
+_RECOVER = "tests/bookie/autorecovery/test_recovering.py::test_"
+_REBALANCE = "tests/bookie/autorecovery/test_rebalancing.py::test_"
+_THROTTLE = "tests/bookie/autorecovery/test_throttling.py::test_"
+
+mutant(
+    "copies to whoever has just come, whoever was wanted",
+    _REPLICATING,
+    old="index: bookie for index, bookie in event.bookies if into is None or bookie in into",
+    new="index: bookie for index, bookie in event.bookies",
+    test=_MOVE + "one_that_came_too_late_to_be_unwanted_gets_nothing",
+)
+mutant(
+    "fences a writer to spread copies better",
+    _REPLICATING,
+    old="            if self._must_go(bookie) and self._is_worth_a_fence(bookie)\n",
+    new="            if self._must_go(bookie)\n",
+    test=_MOVE + "nobody_is_fenced_to_spread_copies",
+)
+mutant(
+    "recovers a bookie that came back meanwhile",
+    _RECOVERING,
+    old="        if serving := bookies & seen.registered:\n",
+    new="        if serving := not self._is_surveyed and bookies & seen.registered:\n",
+    test=_RECOVER + "one_that_comes_back_ends_it",
+)
+mutant(
+    "is complete after a pass that repaired all that it met",
+    _RECOVERING,
+    old="            if not left:\n                return self._look()\n",
+    new="            if not left:\n                return self._finish(Finish(Outcome.COMPLETE))\n",
+    test=_RECOVER + "it_is_complete_after_a_pass_that_met_no_ledger",
+)
+mutant(
+    "takes metadata that cannot be read for metadata that do not name the bookie",
+    _RECOVERING,
+    old="            if ended.unreadable:\n",
+    new="            if ended.unreadable > 1:\n",
+    test=_RECOVER + "metadata_that_cannot_be_read_may_name_it",
+)
+mutant(
+    "goes on for ever with ledgers that are named again and again",
+    _RECOVERING,
+    old="        if ended.repaired and not (before.named and ended.named >= before.named):\n",
+    new="        if ended.repaired:\n",
+    test=_RECOVER + "it_ends_though_ledgers_are_repaired_that_name_the_bookie_all_the_same",
+)
+mutant(
+    "copies a ledger to a bookie that has a copy in another of the fragments",
+    _REBALANCING,
+    old="            if all(self._may_swap(fragment, source, target) for fragment in concerned):\n",
+    new="            if any(self._may_swap(fragment, source, target) for fragment in concerned):\n",
+    test=_REBALANCE + "a_bookie_that_has_a_copy_in_one_of_the_fragments_gets_no_other",
+)
+mutant(
+    "takes a rack away from a ledger to make bookies even",
+    _REBALANCING,
+    old='        return len(after | {self._racks.get(target, "")}) >= len(before)\n',
+    new="        return True\n",
+    test=_REBALANCE + "a_move_never_takes_a_rack_away",
+)
+mutant(
+    "moves more than was allowed",
+    _REBALANCING,
+    old="self.moved_bytes + size_bytes > self._bytes_max",
+    new="self.moved_bytes > self._bytes_max",
+    test=_REBALANCE + "no_more_moves_than_was_allowed",
+)
+mutant(
+    "makes another bookie full instead of this one",
+    _REBALANCING,
+    old="load >= self._mean or load + size_bytes >= self.loads[source] or not is_far",
+    new="load >= self._mean or not is_far",
+    test=_REBALANCE + "a_ledger_that_would_only_change_who_is_full_stays",
+)
+mutant(
+    "takes no limit for no setting",
+    "bookie/autorecovery/worker.py",
+    old="        self.pace.set_rate(config.bytes_per_s if bytes_per_s is None else bytes_per_s)\n",
+    new="        self.pace.set_rate(bytes_per_s or config.bytes_per_s)\n",
+    test=_THROTTLE + "a_worker_that_runs_heeds_each_change_and_goes_back_to_its_own",
+)
+mutant(
+    "heeds the throttle only at the start",
+    "bookie/autorecovery/throttling.py",
+    old="            await first_of(changing.changed(), timeout_s=LOOK_S)\n",
+    new="            await asyncio.sleep(LOOK_S)\n",
+    test=_THROTTLE + "a_worker_that_runs_heeds_each_change_and_goes_back_to_its_own",
+)
