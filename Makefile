@@ -17,11 +17,12 @@ SEED ?=
 SEEDS ?=
 LOGS ?=
 ZK ?=
+STORE ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts bench bench-bookie chaos chaos-ledger chaos-bookie clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts bench bench-bookie bench-repair chaos chaos-ledger chaos-bookie chaos-repair clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -34,9 +35,12 @@ help:
 	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n]   real processes under real trouble, on three ZooKeepers'
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
+	@echo 'make chaos-repair [CHAOS_S=600] [SEED=n] [ZK=1]   bookies and disks are lost, and repaired beside'
+	@echo '                       the load; then every bookie restarted in turn'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
+	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
@@ -120,6 +124,9 @@ bench: $(STAMP)
 bench-bookie: $(STAMP)
 	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))
 
+bench-repair: $(STAMP)
+	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
+
 chaos: $(STAMP)
 	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1)
 
@@ -137,6 +144,12 @@ chaos-bookie: $(STAMP)
 	    $(PY) -m pytest tests/bookie/storage/test_storage_model.py tests/bookie/storage/test_storage_damage.py \
 	    tests/bookie/storage/test_storage_crash.py tests/bookie/storage/test_storage_crash_twice.py \
 	    tests/ledger/metastore/test_sqlite_damage.py
+
+# First bookies and disks are lost for CHAOS_S; then all bookies are restarted, one after the other.
+chaos-repair: $(STAMP)
+	$(PY) -m tests.integration.chaos --repair --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
+	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
+	$(PY) -m pytest -s tests/integration/test_rolling_restart.py
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

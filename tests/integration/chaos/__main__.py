@@ -1,6 +1,7 @@
-"""Real processes under real trouble, on an ensemble of three ZooKeepers: `make chaos`.
+"""Real processes under real trouble: `make chaos`, on an ensemble of three ZooKeepers; with
+--repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load.
 
-Call: python -m tests.integration.chaos [--seconds 600] [--seed 1] [--zookeepers 3|0]
+Call: python -m tests.integration.chaos [--repair] [--seconds 600] [--seed 1] [--zookeepers 3|1|0]
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Final
 
 from dlog.local.errors import JavaMissing, ZooKeeperMissing
 from tests.integration.chaos.places import Places, entering
+from tests.integration.chaos.repair_stage import HELPER_OPTIONS, RepairStage
 from tests.integration.chaos.stage import Plan, Stage
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -28,11 +30,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--zookeepers", type=int, choices=(0, 1, 3), default=3)
-    parser.add_argument("--bookies", type=int, default=4)
+    parser.add_argument("--bookies", type=int)
+    parser.add_argument("--repair", action="store_true")
     options = parser.parse_args()
     parent = os.environ.get(_INSIDE)
-    why_not_apart = ""
-    if parent is None:
+    why_not_apart = "not asked for"
+    if parent is None and not options.repair:
         command, why_not_apart = entering()
         if command:
             os.environ[_INSIDE] = str(os.getppid())
@@ -47,10 +50,13 @@ def main() -> int:
         seconds=options.seconds,
         seed=options.seed,
         zookeepers=options.zookeepers,
-        bookies=options.bookies,
+        bookies=options.bookies or (5 if options.repair else 4),
+        helpers=2 if options.repair else 0,
+        helper_options=HELPER_OPTIONS if options.repair else (),
     )
+    kind = RepairStage if options.repair else Stage
     with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:
-        stage = Stage(plan, Path(directory), Places(apart=parent is not None), why_not_apart)
+        stage = kind(plan, Path(directory), Places(apart=parent is not None), why_not_apart)
         try:
             asyncio.run(stage.run())
         except (JavaMissing, ZooKeeperMissing) as error:

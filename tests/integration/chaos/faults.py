@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from bookie.autorecovery.status import autorecovery_status
 from dlog.local.bookie_process import BookieProcess
+from ledger.metastore import open_store
 from tests.integration.chaos.ensemble import Ensemble, Server
 from tests.integration.chaos.places import Place
 from tests.integration.chaos.processes import Cluster, Member
@@ -25,10 +27,12 @@ class Stage(Protocol):
     ensemble: Ensemble | None
     writers: list[Member]
     readers: list[Member]
+    helpers: list[Member]
 
     def leader(self) -> Member | None: ...
     async def start_writer(self, writer: Member) -> None: ...
     async def start_reader(self, reader: Member) -> None: ...
+    async def start_helper(self, helper: Member) -> None: ...
     async def usurp(self) -> None: ...
 
 
@@ -180,12 +184,41 @@ def cut_reader(stage: Stage, random: Random) -> Making:
     return _cut(reader.place, reader.life)
 
 
+@asynccontextmanager
+async def kill_helper(stage: Stage, random: Random) -> AsyncIterator[str]:
+    helper = random.choice(stage.helpers)
+    await helper.kill()
+    yield helper.life
+    await stage.start_helper(helper)
+
+
+@asynccontextmanager
+async def kill_auditor(stage: Stage, random: Random) -> AsyncIterator[str]:
+    """Kill the helper that is elected; any other one if nobody is."""
+    store = await open_store(stage.cluster.uri)
+    try:
+        auditor = (await autorecovery_status(store)).auditor
+    finally:
+        await store.close()
+    elected = [each for each in stage.helpers if auditor.endswith(f":{each.pid}")]
+    helper = random.choice(elected or stage.helpers)
+    await helper.kill()
+    yield f"{helper.life}, {'elected' if elected else 'not elected'}"
+    await stage.start_helper(helper)
+
+
+def stop_helper(stage: Stage, random: Random) -> Making:
+    helper = random.choice(stage.helpers)
+    return _stopped(helper.signal, helper.life)
+
+
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Two lines of faults, side by side: what stops appends, and what befalls readers."""
+    """Lines of faults, side by side: what stops appends, what befalls readers and helpers."""
 
     appends: dict[str, Maker] = field(default_factory=dict)
     readers: dict[str, Maker] = field(default_factory=dict)
+    helpers: dict[str, Maker] = field(default_factory=dict)
 
 
 def together(kind: str, other: str) -> bool:
@@ -194,7 +227,9 @@ def together(kind: str, other: str) -> bool:
 
 
 def _whose(kind: str) -> str:
-    return next((each for each in ("ZooKeeper", "bookie", "reader") if each in kind), "writer")
+    return next(
+        (each for each in ("ZooKeeper", "bookie", "reader", "helper") if each in kind), "writer"
+    )
 
 
 def kinds(*, zookeepers: int, cuts: bool) -> Kinds:
@@ -211,6 +246,11 @@ def kinds(*, zookeepers: int, cuts: bool) -> Kinds:
             "stop a bookie": stop_bookie,
         },
         {"kill a reader": kill_reader, "stop a reader": stop_reader},
+        {
+            "kill the helper that audits": kill_auditor,
+            "kill a helper": kill_helper,
+            "stop a helper": stop_helper,
+        },
     )
     if zookeepers:
         found.appends["kill ZooKeeper's leader"] = zookeeper("leader", "kill")

@@ -1,4 +1,4 @@
-"""The writers and readers as processes that are told things, killed, stopped and cut off."""
+"""Writers, readers and helpers as processes that are told things, killed, stopped and cut off."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ Hear = Callable[["Member", Event], None]
 
 
 class Member:
-    """A writer or a reader; may be started again after each end, as another life of it."""
+    """A writer, a reader or a helper; started again after each end, it is another life of it."""
 
     def __init__(self, name: str, place: Place, directory: Path, hear: Hear) -> None:
         self.name = name
@@ -43,6 +43,11 @@ class Member:
     @property
     def ended_by_itself(self) -> bool:
         return self.lives > 0 and not self._killed and not self.running
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
 
     async def start(self, module: str, *arguments: str) -> None:
         with self._log.open("ab") as log:
@@ -107,9 +112,17 @@ class Cluster(LocalCluster):
         super().__init__(directory, bookies=len(places), zookeeper=uri)
         self.places = places
 
+    async def replace_bookie(self, index: int, name: str) -> None:
+        """Start a new, empty bookie called *name* in the place of one that has ended."""
+        assert not self._processes[index].running
+        self._processes[index] = self._named(name, self.places[index])
+        await self._start_bookies([self._processes[index]])
+
     def _process(self, index: int) -> BookieProcess:
-        name = f"bookie-{index}"
+        return self._named(f"bookie-{index}", self.places[index])
+
+    def _named(self, name: str, place: Place) -> BookieProcess:
         log_path = self.directory / f"{name}.log"
         process = Bookie(name, self.directory / name, uri=self.uri, log_path=log_path)
-        process.place = self.places[index]
+        process.place = place
         return process

@@ -4,12 +4,12 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from dlog.aio import Log
 from dlog.aio.admin import create_log, log_info, truncate_log
@@ -33,6 +33,7 @@ KEEP_RECORDS: Final = (400, 3_000, 15_000)
 POLL_S: Final = 0.02
 WRITER: Final = "tests.integration.chaos.writer"
 READER: Final = "tests.integration.chaos.reader"
+HELPER: Final = "bookie.autorecovery"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,9 @@ class Plan:
     bookies: int = 4
     writers: int = 3
     readers: int = 3
+    helpers: int = 0
+    """Processes of repair."""
+    helper_options: tuple[str, ...] = ()
 
 
 class Stage:
@@ -66,6 +70,7 @@ class Stage:
         self.ensemble: Ensemble | None = None
         self.writers: list[Member] = []
         self.readers: list[Member] = []
+        self.helpers: list[Member] = []
 
     # What the members say.
 
@@ -122,6 +127,9 @@ class Stage:
     async def start_reader(self, reader: Member) -> None:
         await reader.start(READER, self.cluster.uri, str(self._file(reader)))
 
+    async def start_helper(self, helper: Member) -> None:
+        await helper.start(HELPER, "--uri", self.cluster.uri, *self._plan.helper_options)
+
     async def usurp(self) -> None:
         """Open the log without being elected: whoever leads must not acknowledge any more."""
         self._usurpations += 1
@@ -168,8 +176,11 @@ class Stage:
         stack.push_async_callback(self._client.close)
         settings = LogSettings(quorum=Quorum(3, 3, 2), roll_age_s=1.0)
         await create_log(LOG, settings=settings, client=self._client)
-        for names, count in ((self.writers, plan.writers), (self.readers, plan.readers)):
-            kind = "writer" if names is self.writers else "reader"
+        for kind, names, count in (
+            ("writer", self.writers, plan.writers),
+            ("reader", self.readers, plan.readers),
+            ("helper", self.helpers, plan.helpers),
+        ):
             for index in range(count):
                 name = f"{kind}-{index}"
                 member = Member(name, await make(name), self._directory, self.hear)
@@ -179,6 +190,8 @@ class Stage:
             await self.start_writer(member)
         for member in self.readers:
             await self.start_reader(member)
+        for member in self.helpers:
+            await self.start_helper(member)
         await self._until(lambda: bool(self.history.times), PROGRESS_S, "a first acknowledgement")
         self.note(
             f"{len(self.ensemble.servers) if self.ensemble else 'no'} ZooKeepers, "
@@ -187,20 +200,23 @@ class Stage:
 
     async def _trouble(self) -> None:
         """Faults until the time is over. At the end every fault is undone."""
-        found = kinds(zookeepers=self._plan.zookeepers, cuts=self._places.apart)
         async with asyncio.TaskGroup() as group:
             truncating = group.create_task(self._truncate())
-            lines = [
-                group.create_task(self._line("appends", found.appends)),
-                group.create_task(self._line("readers", found.readers)),
-            ]
+            lines = [group.create_task(line) for line in self._lines()]
             await asyncio.sleep(self._plan.seconds)
             self._stop.set()
             await asyncio.wait(lines)
             truncating.cancel()
 
-    async def _line(self, name: str, makers: dict[str, Maker]) -> None:
-        """Draw faults so that each kind comes before any comes again."""
+    def _lines(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what makes trouble, side by side, until `_stop` is set."""
+        found = kinds(zookeepers=self._plan.zookeepers, cuts=self._places.apart)
+        return [self._line("appends", found.appends), self._line("readers", found.readers)]
+
+    async def _line(
+        self, name: str, makers: dict[str, Maker], rest_s: tuple[float, float] = (0.3, 1.5)
+    ) -> None:
+        """Draw faults so that each kind comes before any comes again, with rests in between."""
         random = Random(f"{self._plan.seed} {name}")
         deck: list[str] = []
         while not self._stop.is_set():
@@ -218,7 +234,7 @@ class Stage:
             fault.end = time.monotonic()
             if name == "appends":
                 fault.resumed = await self._acknowledged_after(fault.end, fault.kind)
-            await self._pause(random.uniform(0.3, 1.5))
+            await self._pause(random.uniform(*rest_s))
 
     async def _make(self, kind: str, maker: Maker, random: Random, seconds: float) -> None:
         async with maker(self, random) as target:
@@ -305,7 +321,7 @@ class Stage:
     async def _until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            for member in (*self.writers, *self.readers):
+            for member in (*self.writers, *self.readers, *self.helpers):
                 assert not member.ended_by_itself or member.name in self._finished, (
                     f"{member.life} ended by itself:\n{member.log_tail()}"
                 )

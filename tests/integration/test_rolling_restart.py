@@ -1,0 +1,86 @@
+"""All bookies are restarted, one after the other, while a log is written: nobody fails, and nothing
+is copied. Prints the longest pause of an append: `pytest -s`, part of `make chaos-repair`."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bookie.autorecovery.marks import MARKS
+from bookie.autorecovery.status import autorecovery_status
+from dlog.aio import Log
+from dlog.aio.admin import log_info
+from dlog.local.cluster import LocalCluster
+from ledger.metastore import open_store
+from tests.waiting import PATIENCE_S, eventually, until
+
+pytestmark = pytest.mark.integration
+
+LOG: Final = "restarted"
+BETWEEN: Final = 50
+"""Appends between two restarts."""
+
+
+@pytest.mark.parametrize("bookies", [3, 5])
+async def test_restarting_all_bookies_in_turn_fails_no_append_and_copies_nothing(
+    tmp_path: Path, metadata: str | None, bookies: int
+) -> None:
+    took: list[float] = []
+    cluster = LocalCluster(tmp_path, bookies=bookies, zookeeper=metadata, autorecovery=True)
+    async with cluster, await Log.open(LOG, uri=cluster.uri) as log:
+        store = await open_store(cluster.uri)
+
+        async def is_audited() -> bool:
+            return bool((await autorecovery_status(store)).auditor)
+
+        await eventually(is_audited, "an auditor is elected")
+        async with _appending(log, took):
+            await until(lambda: len(took) >= BETWEEN, "it is written before")
+            before = max(took)
+            for index in range(bookies):
+                await cluster.restart_bookie(index)
+                enough = len(took) + BETWEEN
+                await until(
+                    lambda enough=enough: len(took) >= enough,  # type: ignore[misc]
+                    "it is written on",
+                )
+        assert await store.exists(MARKS) is None, "nothing was marked at any time"
+        await store.close()
+        segments = len((await log_info(LOG, uri=cluster.uri)).manifest.segments)
+        async with await Log.tail(LOG, uri=cluster.uri, follow=False) as reader:
+            values = [int(record.value) async for record in reader]
+    assert values == list(range(len(values))), "all of them, once and in order"
+    assert len(values) >= len(took)
+    copied = re.findall(r"autorecovery_stopped.*", (tmp_path / "autorecovery.log").read_text())
+    assert len(copied) == 1, copied
+    assert re.search(r"\bbytes=0\b", copied[0]), copied
+    assert re.search(r"\bentries=0\b", copied[0]), copied
+    print(
+        f"\n{bookies} bookies restarted in turn: {len(took)} appends, none failed; longest pause "
+        f"of an append {max(took):.2f} s ({before:.3f} s before), {segments} segments"
+    )
+
+
+@asynccontextmanager
+async def _appending(log: Log, took: list[float]) -> AsyncIterator[None]:
+    """Append one record after the other; put into *took* how long each waited. Fails with them."""
+    stop = asyncio.Event()
+
+    async def append() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            await log.append(b"%d" % len(took))
+            took.append(time.monotonic() - began)
+
+    appending = asyncio.create_task(append())
+    try:
+        yield
+    finally:
+        stop.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await appending
