@@ -9,7 +9,13 @@ KEY = b"k" * 16
 
 
 def runs_of(
-    ledger_id: int, payload_bytes: int, count: int, *, run_bytes: int, first: int = 0
+    ledger_id: int,
+    payload_bytes: int,
+    count: int,
+    *,
+    run_bytes: int,
+    first: int = 0,
+    key: bytes = KEY,
 ) -> Iterator[AddRun]:
     """Yield *count* entries of one ledger from *first* on, as runs of about *run_bytes*."""
     payload = bytes(payload_bytes)
@@ -29,4 +35,4 @@ def runs_of(
             for entry_id in entries
         ]
         lengths = [frame_bytes] * len(entries)
-        yield AddRun(ledger_id, KEY, entries, lengths, b"".join(frames))
+        yield AddRun(ledger_id, key, entries, lengths, b"".join(frames))
