@@ -9,15 +9,16 @@ import typer
 
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
-from dlog.cli.options import Json, Uri, examples
+from dlog.cli.options import Json, Uri, Yes, examples
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json
-from dlog.cli.runner import FAILED, run_at
+from dlog.cli.runner import FAILED, failed, run_at
 from ledger.ids import BookieId
 
 if TYPE_CHECKING:
     from bookie.autorecovery.protocol.decommissioning import Report
 
+_FORCED: Final = "an operator said that its data are given up"
 _WINDOW_S: Final = 600.0
 """Reports come when all ledgers were read: a rate is taken over several of them."""
 
@@ -27,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "dlog bookie decommission bookie-0",
             "dlog bookie decommission bookie-0 --cancel",
+            "dlog bookie decommission bookie-0 --force",
         )
     )(decommission)
 
@@ -39,6 +41,13 @@ def decommission(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Keep the bookie: take back what was announced.")
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Do not wait: give up what a bookie that is gone held, for good."
+        ),
+    ] = False,
+    yes: Yes = False,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -50,8 +59,18 @@ def decommission(
 
     Prints what is left whenever that changes, how fast it becomes less and when it will be nothing,
     and the ids of ledgers of which nobody has some entries: those keep it from ever ending, and
-    are for a person to judge. With --json, a line each time. Exits with 1 if it cannot be done: the
-    bookie is not known, or there are too few others."""
+    are for a person to judge. --force retires the name of a bookie that is gone, at once, and says
+    what it held; asks, unless --yes. With --json, a line each time.
+
+    Exits with 1 if it cannot be done: the bookie is not known, or there are too few others."""
+    if force and cancel:
+        raise typer.BadParameter("--force goes without --cancel")
+    if force:
+        if not yes:
+            question = f"Give up the data of bookie {bookie} for good?"
+            typer.confirm(question, abort=True, err=True)
+        run_at(uri, _give_up(bookie, uri, as_json=as_json))
+        return
 
     async def command() -> bool:
         from bookie.autorecovery.decommissioning import decommission as empty
@@ -76,6 +95,40 @@ def decommission(
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
+
+
+async def _give_up(bookie: str, uri: str | None, *, as_json: bool) -> None:
+    """Retire the name, and say which ledgers name it still."""
+    from bookie.autorecovery.decommissioning import keep
+    from bookie.autorecovery.protocol.recovering import Begin
+    from bookie.autorecovery.recovering import recover_bookies
+    from bookie.tools.formatting import check_forgettable, retire
+
+    async with connected(uri) as client:
+        await check_forgettable(client.store, bookie, None)
+        if not await retire(client.store, bookie, None, why=_FORCED):
+            raise failed(f"no bookie {bookie!r} is known; see 'dlog bookie list'")
+        await keep(client, BookieId(bookie))  # there is nothing to be emptied any more
+        begin = Begin(frozenset({BookieId(bookie)}), survey_only=True)
+        found = (await recover_bookies(client, begin, bytes_per_s=0)).surveyed
+    if as_json:
+        print_json(
+            {
+                "bookie": bookie,
+                "outcome": "retired",
+                "ledgers_left": found.held.ledgers,
+                "bytes_left": found.held.bytes,
+                "without_source": list(found.without_source),
+            }
+        )
+        return
+    _say(f"the name {bookie} is retired: no bookie can have it any more")
+    if found.held.ledgers:
+        size = shown_size(found.held.bytes)
+        _say(f"{found.held.ledgers} ledgers name it still, {size}: repair copies what others have")
+    if found.without_source:
+        names = ", ".join(map(str, found.without_source))
+        _say(f"no bookie that is there has some entries of ledgers {names}")
 
 
 def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], None]":

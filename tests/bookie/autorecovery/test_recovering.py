@@ -1,5 +1,6 @@
 """A recovery by hand: what it refuses, when it goes on, when it ends; and with real bookies."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -307,3 +308,36 @@ async def test_without_a_bookie_to_copy_to_it_ends_and_says_so() -> None:
         done = await recovered(client, lost)
         assert (done.finish.outcome, done.finish.left) == (Outcome.INCOMPLETE, 1)
         assert "no bookie to copy to" in done.finish.why
+
+
+@pytest.mark.slow
+async def test_one_that_is_interrupted_leaves_no_lock_and_the_next_one_goes_on() -> None:
+    async with world(bookies=4) as (cluster, client):
+        ledgers = [await closed_ledger(client, entries=10) for _ in range(6)]
+        lost = min(await members(client, ledgers[0]))
+        concerned = [each for each in ledgers if lost in await members(client, each)]
+        await lose(cluster, client, lost)
+        some_done = asyncio.Event()
+
+        def on_progress(progress: Progress) -> None:
+            if progress.repaired == 1:
+                some_done.set()
+
+        first = asyncio.ensure_future(
+            recover_bookies(
+                client,
+                Begin(frozenset({lost})),
+                bytes_per_s=0,
+                ledgers_max=1,
+                config=AT_ONCE,
+                on_progress=on_progress,
+            )
+        )
+        await some_done.wait()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert await Marks(client.store).locked() == {}
+        left = [each for each in concerned if lost in await members(client, each)]
+        assert len(left) < len(concerned)
+        done = await recovered(client, lost)
+        assert (done.finish.outcome, done.repaired) == (Outcome.COMPLETE, len(left))

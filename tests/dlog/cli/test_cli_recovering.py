@@ -131,3 +131,21 @@ def test_a_rebalancing_moves_what_its_dry_run_says() -> None:
         assert done["bookies"] == planned["bookies"]
         assert shell.run("bookie", "rebalance").splitlines()[-1] == "0 ledgers moved, 0 B"
         assert shell.json("log", "verify", "orders")["healthy"]
+
+
+def test_a_bookie_that_is_gone_can_be_given_up_by_force_and_one_that_runs_cannot(
+    fresh: CliShell,
+) -> None:
+    old = lost_name(fresh)
+    running = next(bookie.name for bookie in fresh.cluster.bookies if bookie.running)
+    force = ("bookie", "decommission", "--force")
+    assert "is registered" in fresh.refused(*force, running, "--yes")
+    assert "no bookie 'nobody' is known" in fresh.refused(*force, "nobody", "--yes")
+    assert fresh.invoke(*force, old, stdin="n\n").exit_code == 1
+    planned = fresh.json("bookie", "recover", old, "--dry-run")
+    done = fresh.json(*force, old, "--yes")
+    assert (done["outcome"], done["ledgers_left"]) == ("retired", planned["ledgers"])
+    states = fresh.json_lines("bookie", "where", "orders", code=1)
+    found = {each["state"] for line in states for each in line["fragments"][0]["bookies"]}
+    assert found == {"writable", "retired"}
+    assert "ledgers name it still" in fresh.run(*force, old, "--yes")
