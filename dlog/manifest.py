@@ -372,6 +372,7 @@ def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
         retention_age_ms=round(settings.retention_age_s * 1000),
         roll_idle_ms=round(settings.roll_idle_s * 1000),
         retention_waits_for_consumers=settings.retention_waits_for_consumers,
+        no_degraded_writes=not settings.degraded_writes,
     )
 
 
@@ -389,4 +390,5 @@ def _decode_settings(node: pb.SettingsNode) -> LogSettings:
         retention_age_s=node.retention_age_ms / 1000,
         roll_idle_s=node.roll_idle_ms / 1000,
         retention_waits_for_consumers=node.retention_waits_for_consumers,
+        degraded_writes=not node.no_degraded_writes,
     )

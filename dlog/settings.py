@@ -29,6 +29,7 @@ _ZSTD_LEVELS: Final = tuple(map(str, range(1, ZSTD_LEVEL_MAX + 1)))
 _KINDS: Final = (("quorum", Quorum), ("digest", Digest), ("codec", Codec))
 _COUNTS: Final = ("roll_bytes", "roll_records", "retention_bytes")
 _SECONDS: Final = ("roll_age_s", "roll_idle_s", "retention_age_s")
+_SWITCHES: Final = ("retention_waits_for_consumers", "degraded_writes")
 _SECOND_MIN: Final = 0.001
 
 
@@ -61,6 +62,9 @@ class LogSettings:
     """Trim whole segments whose last record is older."""
     retention_waits_for_consumers: bool = False
     """Retention trims nothing that a named consumer of the log has not processed yet."""
+    degraded_writes: bool = True
+    """Begin a segment also if there are too few bookies, and name some that are away, as long as Qa
+    of each write set are there. Repair makes the missing copies. False: wait for bookies."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS:
@@ -86,9 +90,9 @@ class LogSettings:
             _check_type(name, seconds, int | float)
             if not (seconds == 0 or _SECOND_MIN <= seconds <= LIMIT_MAX):
                 raise InvalidSettings(name, seconds, "use 0 for no limit, or a millisecond or more")
-        waits = self.retention_waits_for_consumers
-        if not isinstance(waits, bool):
-            raise InvalidSettings("retention_waits_for_consumers", waits, "use true or false")
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidSettings(name, getattr(self, name), "use true or false")
 
 
 def parse_settings(values: Mapping[str, object], base: LogSettings | None = None) -> LogSettings:
@@ -197,5 +201,6 @@ _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "retention_bytes": _as_it_is,
     "retention_age_s": _as_it_is,
     "retention_waits_for_consumers": _as_it_is,
+    "degraded_writes": _as_it_is,
 }
 SETTING_NAMES: Final = (*_QUORUM, *_PARSERS)

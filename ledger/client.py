@@ -13,13 +13,15 @@ from ledger.environment import Credentials, Environment
 from ledger.errors import NotEnoughBookies, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
+from ledger.mark import written_without
+from ledger.marking import mark_ledger
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found, verified
 from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine, QuarantineConfig
-from ledger.protocol.writer import WriterConfig
+from ledger.protocol.writer import LEAVE_GONE_S, WriterConfig
 from ledger.quorum import Quorum
 from ledger.reader import LedgerReader
 from ledger.recovering import recover, recover_without_password
@@ -46,6 +48,9 @@ class ClientConfig:
     """When bookies that failed are picked again."""
     delay_ensemble_change: bool = False
     """See `ledger.protocol.writer.WriterConfig`."""
+    leave_gone_s: float = LEAVE_GONE_S
+    """How long a bookie may be gone from the registry before writers replace it, if there is
+    another one; failures of requests are met at once."""
 
     def __post_init__(self) -> None:
         assert min(self.session_timeout_s, self.metadata_timeout_s, self.bookie_timeout_s) > 0
@@ -93,7 +98,9 @@ class LedgerClient:
             transport=transport,
             random=Random(secrets.randbits(64)),  # noqa: S311 - spreads load, hides nothing
             pending_bytes_max=config.pending_bytes_max,
-            writing=WriterConfig(delay_ensemble_change=config.delay_ensemble_change),
+            writing=WriterConfig(
+                delay_ensemble_change=config.delay_ensemble_change, leave_gone_s=config.leave_gone_s
+            ),
             placement=config.placement,
             quarantine=Quarantine(config.quarantine),
         )
@@ -106,14 +113,21 @@ class LedgerClient:
         password: bytes = b"",
         digest: Digest = Digest.CRC32C,
         custom: Mapping[str, bytes] | None = None,
+        degraded_writes: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and return its only writer.
 
         Without a *password* a random secret takes its place: it is kept in the metadata alone, so
         the ledger is for whoever may read those. They are durable before the first entry is sent
-        (rule 2). Raises `NotEnoughBookies`, `MetadataUnavailable`."""
+        (rule 2). With *degraded_writes* the ensemble may name bookies that are away, if there are
+        too few others and those that are there suffice to acknowledge entries and to recover
+        them; then the ledger is marked for repair before its first entry. Raises
+        `NotEnoughBookies`, `MetadataUnavailable`."""
         quorum = quorum or Quorum()
         ensemble = self._environment.ensemble(quorum)
+        away: tuple[BookieId, ...] = ()
+        if ensemble is None and degraded_writes:
+            ensemble, away = await self._degraded_ensemble(quorum)
         if ensemble is None:
             raise NotEnoughBookies(quorum.ensemble, self.bookies.writable())
         secret = b"" if password else secrets.token_bytes(SECRET_BYTES)
@@ -128,8 +142,21 @@ class LedgerClient:
             created_ms=now_ms(),
         )
         ledger_id = await self.ledgers.create(metadata)
+        if away:
+            await mark_ledger(self.store, ledger_id, written_without(away, EntryId(0), now_ms()))
         credentials = self._credentials(ledger_id, metadata, password)
         return LedgerWriter(self._environment, credentials, metadata, 0)
+
+    async def _degraded_ensemble(
+        self, quorum: Quorum
+    ) -> tuple[tuple[BookieId, ...] | None, tuple[BookieId, ...]]:
+        """Return the ensemble of a new ledger, and who of it is away."""
+        await self.bookies.look_again()  # who is there, and may be named, is not what it was
+        ensemble = self._environment.ensemble(quorum)
+        if ensemble is None:
+            ensemble = self._environment.degraded_ensemble(quorum)
+        there = self._environment.writable()
+        return ensemble, tuple(bookie for bookie in ensemble or () if bookie not in there)
 
     async def open(self, ledger_id: LedgerId, *, password: bytes = b"") -> LedgerReader:
         """Open for reading all of it: fences and recovers the ledger unless it is CLOSED.

@@ -9,6 +9,7 @@ from ledger.entry import Digest, MacKey, WithoutKey, access_key, mac_key
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
+from ledger.protocol.degraded import degraded_ensemble
 from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine
 from ledger.protocol.writer import WriterConfig
@@ -35,6 +36,11 @@ class Environment:
         """Choose the ensemble of a new ledger, or None if there are too few bookies."""
         return self.placement.ensemble(quorum, self._pool(), self.random)
 
+    def degraded_ensemble(self, quorum: Quorum) -> tuple[BookieId, ...] | None:
+        """Choose an ensemble that names bookies which are away; None if that is no help, or no
+        need."""
+        return degraded_ensemble(self.placement, quorum, self._pool(), self.random)
+
     def replacements(
         self,
         quorum: Quorum,
@@ -53,6 +59,14 @@ class Environment:
         """Choose which bookies of *ensemble* to exchange for a better placement, by index."""
         return self.placement.better(quorum, ensemble, self._pool(), self.random, exclude=exclude)
 
+    def writable(self) -> dict[BookieId, str]:
+        """Return who is registered and takes adds, and as which start of its process."""
+        return {
+            BookieId(found.bookie): found.incarnation
+            for found in self.bookies.available()
+            if not found.read_only
+        }
+
     def reported(self, bookie: BookieId, status: Status) -> None:
         """Take note of what *bookie* answered, or that it did not."""
         self.quarantine.reported(bookie, status, now=asyncio.get_running_loop().time())
@@ -61,10 +75,14 @@ class Environment:
         return self.quarantine.quarantined(now=asyncio.get_running_loop().time())
 
     def _pool(self) -> Pool:
+        there = {found.bookie for found in self.bookies.available()}
         return Pool(
             tuple(BookieId(bookie) for bookie in self.bookies.writable()),
             avoid=self.quarantined(),
             racks={BookieId(bookie): rack for bookie, rack in self.bookies.racks().items()},
+            away=tuple(
+                bookie for bookie in map(BookieId, self.bookies.away()) if bookie not in there
+            ),
         )
 
 

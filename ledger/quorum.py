@@ -50,6 +50,15 @@ def holds(index: int, entry_id: int, quorum: Quorum) -> bool:
     return (index - entry_id) % quorum.ensemble < quorum.write
 
 
+def all_reach_ack_quorum(present: Collection[int], quorum: Quorum) -> bool:
+    """Return True iff every write set has at least Qa of the indexes *present*: without the others,
+    every entry can be acknowledged."""
+    return all(
+        sum(index in present for index in write_set(residue, quorum)) >= quorum.ack
+        for residue in range(quorum.ensemble)
+    )
+
+
 def all_covered(answered: Collection[int], quorum: Quorum) -> bool:
     """Return True iff every write set has at least Qw - Qa + 1 of the indexes *answered*.
 

@@ -5,7 +5,7 @@ be read hides its own bookie alone: it is logged and left out.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,10 +26,13 @@ from ledger.wire import metadata_pb2 as pb
 AVAILABLE: Final = "/bookies/available"
 READ_ONLY: Final = "/bookies/readonly"
 COOKIES: Final = "/cookies"
+DECOMMISSIONING: Final = "/bookies/decommissioning"
+"""Has a node for each bookie that is to be emptied."""
 FORMAT_VERSION: Final = 1
 REFRESH_RETRY_S: Final = 0.5
 REGISTER_TRIES_MAX: Final = 10
 _PORT_MAX: Final = 65535
+_WATCHED: Final = (AVAILABLE, READ_ONLY, COOKIES, DECOMMISSIONING)
 
 _log = get_logger(__name__)
 
@@ -106,8 +109,12 @@ class BookieDirectory:
         self._addresses: dict[str, str] = {}
         self._racks: dict[str, str] = {}
         """Last known, also of bookies that are gone: they may still answer."""
+        self._away: tuple[str, ...] = ()
         self._damaged: dict[str, DamagedMetadata] = {}
+        self._reading = asyncio.Lock()
+        """So that of two readings the later one counts."""
         self._changed = asyncio.Event()
+        self._listeners: dict[Callable[[], None], None] = {}
         self.revision = 0
         """How often the list was read."""
         self._task: asyncio.Task[None] | None = None
@@ -115,7 +122,7 @@ class BookieDirectory:
     async def start(self) -> None:
         """Read the list once, then keep it fresh. Raises `MetadataUnavailable`."""
         # Watched before it is read: what changes in between is read again.
-        watches = [self._store.watch(path) for path in (AVAILABLE, READ_ONLY, COOKIES)]
+        watches = [self._store.watch(path) for path in _WATCHED]
         started = False
         try:
             await self._refresh()
@@ -139,6 +146,11 @@ class BookieDirectory:
         """Return the names of the registered bookies that are not read-only, sorted."""
         return tuple(r.bookie for r in self.available() if not r.read_only)
 
+    def away(self) -> tuple[str, ...]:
+        """Return the names of the bookies that may come back, sorted: known by a cookie, not
+        registered, neither retired nor to be emptied."""
+        return self._away
+
     def damaged(self) -> tuple[DamagedMetadata, ...]:
         """Return why registrations were left out, which cannot be read, sorted by path."""
         return tuple(self._damaged[path] for path in sorted(self._damaged))
@@ -150,6 +162,20 @@ class BookieDirectory:
     def racks(self) -> Mapping[str, str]:
         """Return the rack that each bookie last registered with, also of those gone since."""
         return self._racks
+
+    def on_change(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call *call* after each time that the list was read; return what ends that."""
+        self._listeners[call] = None
+
+        def end() -> None:
+            self._listeners.pop(call, None)
+
+        return end
+
+    async def look_again(self) -> None:
+        """Read the list as it is now. Raises `MetadataUnavailable`."""
+        await self._store.sync(AVAILABLE)
+        await self._refresh()
 
     async def wait_for(self, count: int, timeout_s: float) -> tuple[BookieRegistration, ...]:
         """Wait until *count* writable bookies are registered; return all.
@@ -196,6 +222,10 @@ class BookieDirectory:
                 return
 
     async def _refresh(self) -> None:
+        async with self._reading:
+            await self._read()
+
+    async def _read(self) -> None:
         registered: dict[str, BookieRegistration] = {}
         damaged: dict[str, DamagedMetadata] = {}
         for root, read_only in ((READ_ONLY, True), (AVAILABLE, False)):
@@ -208,28 +238,37 @@ class BookieDirectory:
                     registered[bookie] = _decode(value, f"{root}/{bookie}", read_only=read_only)
                 except DamagedMetadata as error:
                     damaged[error.path] = error
-        await self._remember_cookies(registered)
+        away = await self._read_cookies(registered)
+        leaving = await _children(self._store, DECOMMISSIONING)
         for path, damage in damaged.items():
             if path not in self._damaged:
                 _log.warning("registration_left_out", path=path, reason=damage.reason)
         self._registered, self._damaged = registered, damaged
+        self._away = tuple(sorted(bookie for bookie in away if bookie not in leaving))
         self._addresses.update({name: r.address for name, r in registered.items()})
         self._racks.update({name: r.rack for name, r in registered.items()})
         self.revision += 1
         self._changed.set()
+        for call in list(self._listeners):
+            call()
 
-    async def _remember_cookies(self, registered: Mapping[str, BookieRegistration]) -> None:
-        """Learn addresses of bookies that are not registered now, from their cookies."""
+    async def _read_cookies(self, registered: Mapping[str, BookieRegistration]) -> list[str]:
+        """Return the bookies with a cookie that are not registered now, retired ones left out;
+        learn their addresses."""
+        away: list[str] = []
         for bookie in await _children(self._store, COOKIES):
             if bookie in registered:
                 continue
             try:
                 value = (await self._store.get(f"{COOKIES}/{bookie}")).value
-                address = pb.CookieNode.FromString(value).address  # a retired one has none
+                cookie = pb.CookieNode.FromString(value)
             except (NoSuchNode, DecodeError):
                 continue
-            if address:
-                self._addresses[bookie] = address
+            if cookie.address:  # a retired one has none
+                self._addresses[bookie] = cookie.address
+            if not cookie.retired_ms:
+                away.append(bookie)
+        return away
 
 
 async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, str]:

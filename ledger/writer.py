@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
+from ledger.clock import now_ms
 from ledger.entry import (
     ENTRIES_AHEAD_MAX,
     ENTRY_BYTES_MAX,
@@ -30,7 +31,10 @@ from ledger.errors import (
     with_unknown_outcome,
 )
 from ledger.ids import EntryId, LedgerId
+from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop, carry_out
+from ledger.mark import written_without
+from ledger.marking import mark_ledger
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
 from ledger.protocol import writer_events as protocol
@@ -46,6 +50,8 @@ ENTRY_CHARGE_MIN: Final = 256
 however small it is."""
 PENDING_BYTES_MAX: Final = ENTRIES_AHEAD_MAX // 2 * ENTRY_CHARGE_MIN
 """So that no writer has more entries in flight than bookies take for possible."""
+
+_log = get_logger(__name__)
 
 
 class LedgerWriter:
@@ -90,6 +96,10 @@ class LedgerWriter:
         """Set when `ready` has to look again."""
         self._runs: dict[tuple[int, int], list[AddRun]] = {}
         """Runs just built, shared by the bookies of one step."""
+        self._marking: asyncio.Task[None] | None = None
+        """Goes on when the writer is over: what lacks copies still does."""
+        self._list()
+        self._unlisted = environment.bookies.on_change(self._list)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -160,6 +170,9 @@ class LedgerWriter:
         if not self._closed.done():
             self._fail(HandleClosed(f"writer of ledger {self.ledger_id}"))
 
+    def _list(self) -> None:
+        self._run.post(protocol.BookiesListed(self._environment.writable()))
+
     def _check_open(self) -> None:
         if self.error is not None:
             # Raised as often as it is asked for: its traceback must not grow by every caller,
@@ -210,12 +223,28 @@ class LedgerWriter:
                 self._run.spawn(carry_out(effect, ledgers, self.ledger_id))
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
+            case protocol.MarkLacks():
+                self._marking = self._loop.create_task(self._mark(effect))
             case protocol.FinishClose():
-                self._run.stop()
+                self._stop()
                 if not self._closed.done():
                     self._closed.set_result(effect.metadata)
             case _:
                 assert_never(effect)
+
+    async def _mark(self, effect: protocol.MarkLacks) -> None:
+        lacks = written_without(effect.bookies, effect.fragment, now_ms())
+        event: protocol.WriterEvent = protocol.LacksMarked(effect)
+        try:
+            await mark_ledger(self._environment.ledgers.store, self.ledger_id, lacks)
+        except LogError as error:
+            _log.warning("ledger_not_marked", ledger_id=self.ledger_id, reason=str(error))
+            event = protocol.MarkingFailed()
+        self._run.post(event)
+
+    def _stop(self) -> None:
+        self._run.stop()
+        self._unlisted()
 
     def _send(self, effect: protocol.SendAdds) -> None:
         runs = self._runs_of(effect.index, effect.first, effect.last)
@@ -284,7 +313,7 @@ class LedgerWriter:
 
     def _fail(self, error: LogError) -> None:
         self.error = error
-        self._run.stop()
+        self._stop()
         self._frames.clear()
         self._queued.clear()
         self._pending_bytes = 0

@@ -21,7 +21,6 @@ from benchmarks.repair.bench import (
 )
 from benchmarks.repair.counting import CountingStore
 from benchmarks.repair.making import make_ledgers
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.surveying import parts_of
@@ -30,6 +29,7 @@ from dlog.aio import Log
 from ledger import LedgerClient
 from ledger.clock import now_ms
 from ledger.ids import BookieId, EntryId
+from ledger.mark import Lack, Reason
 from ledger.quorum import Quorum
 from ledger.writer import LedgerWriter
 

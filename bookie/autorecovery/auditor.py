@@ -13,8 +13,7 @@ from typing import Final, assert_never
 from google.protobuf.message import DecodeError
 
 from bookie.autorecovery.checking import Scrub, check_all, record
-from bookie.autorecovery.mark import Lack
-from bookie.autorecovery.marks import DECOMMISSIONING, Audit, Marks
+from bookie.autorecovery.marks import Audit, Marks
 from bookie.autorecovery.protocol import auditing_events as protocol
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing import Auditor as Auditing
@@ -31,10 +30,11 @@ from ledger.errors import LogError, NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop
+from ledger.mark import Lack
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.process import this_process
 from ledger.protocol.shared import TimePassed
-from ledger.registry import AVAILABLE, COOKIES, READ_ONLY
+from ledger.registry import AVAILABLE, COOKIES, DECOMMISSIONING, READ_ONLY
 from ledger.wire import metadata_pb2 as pb
 
 ELECTION: Final = ".auditor"

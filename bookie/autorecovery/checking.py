@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie.autorecovery.looking import look
-from bookie.autorecovery.mark import Lack
 from bookie.autorecovery.marks import CheckRecord, Marks
 from bookie.autorecovery.protocol.checking import Judgement, Question, judge, questions, to_read
 from bookie.autorecovery.protocol.choosing import Share
@@ -21,6 +20,7 @@ from ledger.clock import now_ms
 from ledger.concurrently import for_each
 from ledger.environment import Environment, repair_credentials
 from ledger.ids import LedgerId
+from ledger.mark import Lack
 from ledger.metadata import LedgerMetadata
 
 LEDGERS_MAX: Final = 8

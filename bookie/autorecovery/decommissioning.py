@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import assert_never
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommissioning as protocol
 from bookie.autorecovery.protocol.weighing import weight_of
@@ -19,6 +18,7 @@ from ledger.errors import (
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine, run_in_turn
+from ledger.mark import Lack, Reason
 from ledger.protocol.shared import TimePassed
 from ledger.registry import COOKIES, find_registration
 from ledger.transport.operator import BookieOperator

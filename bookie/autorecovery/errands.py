@@ -6,7 +6,6 @@ does what was meant for this command. Locks are everybody's.
 
 from dataclasses import dataclass, replace
 
-from bookie.autorecovery.mark import Lack, Mark
 from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Finish
@@ -14,6 +13,7 @@ from bookie.autorecovery.replicating import Pace, Surroundings, replicate
 from bookie.autorecovery.seen import Seen
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Mark
 
 
 class OwnMarks:

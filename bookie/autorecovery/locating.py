@@ -8,13 +8,13 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from bookie.autorecovery.looking import look
-from bookie.autorecovery.mark import Mark
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.choosing import Share, Spans
 from ledger.client import LedgerClient
 from ledger.environment import repair_credentials
 from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES

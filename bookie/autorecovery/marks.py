@@ -27,31 +27,27 @@ from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
-from bookie.autorecovery.mark import Lack, Mark
 from ledger.errors import (
     BadVersion,
     DamagedMetadata,
-    MetadataUnavailable,
     NodeExists,
     NoSuchNode,
 )
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Mark
+from ledger.marking import MARKS, PREFIX, mark_ledger, path_of_mark, put_node, read_mark, ring
 from ledger.metastore.port import DeleteOp, MetadataStore, Session, Watch
 from ledger.process import this_process
+from ledger.registry import DECOMMISSIONING
 from ledger.wire import metadata_pb2 as pb
 
-MARKS: Final = "/underreplicated/ledgers"
 URGENT: Final = "/underreplicated/urgent"
 LOCKS: Final = "/underreplicated/locks"
 DISABLE: Final = "/underreplicated/disable"
 DELAY: Final = "/underreplicated/lostbookierecoverydelay"
 LAST_AUDIT: Final = "/underreplicated/bookiecheckctime"
 LAST_CHECK: Final = "/underreplicated/checkallledgersctime"
-DECOMMISSIONING: Final = "/bookies/decommissioning"
 FORMAT_VERSION: Final = 1
-WRITE_TRIES_MAX: Final = 100
-BUCKETS: Final = 256
-_PREFIX: Final = "urL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,50 +138,20 @@ class Marks:
 
         *urgent*: before others. Raises `MetadataUnavailable`: then it may be marked or not, and it
         can be repeated."""
-        wanted = tuple(sorted(lacks, key=lambda lack: lack.bookie))
-        assert wanted, "a mark names a bookie"
-        is_news = await self._add(ledger_id, wanted, urgent=urgent)
+        is_news = await mark_ledger(self._store, ledger_id, lacks, urgent=urgent)
         if urgent:
             with suppress(NodeExists):
                 await self._store.create(_urgent_path(ledger_id))
         return is_news
 
-    async def _add(self, ledger_id: LedgerId, wanted: tuple[Lack, ...], *, urgent: bool) -> bool:
-        new = Mark(()).merged(wanted, urgent=urgent)
-        for _ in range(WRITE_TRIES_MAX):
-            try:
-                # First, as most are new: then it is one call.
-                await self._store.create(_mark_path(ledger_id), new.encode())
-            except NodeExists:
-                pass
-            else:
-                return True
-            found = await self.read(ledger_id)
-            if found is None:
-                continue  # it was deleted since
-            mark, version = found
-            merged = mark.merged(wanted, urgent=urgent)
-            if merged is mark:
-                return False
-            if await self.write(ledger_id, merged, version):
-                return True
-        raise MetadataUnavailable(
-            self._store.uri, f"mark of ledger {ledger_id}", 0.0, "others change it all the time"
-        )
-
     async def read(self, ledger_id: LedgerId) -> tuple[Mark, int] | None:
         """Return mark and version, None if the ledger is not marked. Raises `DamagedMetadata`."""
-        path = _mark_path(ledger_id)
-        try:
-            found = await self._store.get(path)
-        except NoSuchNode:
-            return None
-        return Mark.decode(found.value, path=path), found.version
+        return await read_mark(self._store, ledger_id)
 
     async def write(self, ledger_id: LedgerId, mark: Mark, version: int) -> bool:
         """Compare and swap; return False if it was changed or deleted meanwhile."""
         try:
-            await self._store.set(_mark_path(ledger_id), mark.encode(), version)
+            await self._store.set(path_of_mark(ledger_id), mark.encode(), version)
         except (BadVersion, NoSuchNode):
             return False
         return True
@@ -194,7 +160,7 @@ class Marks:
         """Delete the mark iff it is at *version*, and the lock with it, which is this worker's."""
         if not self._holds(ledger_id):
             return Ended.LOCK_LOST
-        mark_path, lock_path = _mark_path(ledger_id), _lock_path(ledger_id)
+        mark_path, lock_path = path_of_mark(ledger_id), _lock_path(ledger_id)
         try:
             await self._store.multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])
         except BadVersion:
@@ -237,8 +203,7 @@ class Marks:
 
     async def ring(self) -> None:
         """Let workers know that there are new marks; best effort, as they look by themselves."""
-        with suppress(MetadataUnavailable):
-            await put_node(self._store, MARKS, b"")
+        await ring(self._store)
 
     def watch(self) -> Watch:
         """Watch for `ring`."""
@@ -402,18 +367,6 @@ class Marks:
         )
 
 
-async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
-    """Let the node have *value*, whether it exists or not. Raises `MetadataUnavailable`."""
-    for _ in range(WRITE_TRIES_MAX):
-        with suppress(NoSuchNode):
-            await store.set(path, value)
-            return
-        with suppress(NodeExists):
-            await store.create(path, value)
-            return
-    raise MetadataUnavailable(store.uri, path, 0.0, "others change it all the time")
-
-
 async def _children(store: MetadataStore, path: str) -> list[str]:
     try:
         return await store.children(path)
@@ -439,20 +392,16 @@ def parse_node(
         )
 
 
-def _mark_path(ledger_id: LedgerId) -> str:
-    return f"{MARKS}/{ledger_id % BUCKETS:02x}/{_PREFIX}{ledger_id}"
-
-
 def _urgent_path(ledger_id: LedgerId) -> str:
-    return f"{URGENT}/{_PREFIX}{ledger_id}"
+    return f"{URGENT}/{PREFIX}{ledger_id}"
 
 
 def _lock_path(ledger_id: LedgerId) -> str:
-    return f"{LOCKS}/{_PREFIX}{ledger_id}"
+    return f"{LOCKS}/{PREFIX}{ledger_id}"
 
 
 def _ledger_of(name: str) -> LedgerId | None:
-    digits = name.removeprefix(_PREFIX)
+    digits = name.removeprefix(PREFIX)
     if digits == name or not (digits.isascii() and digits.isdecimal()):
         return None
     return LedgerId(int(digits))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie.autorecovery.errands import Errands
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.rebalancing import TOLERANCE, Rebalancing
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
@@ -22,6 +21,7 @@ from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
 
 LEDGERS_MAX: Final = 4

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from bookie.autorecovery.errands import Errands
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.protocol import recovering as protocol
 from bookie.autorecovery.protocol.recovering import NAMED_MAX
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
@@ -19,6 +18,7 @@ from ledger.concurrently import for_each
 from ledger.errors import LogError, NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine, run_in_turn
+from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import TimePassed
 from ledger.registry import COOKIES

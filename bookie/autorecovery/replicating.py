@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, assert_never
 
 from bookie.autorecovery.looking import READ_BYTES_MAX, ask, look
-from bookie.autorecovery.mark import Mark
 from bookie.autorecovery.marks import Ended
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
@@ -19,6 +18,7 @@ from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
 from ledger.machine_loop import Machine, carry_out, run_in_turn
+from ledger.mark import Mark
 from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
 from ledger.protocol.answers import verified

@@ -7,8 +7,9 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from bookie.autorecovery.marks import FORMAT_VERSION, parse_node, put_node
+from bookie.autorecovery.marks import FORMAT_VERSION, parse_node
 from ledger.errors import NoSuchNode
+from ledger.marking import put_node
 from ledger.metastore.port import MetadataStore
 from ledger.wire import metadata_pb2 as pb
 

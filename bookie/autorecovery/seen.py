@@ -7,9 +7,9 @@ emptied when this was read, it is read again, as that is written before any mark
 import asyncio
 from typing import Final
 
-from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.marks import Marks
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Mark, Reason
 
 SEEN_S: Final = 1.0
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie.autorecovery.auditor import ELECTION
-from bookie.autorecovery.mark import Mark
 from bookie.autorecovery.marks import Audit, Marks
 from bookie.autorecovery.throttling import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.ids import LedgerId
+from ledger.mark import Mark
 from ledger.metastore.port import MetadataStore
 
 

@@ -1,12 +1,12 @@
 """The checks that read metadata only: placement, and how many replicas are on bookies that live."""
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.checking import is_urgent, members_with_entries, settled_ensembles
 from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
 from bookie.autorecovery.surveying import parts_of
 from ledger.client import LedgerClient
 from ledger.ids import BookieId
+from ledger.mark import Lack, Reason
 
 
 async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementRecord:

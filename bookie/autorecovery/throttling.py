@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.autorecovery.marks import FORMAT_VERSION, parse_node, put_node
+from bookie.autorecovery.marks import FORMAT_VERSION, parse_node
 from bookie.autorecovery.protocol.estimating import Estimate
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.worker import Worker
@@ -21,6 +21,7 @@ from leader.waiting import first_of
 from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, NodeExists, NoSuchNode
 from ledger.log_events import get_logger
+from ledger.marking import put_node
 from ledger.metastore.port import MetadataStore
 from ledger.process import this_process
 from ledger.wire import metadata_pb2 as pb

@@ -13,8 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bookie.autorecovery.mark import Mark, Reason
-from bookie.autorecovery.marks import BUCKETS, Marks
+from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.queueing import Queue
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
@@ -27,6 +26,8 @@ from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, MetadataError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
+from ledger.mark import Mark, Reason
+from ledger.marking import BUCKETS
 
 BYTES_PER_S: Final = 32 * 1024 * 1024
 PAUSE_S: Final = 1.0
@@ -227,7 +228,9 @@ class Worker(Background):
 
 def _is_helped(mark: Mark, there: frozenset[str]) -> bool:
     """Return whether bookies that came may be what *mark* waits for."""
-    returned = any(lack.reason is Reason.LOST and lack.bookie in there for lack in mark.lacks)
+    returned = any(
+        lack.reason in {Reason.LOST, Reason.AWAY} and lack.bookie in there for lack in mark.lacks
+    )
     return mark.wants_bookie or returned
 
 

@@ -34,6 +34,11 @@ class LedgerStore:
         self._layout = LAYOUTS[layout]
         self._ids = SequentialIds(store) if self._layout.sequential_ids else BlockIds(store)
 
+    @property
+    def store(self) -> MetadataStore:
+        """Where they are."""
+        return self._store
+
     async def create(self, metadata: LedgerMetadata) -> LedgerId:
         """Store *metadata* under a new id, at version 0.
 

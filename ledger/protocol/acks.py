@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from ledger.ids import BookieId
 from ledger.protocol.ranges import Ranges
-from ledger.quorum import Quorum, holds, write_set
+from ledger.quorum import Quorum, all_reach_ack_quorum, holds, write_set
 
 
 class Slot:
@@ -74,10 +74,8 @@ class AckTracker:
 
     def quorum_is_up(self) -> bool:
         """Return True iff every write set still has Qa members that are not down."""
-        return all(
-            sum(not self.slots[index].down for index in indexes) >= self.quorum.ack
-            for indexes in self._write_sets
-        )
+        up = [index for index, slot in enumerate(self.slots) if not slot.down]
+        return all_reach_ack_quorum(up, self.quorum)
 
     def advance(self, pushed: int) -> int:
         """Move `confirmed` as far as the stored ranges allow, at most to *pushed*.

@@ -4,6 +4,8 @@ Failures are collected while a change is under way and met by the next (rule 24)
 that failed is not picked for the change that its failure is a part of.
 """
 
+from collections.abc import Iterable
+
 from ledger.ids import BookieId, EntryId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.acks import AckTracker
@@ -18,6 +20,8 @@ class EnsembleChange:
         """Indexes that failed and are not replaced yet, with the reason."""
         self.replacing: dict[int, BookieId] = {}
         """Who was picked, by index, and has not got the place yet."""
+        self.leaving: tuple[int, ...] = ()
+        """Indexes for which others are wanted though theirs have not failed."""
         self._acks = acks
         self._gone = dict.fromkeys(never)
 
@@ -30,7 +34,8 @@ class EnsembleChange:
 
     def choose(self) -> ChooseReplacements:
         exclude = dict.fromkeys((*self._acks.bookies, *self._gone))
-        return ChooseReplacements(tuple(sorted(self.failed)), tuple(exclude), self._acks.bookies)
+        indexes = self.leaving or tuple(sorted(self.failed))
+        return ChooseReplacements(indexes, tuple(exclude), self._acks.bookies)
 
     def changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
         """Return *metadata* with those picked in the ensemble of what is not confirmed yet."""
@@ -44,14 +49,18 @@ class EnsembleChange:
         replaced = sorted(self.replacing)
         for index in replaced:
             self._acks.replace(index, self.replacing[index])
-            del self.failed[index]
+            self.failed.pop(index, None)
         self.replacing = {}
         return replaced
 
     def revive(self) -> list[int]:
         """Give those that failed their own places again; return the indexes."""
-        self.replacing = {index: self._acks.slots[index].bookie for index in self.failed}
+        self.again(self.failed)
         return self.put()
+
+    def again(self, indexes: Iterable[int]) -> None:
+        """Pick those at *indexes* themselves: what is not confirmed yet begins a new fragment."""
+        self.replacing = {index: self._acks.slots[index].bookie for index in indexes}
 
     def end(self) -> None:
         """The change is over: who failed in it may be picked for another."""

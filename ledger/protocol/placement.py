@@ -26,6 +26,8 @@ class Pool:
     racks: Mapping[BookieId, str] = field(default_factory=dict)
     """Rack of each bookie that has one, also of those that are not available now. All
     others count as one rack without a name."""
+    away: tuple[BookieId, ...] = ()
+    """Known bookies that are not there and may come back, sorted; none of *available*."""
 
 
 class PlacementPolicy(Protocol):

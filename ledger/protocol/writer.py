@@ -13,6 +13,12 @@ If there is no replacement, the ledger goes on degraded as long as every write s
 bookies left (rule 27), and tries the bookies that were down again from time to time. With
 `WriterConfig.delay_ensemble_change` it does so also if there are replacements.
 
+What it wrote without a bookie is marked for repair at once, which can make those copies when the
+fragment is settled. So once the bookie is back the writer begins a new fragment, by a change to
+the same bookies; and a bookie that the registry does not list for long is left for another one,
+though it has not failed. Both are wishes: without a bookie to take, nothing happens
+(`ledger.protocol.absences`).
+
 A bookie that holds the ledger under another key (a stranger made it there first) never takes an
 entry of it: it is replaced at once. If too few others are left and nothing was confirmed, nothing
 is promised either, so the writer closes the ledger as empty: its owner knows the outcome of all
@@ -32,6 +38,7 @@ from typing import Final, assert_never
 
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.protocol.absences import Absences
 from ledger.protocol.acks import AckTracker
 from ledger.protocol.ensemble_change import EnsembleChange
 from ledger.protocol.retries import Retries
@@ -48,11 +55,14 @@ from ledger.protocol.writer_events import (
     AddsRefused,
     AddsStored,
     AppendRequested,
+    BookiesListed,
     CloseRequested,
     ConfirmAdds,
     Failure,
     FailWriter,
     FinishClose,
+    LacksMarked,
+    MarkingFailed,
     PublishLac,
     SendAdds,
     WriterEffect,
@@ -68,6 +78,7 @@ BUSY_PATIENCE_S: Final = 20.0
 """How long a bookie may be too busy, without a success between, before it has failed."""
 ENSEMBLE_CHANGES_MAX: Final = 1000
 """A ledger whose ensemble changes more often than this fails; its owner rolls (rule 28)."""
+LEAVE_GONE_S: Final = 20.0
 
 
 _NEVER_AGAIN: Final = frozenset({Status.NO_SUCH_LEDGER, Status.WRONG_KEY})
@@ -82,8 +93,12 @@ class WriterConfig:
     Saves changes when bookies restart one by one. Entries confirmed meanwhile have fewer
     copies until somebody repairs the ledger."""
     ensemble_changes_max: int = ENSEMBLE_CHANGES_MAX
+    leave_gone_s: float = LEAVE_GONE_S
+    """How long a bookie may be gone from the registry before another one takes its place. Longer
+    than a restart takes; shorter than the grace after which repair fences an open ledger."""
 
     def __post_init__(self) -> None:
+        assert self.leave_gone_s > 0
         assert self.ensemble_changes_max >= 0
 
 
@@ -118,6 +133,7 @@ class Writer:
         self.failure: Failure | None = None
         self._acks = AckTracker(metadata.quorum, metadata.last_fragment.bookies, confirmed=NO_ENTRY)
         self._change = EnsembleChange(self._acks)
+        self._absences = Absences(self._acks, leave_gone_s=self._config.leave_gone_s)
         self._closing: LedgerMetadata | None = None
         self._close_requested = False
         self._gives_up = False
@@ -146,8 +162,21 @@ class Writer:
         return tuple(self._acks.slots[index].bookie for index in sorted(self._change.failed))
 
     def deadline(self) -> float | None:
-        times = (self._resends.deadline(), self._retry_at)
+        leave_at = self._absences.deadline() if self._may_change else None
+        times = (self._resends.deadline(), self._retry_at, leave_at)
         return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _may_change(self) -> bool:
+        """True iff nothing stands against a change that is only wished for."""
+        spare = self._changes < self._config.ensemble_changes_max
+        is_free = self.phase is Phase.OPEN and not self._close_requested
+        return is_free and spare and not self._change.failed
+
+    @property
+    def _holds_confirmed(self) -> bool:
+        """True iff an entry of the last fragment is confirmed."""
+        return self.last_add_confirmed >= self.metadata.last_fragment.first_entry
 
     def step(self, event: WriterEvent, *, now: float) -> list[WriterEffect]:
         """Apply *event*; return what the driver must do, in order."""
@@ -159,20 +188,28 @@ class Writer:
             case AppendRequested():
                 effects = self._append(event)
             case AddsStored():
-                effects = self._stored(event)
+                effects = self._stored(event, now)
             case AddsRefused():
                 effects = self._refused(event, now)
             case ReplacementsChosen():
                 effects = self._replacements_chosen(event, now)
             case MetadataWritten():
-                effects = self._metadata_written(event.version)
+                effects = self._metadata_written(event.version, now)
             case MetadataRead():
                 effects = self._metadata_read(event, now)
             case MetadataFailed():
                 effects = self._metadata_failed(now)
+            case BookiesListed():
+                effects = self._listed(event, now)
+            case LacksMarked():
+                self._absences.marked(event)
+                effects = [*self._absences.to_mark(self.metadata.last_fragment.first_entry)]
+            case MarkingFailed():
+                self._absences.marking_failed()  # again when it goes on without them again
+                effects = []
             case CloseRequested():
                 self._close_requested = True
-                effects = self._progress()
+                effects = self._progress(now)
             case TimePassed():
                 effects = self._time_passed(now)
             case _:
@@ -205,17 +242,21 @@ class Writer:
             for index, slot in self._acks.takers(indexes, first, last)
         ]
 
-    def _stored(self, event: AddsStored) -> list[WriterEffect]:
+    def _stored(self, event: AddsStored, now: float) -> list[WriterEffect]:
         if not self._acks.is_current(event.index, event.generation):
             return []  # of a bookie that was replaced (rule 8)
         self._acks.stored(event.index, event.generation, event.first, event.last)
         self._busy.pop(event.index, None)
-        return self._progress()
+        if not self._acks.slots[event.index].down:
+            self._absences.stored(event.index)
+        return self._progress(now)
 
-    def _progress(self) -> list[WriterEffect]:
+    def _progress(self, now: float) -> list[WriterEffect]:
         """Confirm what may be confirmed; then, if nothing is pending, close or publish the LAC."""
         if self.phase is not Phase.OPEN:
             return []  # blocked until the change is recorded (rule 19)
+        if self._absences.are_over and self._may_change and self._holds_confirmed:
+            return self._settle(now)  # what could be confirmed now is so behind it
         effects: list[WriterEffect] = []
         before = self._acks.confirmed
         if self._acks.advance(self.last_add_pushed) > before:
@@ -273,6 +314,31 @@ class Writer:
             return self._go_on_degraded(now)
         return self._begin_change()
 
+    def _listed(self, event: BookiesListed, now: float) -> list[WriterEffect]:
+        has_come = self._absences.listed(event.writable, now)
+        if self.phase is not Phase.OPEN:
+            return []
+        if has_come and self._change.failed:
+            self._retry_at = None
+            return self._try_again(now)
+        return self._progress(now)
+
+    def _leave(self, now: float) -> list[WriterEffect]:
+        """Look for others in the places of bookies that the registry does not list for long."""
+        self._change.leaving = self._absences.to_leave(now)
+        if not self._change.leaving:
+            return []
+        self.phase = Phase.CHANGING
+        return [self._change.choose()]
+
+    def _settle(self, now: float) -> list[WriterEffect]:
+        """Begin a new fragment with the same bookies, so that repair can complete the last."""
+        self.phase = Phase.CHANGING
+        self._patience_until = now + METADATA_PATIENCE_S
+        self._change.again(self._absences.lacking)
+        marks = self._absences.to_mark(self.metadata.last_fragment.first_entry)
+        return [*marks, self._write_change()]
+
     def _begin_change(self) -> list[WriterEffect]:
         if self._changes >= self._config.ensemble_changes_max:
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
@@ -283,13 +349,25 @@ class Writer:
     def _replacements_chosen(self, event: ReplacementsChosen, now: float) -> list[WriterEffect]:
         if self.phase is not Phase.CHANGING:
             return []
+        leaving, self._change.leaving = self._change.leaving, ()
         self._patience_until = now + METADATA_PATIENCE_S
         if event.bookies:
             self._change.replacing = dict(event.bookies)
             return [self._write_change()]
+        if leaving:
+            return self._stay(now)
         if Status.NO_SUCH_LEDGER in self._change.failed.values():
             return [ReadMetadata()]  # it may have been deleted: no CAS is there to find out
         return self._go_on_degraded(now)
+
+    def _stay(self, now: float) -> list[WriterEffect]:
+        """Nobody is there for the places of bookies that are gone, and have not failed."""
+        if self._change.failed:  # others have, meanwhile
+            return self._begin_change()
+        self.phase = Phase.OPEN
+        self._patience_until = None
+        self._absences.plan(now, pause_s=DEGRADED_RETRY_S)
+        return self._progress(now)
 
     def _go_on_degraded(self, now: float) -> list[WriterEffect]:
         """No replacement: go on while Qa bookies of each write set are left (rules 26, 27)."""
@@ -299,7 +377,9 @@ class Writer:
         self._change.end()
         self._patience_until = None
         self._retry_at = now + DEGRADED_RETRY_S
-        return self._progress()
+        self._absences.went_on_without(self._change.failed)
+        marks = self._absences.to_mark(self.metadata.last_fragment.first_entry)
+        return marks + self._progress(now)
 
     def _too_few(self) -> list[WriterEffect]:
         if Status.WRONG_KEY not in self._change.failed.values():
@@ -312,16 +392,20 @@ class Writer:
     def _write_change(self) -> WriteMetadata:
         return WriteMetadata(self._change.changed(self.metadata), self.version)
 
-    def _change_recorded(self, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
+    def _change_recorded(
+        self, metadata: LedgerMetadata, version: int, now: float
+    ) -> list[WriterEffect]:
         self.metadata, self.version = metadata, version
         self._changes += 1
-        self._patience_until = None
-        effects = self._send_pending(self._change.put())
+        self._patience_until = self._retry_at = None
+        replaced = self._change.put()
+        self._absences.began_fragment(replaced, now)
+        effects = self._send_pending(replaced)
         if self._change.failed:  # more bookies failed meanwhile (rule 24)
             return effects + self._begin_change()
         self._change.end()
         self.phase = Phase.OPEN
-        return effects + self._progress()  # only now that all of them are un-set
+        return effects + self._progress(now)  # only now that all of them are un-set
 
     def _send_pending(self, replaced: list[int]) -> list[WriterEffect]:
         """Send to bookies that are new at their indexes; they lack the LAC, too."""
@@ -354,12 +438,12 @@ class Writer:
 
     # Answers of the metadata store.
 
-    def _metadata_written(self, version: int) -> list[WriterEffect]:
+    def _metadata_written(self, version: int, now: float) -> list[WriterEffect]:
         if self._closing is not None:
             return self._closed(self._closing, version)
         if self.phase is not Phase.CHANGING or not self._change.replacing:
             return []
-        return self._change_recorded(self._write_change().metadata, version)
+        return self._change_recorded(self._write_change().metadata, version, now)
 
     def _metadata_read(self, event: MetadataRead, now: float) -> list[WriterEffect]:
         stored = event.metadata
@@ -375,7 +459,7 @@ class Writer:
         if self._change.replacing and (
             stored.last_fragment == self._write_change().metadata.last_fragment
         ):
-            return self._change_recorded(stored, event.version)  # our own lost reply
+            return self._change_recorded(stored, event.version, now)  # our own lost reply
         if stored.last_fragment != self.metadata.last_fragment:
             return self._fail(Failure.FENCED)  # only a writer may change the last fragment
         # Re-replication edited older fragments: keep its edits, then try again (rule 25).
@@ -402,11 +486,15 @@ class Writer:
 
     def _time_passed(self, now: float) -> list[WriterEffect]:
         effects = self._resend(now)
+        if self._may_change:
+            effects += self._leave(now)
+        if self.phase is Phase.CHANGING and self._change.leaving:
+            return effects
         if self._retry_at is None or now < self._retry_at:
             return effects
         self._retry_at = None
         if self.phase is Phase.OPEN and self._change.failed:
-            return effects + self._try_again()
+            return effects + self._try_again(now)
         return [*effects, ReadMetadata()]
 
     def _resend(self, now: float) -> list[WriterEffect]:
@@ -417,11 +505,11 @@ class Writer:
                 effects += self._sends([event.index], first, event.last)
         return effects
 
-    def _try_again(self) -> list[WriterEffect]:
+    def _try_again(self, now: float) -> list[WriterEffect]:
         """Send to the bookies that were down: back, they just missed some entries (rule 27).
 
         If they fail again, the change that follows looks for replacements again."""
-        return self._send_pending(self._change.revive()) + self._progress()
+        return self._send_pending(self._change.revive()) + self._progress(now)
 
     def _fail(self, failure: Failure) -> list[WriterEffect]:
         self.phase = Phase.FAILED

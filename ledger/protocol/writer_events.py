@@ -1,5 +1,6 @@
 """Events and effects of the writer of a ledger, and why it may be over."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,6 +48,26 @@ class AddsRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class BookiesListed:
+    """The registry has changed, or was read for the first time."""
+
+    writable: Mapping[BookieId, str]
+    """Who is registered and takes adds, and as which start of its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class LacksMarked:
+    """Repair knows what the effect said."""
+
+    marked: "MarkLacks"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkingFailed:
+    """Repair may not know."""
+
+
+@dataclass(frozen=True, slots=True)
 class CloseRequested:
     pass
 
@@ -55,6 +76,9 @@ WriterEvent = (
     AppendRequested
     | AddsStored
     | AddsRefused
+    | BookiesListed
+    | LacksMarked
+    | MarkingFailed
     | ReplacementsChosen
     | MetadataEvent
     | CloseRequested
@@ -85,6 +109,15 @@ class PublishLac:
     last_add_confirmed: EntryId
     length: int
     bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkLacks:
+    """Mark the ledger for repair: the fragment that begins at *fragment* is written without
+    *bookies*. Report LacksMarked or MarkingFailed; there is never more than one under way."""
+
+    bookies: tuple[BookieId, ...]
+    fragment: EntryId
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +159,7 @@ WriterEffect = (
     SendAdds
     | PublishLac
     | ConfirmAdds
+    | MarkLacks
     | ChooseReplacements
     | MetadataEffect
     | FailWriter

@@ -53,6 +53,8 @@ class _LackReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LackReason
     """the bookie is there; entries on it were found damaged"""
     MISSING: _LackReason.ValueType  # 4
     """the bookie is there; it said that it has not got some entries"""
+    AWAY: _LackReason.ValueType  # 5
+    """the ledger's writer went on without the bookie"""
     MISPLACED: _LackReason.ValueType  # 6
     """the bookie is there; with another one the ensemble would span more racks"""
 
@@ -68,6 +70,8 @@ DAMAGED: LackReason.ValueType  # 3
 """the bookie is there; entries on it were found damaged"""
 MISSING: LackReason.ValueType  # 4
 """the bookie is there; it said that it has not got some entries"""
+AWAY: LackReason.ValueType  # 5
+"""the ledger's writer went on without the bookie"""
 MISPLACED: LackReason.ValueType  # 6
 """the bookie is there; with another one the ensemble would span more racks"""
 Global___LackReason: _TypeAlias = LackReason  # noqa: Y015
@@ -380,21 +384,27 @@ class LackNode(_message.Message):
     BOOKIE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
+    FRAGMENT_FIELD_NUMBER: _builtins.int
     bookie: _builtins.str
     reason: Global___LackReason.ValueType
     since_ms: _builtins.int
+    fragment: _builtins.int
+    """the newest one that was written without it, by its first entry"""
     def __init__(
         self,
         *,
         bookie: _builtins.str = ...,
         reason: Global___LackReason.ValueType = ...,
         since_ms: _builtins.int = ...,
+        fragment: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fragment", b"_fragment", "fragment", b"fragment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie", b"bookie", "reason", b"reason", "since_ms", b"since_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fragment", b"_fragment", "bookie", b"bookie", "fragment", b"fragment", "reason", b"reason", "since_ms", b"since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fragment: _TypeAlias = _typing.Literal["fragment"]  # noqa: Y015
+    _WhichOneofArgType__fragment: _TypeAlias = _typing.Literal["_fragment", b"_fragment"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fragment) -> _WhichOneofReturnType__fragment | None: ...
 
 Global___LackNode: _TypeAlias = LackNode  # noqa: Y015
 

@@ -286,6 +286,7 @@ class FakeLedgers:
         *,
         digest: Digest = Digest.CRC32C,
         custom: Mapping[str, bytes] | None = None,
+        degraded_writes: bool = False,
     ) -> FakeWriter:
         await self.cluster.run_hook("create", custom)
         ledger = self.cluster.new_ledger(quorum or Quorum(), dict(custom or {}))

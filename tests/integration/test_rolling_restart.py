@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.marks import MARKS
 from bookie.autorecovery.status import autorecovery_status
 from dlog.aio import Log
 from dlog.aio.admin import log_info
 from dlog.local.cluster import LocalCluster
+from ledger.marking import MARKS
 from ledger.metastore import open_store
 from tests.waiting import PATIENCE_S, eventually, until
 

@@ -216,7 +216,7 @@ mutant(
 )
 mutant(
     "forgets that something was damaged",
-    "bookie/autorecovery/mark.py",
+    "ledger/mark.py",
     old="        thorough = self.thorough or any(",
     new="        thorough = any(",
     test=_MARK + "that_something_was_damaged_is_remembered_whatever_reason_comes_after",
@@ -284,7 +284,7 @@ mutant(
     _MARKS,
     old="        if not self._holds(ledger_id):\n            return Ended.LOCK_LOST\n",
     new="        if not self._holds(ledger_id):\n            await self._store.delete("
-    "_mark_path(ledger_id), version)\n            return Ended.GONE\n",
+    "path_of_mark(ledger_id), version)\n            return Ended.GONE\n",
     test=_MARK + "no_mark_is_deleted_without_its_lock[memory]",
 )
 mutant(

@@ -9,6 +9,7 @@ from tests.simulation.invariants import (
     bookies_keep_their_promises,
     closed_length_is_that_of_its_entries,
     closed_never_below_seen_lac,
+    degraded_ensembles_suffice,
     fence_is_for_ever,
     fragments_strictly_ordered,
     lac_never_above_acknowledged,
@@ -38,6 +39,7 @@ INVARIANTS: dict[str, Callable[[LedgerHistory], str | None]] = {
         closed_length_is_that_of_its_entries,
         no_divergence_between_client_and_metadata,
         unconfirmed_reads_are_verified,
+        degraded_ensembles_suffice,
         ledger_ids_never_reused,
         placement_keeps_its_promises,
     )

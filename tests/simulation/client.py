@@ -186,6 +186,7 @@ class Client(Generic[Event, Effect]):
             self.cluster.metadata.available(),
             avoid=self.quarantine.quarantined(now=self.host.clock()),
             racks=self.cluster.racks,
+            away=self.cluster.metadata.away(),
         )
 
     def replacements(

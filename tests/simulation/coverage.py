@@ -75,11 +75,14 @@ BOOKIES: Final = (
     "torn_journal_replayed",
 )
 LEDGERS: Final = (
+    "bookie_to_be_left",
+    "degraded_ensemble",
     "deletion_told_between_reads",
     "ensemble_change_delayed",
     "ensemble_change_wanted",
     "entry_written_back",
     "explicit_lac",
+    "lacks_marked",
     "ledger_created",
     "ledger_creation_unknown",
     "ledger_deleted",

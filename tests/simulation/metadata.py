@@ -15,7 +15,8 @@ from ledger.ids import BookieId
 from ledger.manager.layout import LEDGERS, Layout
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.tree import Tree
-from ledger.registry import AVAILABLE
+from ledger.registry import AVAILABLE, COOKIES
+from ledger.wire import metadata_pb2 as pb
 from tests.simulation.host import Host
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
@@ -132,6 +133,19 @@ class SimMetadata:
         if self.tree.exists(AVAILABLE) is None:
             return ()
         return tuple(BookieId(name) for name in self.tree.children(AVAILABLE))
+
+    def away(self) -> tuple[BookieId, ...]:
+        """Return the bookies that have a cookie and may come back, sorted; none that is
+        registered."""
+        if self.tree.exists(COOKIES) is None:
+            return ()
+        there = self.available()
+        return tuple(
+            BookieId(name)
+            for name in self.tree.children(COOKIES)
+            if name not in there
+            and not pb.CookieNode.FromString(self.tree.get(f"{COOKIES}/{name}").value).retired_ms
+        )
 
     def register(self, bookie: Host) -> None:
         """Keep *bookie* registered as long as its session lives; begin again after a loss."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from ledger.ids import NO_ENTRY, BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
+from ledger.protocol.writer_events import MarkLacks
+from ledger.quorum import Quorum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,18 @@ class Choice:
     @property
     def free(self) -> list[BookieId]:
         return [bookie for bookie in self.available if bookie not in self.exclude]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegradedChoice:
+    """An ensemble that names bookies which were away."""
+
+    who: str
+    quorum: Quorum
+    ensemble: tuple[BookieId, ...]
+    available: tuple[BookieId, ...]
+    known: tuple[BookieId, ...]
+    """Those who were away and may come back."""
 
 
 @dataclass(slots=True)
@@ -69,6 +83,9 @@ class LedgerHistory:
     """Whether it was stored again after it was deleted."""
     choices: list[Choice] = field(default_factory=list)
     """What placement chose for it, in order."""
+    degraded_choices: list[DegradedChoice] = field(default_factory=list)
+    marked: list[MarkLacks] = field(default_factory=list)
+    """What its writer marked for repair, in order."""
     conclusions: list[tuple[str, LedgerMetadata]] = field(default_factory=list)
     """(client, metadata) for each client that learned that the ledger is CLOSED."""
     checked: dict[str, int] = field(default_factory=dict)
@@ -190,3 +207,9 @@ class Oracle:
 
     def placed(self, ledger_id: int, choice: Choice) -> None:
         self.ledger(ledger_id).choices.append(choice)
+
+    def placed_degraded(self, ledger_id: int, choice: DegradedChoice) -> None:
+        self.ledger(ledger_id).degraded_choices.append(choice)
+
+    def marked(self, ledger_id: int, marked: MarkLacks) -> None:
+        self.ledger(ledger_id).marked.append(marked)

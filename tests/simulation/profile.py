@@ -28,6 +28,9 @@ QUORUMS: Final = (
     Quorum(4, 2, 1),
 )
 
+DEGRADABLE: Final = (Quorum(3, 3, 2), Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2))
+"""Without one bookie their write sets still have Qa, and Qw - Qa + 1."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -86,6 +89,8 @@ class Profile:
     """How probably a ledger is deleted as its writer or a recoverer changes its ensemble, or
     as a recovery begins: when somebody is about to find out."""
     choices: Choices
+    away_first: int = 0
+    """So many bookies go away, long enough for their sessions to end, before there are ledgers."""
 
 
 def draw(random: Random) -> Profile:
@@ -96,7 +101,32 @@ def draw(random: Random) -> Profile:
         return _races(profile, random)
     if kind < 0.65:
         return _changes(profile, random)
+    if kind < 0.75:
+        return _small(profile, random)
     return profile
+
+
+def _small(profile: Profile, random: Random) -> Profile:
+    """As many bookies as an ensemble has, and one of them away when a ledger is created."""
+    quorum = random.choice(DEGRADABLE)
+    others = random.choice((0, 0, 1))  # who comes before the one that is named
+    return replace(
+        profile,
+        quorum=quorum,
+        bookies=quorum.ensemble + others,
+        away_first=1 + others,
+        begins_calm=True,
+        disks_lost=min(profile.disks_lost, quorum.ack - 1),
+        entries=random.randrange(10, 60),
+        pauses_s=(0.0, 3.0) if others else random.choice(((0.0, 0.01, 0.1), (0.1, 0.5))),
+        faults=random.choice((0, 2, 5)),
+        choices=replace(
+            profile.choices,
+            writer_config=replace(
+                profile.choices.writer_config, leave_gone_s=random.choice((0.2, 3.0))
+            ),
+        ),
+    )
 
 
 def _races(profile: Profile, random: Random) -> Profile:

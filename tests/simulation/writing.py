@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Final, assert_never
 from ledger.entry import access_key, encode_frame, encode_lac
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
+from ledger.mark import written_without
+from ledger.marking import mark_ledger
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.protocol import shared
+from ledger.protocol import degraded, shared
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import Phase, Writer
 from ledger.quorum import holds
+from ledger.registry import AVAILABLE
 from ledger.requests import AddRun, Status
 from tests.simulation.client import Client
+from tests.simulation.oracle import DegradedChoice
 from tests.simulation.store import drive
 
 if TYPE_CHECKING:
@@ -52,9 +56,14 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
         random, quorum = self.cluster.scheduler.random, self.cluster.quorum
         pool = self.pool()
         ensemble = self.cluster.choices.placement.ensemble(quorum, pool, random)
+        is_degraded = ensemble is None
+        if ensemble is None:
+            placement = self.cluster.choices.placement
+            ensemble = degraded.degraded_ensemble(placement, quorum, pool, random)
         if ensemble is None:
             self.host.after(CREATE_RETRY_S, self._create)
             return
+        away = [bookie for bookie in ensemble if bookie not in pool.available]
         metadata = LedgerMetadata(
             quorum=quorum,
             fragments=(Fragment(EntryId(0), ensemble),),
@@ -64,7 +73,11 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
 
         async def create() -> LedgerId | None:
             try:
-                return await self.ledgers.create(metadata)
+                ledger_id = await self.ledgers.create(metadata)
+                if away:
+                    lacks = written_without(away, EntryId(0), 0)
+                    await mark_ledger(self.ledgers.store, ledger_id, lacks)
+                return ledger_id
             except MetadataUnavailable:
                 return None
 
@@ -77,12 +90,30 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
             self.mark("ledger_created")
             self.cluster.oracle.created(ledger_id, who=self.name)
             self.ledger_id = ledger_id
-            self.placed(pool, quorum.ensemble, ensemble, ())
+            if is_degraded:
+                self.mark("degraded_ensemble")
+                choice = DegradedChoice(
+                    who=self.name,
+                    quorum=quorum,
+                    ensemble=ensemble,
+                    available=pool.available,
+                    known=pool.away,
+                )
+                self.cluster.oracle.placed_degraded(ledger_id, choice)
+            else:
+                self.placed(pool, quorum.ensemble, ensemble, ())
             self.machine = Writer(ledger_id, metadata, 0, self.cluster.choices.writer_config)
             self.run(self.machine, shared.TimePassed())
+            self.cluster.metadata.watch(self.host, AVAILABLE, self._list)
+            self._list()
             self._on_created(self)
 
         drive(create(), done)
+
+    def _list(self) -> None:
+        bookies = self.cluster.bookies
+        writable = {b: str(bookies[b].host.life) for b in self.cluster.metadata.available()}
+        self.feed(protocol.BookiesListed(writable))
 
     @property
     def can_append(self) -> bool:
@@ -124,11 +155,15 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self._confirm(effect.last)
             case shared.ChooseReplacements():
                 self.mark("ensemble_change_wanted")
+                if not self.machine.is_degraded:
+                    self.mark("bookie_to_be_left")
                 chosen = self.replacements(effect.indexes, effect.exclude, effect.ensemble)
                 self.note(f"replaces {effect.indexes} by {chosen}")
                 self.feed(shared.ReplacementsChosen(chosen))
             case shared.WriteMetadata() | shared.ReadMetadata():
                 self.carry_out(effect, self.feed)
+            case protocol.MarkLacks():
+                self._mark_lacks(effect)
             case protocol.FailWriter():
                 self.note(f"fails: {effect.failure.value}")
                 self.mark(f"writer_failed_{effect.failure.name.lower()}")
@@ -140,6 +175,23 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self.cluster.oracle.concluded(self.ledger_id, effect.metadata, who=self.name)
             case _:
                 assert_never(effect)
+
+    def _mark_lacks(self, effect: protocol.MarkLacks) -> None:
+        async def mark() -> protocol.WriterEvent:
+            lacks = written_without(effect.bookies, effect.fragment, 0)
+            try:
+                await mark_ledger(self.ledgers.store, self.ledger_id, lacks)
+            except MetadataUnavailable:
+                return protocol.MarkingFailed()
+            return protocol.LacksMarked(effect)
+
+        def done(event: protocol.WriterEvent) -> None:
+            if isinstance(event, protocol.LacksMarked):
+                self.mark("lacks_marked")
+                self.cluster.oracle.marked(self.ledger_id, effect)
+            self.feed(event)
+
+        drive(mark(), done)
 
     def _send_adds(self, effect: protocol.SendAdds) -> None:
         quorum = self.machine.metadata.quorum

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.protocol.auditing_events import (
     AuditBegun,
     AuditEffect,
@@ -43,6 +42,7 @@ from bookie.autorecovery.protocol.auditing_events import (
 )
 from bookie.autorecovery.protocol.checking import is_urgent
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import TimePassed
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from bookie.autorecovery.mark import Lack
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import TimePassed
 

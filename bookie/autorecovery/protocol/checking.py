@@ -10,9 +10,9 @@ from math import ceil
 from random import Random
 from typing import Final
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.protocol.choosing import NO_SHARE, Share, Standing, pieces
 from ledger.ids import BookieId, EntryId
+from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import Quorum, write_set
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.protocol.choosing import Chosen, Copy, Share, Spans, choose
 from bookie.autorecovery.protocol.replicating_events import (
     Begin,
@@ -60,6 +59,7 @@ from bookie.autorecovery.protocol.replicating_events import (
     WriteMark,
 )
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.protocol.shared import (
     ChooseReplacements,
@@ -76,6 +76,8 @@ ROUNDS_MAX: Final = 4
 """Times that a ledger is read and gone through in one replication; metadata that changes all the
 time is left alone for a while."""
 SWAP_TRIES_MAX: Final = 5
+UNSETTLED_MS: Final = 10_000
+"""How long to wait for a writer to leave a fragment that lacks copies."""
 AWAY_MS: Final = 60_000
 """How long to wait for a bookie that is away, but not lost."""
 
@@ -269,25 +271,27 @@ class Replication:
         return self._next_fragment()
 
     def _concerned(self, metadata: LedgerMetadata) -> list[_Work]:
-        """Return the settled fragments that name a bookie of the mark."""
+        """Return the settled fragments that may lack what a bookie of the mark should hold."""
         assert self._mark is not None
-        marked = self._mark.bookies
         works: list[_Work] = []
         for fragment in metadata.fragments:
             end = metadata.settled_end(fragment)
-            if end is None or marked.isdisjoint(fragment.bookies):
+            lacks = (lack for lack in self._mark.lacks if lack.bookie in fragment.bookies)
+            if end is None or not any(_concerns(lack, fragment, metadata) for lack in lacks):
                 continue
             gone = {
                 index: bookie in self._registered
                 for index, bookie in enumerate(fragment.bookies)
-                if self._must_go(bookie)
+                if self._must_go(bookie, fragment)
             }
             works.append(_Work(fragment, fragment.first_entry, end, gone))
         return works
 
-    def _must_go(self, bookie: BookieId) -> bool:
-        """Return whether what *bookie* holds is to be moved: it is marked, and not back."""
+    def _must_go(self, bookie: BookieId, fragment: Fragment) -> bool:
+        """Return whether what *bookie* holds of *fragment* is to be moved: it is marked, and not
+        back."""
         assert self._mark is not None
+        assert self._metadata is not None
         lack = self._mark.lack_of(bookie)
         if lack is None:
             return False
@@ -296,8 +300,9 @@ class Replication:
         if lack.reason is Reason.MISPLACED:
             # Where to is decided already; else it depends on what is better.
             return self._config.into is not None and bookie in self._registered
-        given_up = lack.reason in {Reason.LOST, Reason.DECOMMISSIONING}
-        return given_up and bookie not in self._registered
+        given_up = lack.reason in {Reason.LOST, Reason.DECOMMISSIONING, Reason.AWAY}
+        there = bookie in self._registered
+        return given_up and not there and _concerns(lack, fragment, self._metadata)
 
     def _must_be_out(self, bookie: BookieId) -> bool:
         """Return whether no fragment may name it in the end, not even an empty one."""
@@ -307,10 +312,12 @@ class Replication:
         return bookie in self._leaving or emptied
 
     def _is_worth_a_fence(self, bookie: BookieId) -> bool:
-        """Return whether a writer is disturbed for it: not to spread copies better."""
+        """Return whether a writer is disturbed for it: not to spread copies better, and not for a
+        bookie that is only away. The writer knows of that one, and leaves it when it can."""
         assert self._mark is not None
         lack = self._mark.lack_of(bookie)
-        return bookie in self._leaving or (lack is not None and lack.reason is not Reason.MISPLACED)
+        gentle = lack is None or lack.reason in {Reason.MISPLACED, Reason.AWAY}
+        return bookie in self._leaving or not gentle
 
     # One fragment: choose, look, copy, swap.
 
@@ -406,7 +413,7 @@ class Replication:
             bookie = work.fragment.bookies[index]
             if bookie in self._registered:
                 return Look(bookie, index, work.first, work.last, self._thorough)
-            if bookie in self._mark_bookies() and not self._must_go(bookie):
+            if bookie in self._mark_bookies() and index not in work.gone:
                 self._wait(f"{bookie} cannot be asked now", self._now_ms + AWAY_MS)
             work.shares.append(Share(unsure=((work.first, work.last),)))
         return self._choose(work)
@@ -576,10 +583,13 @@ class Replication:
         gone = tuple(
             index
             for index, bookie in enumerate(last.bookies)
-            if self._must_go(bookie) and self._is_worth_a_fence(bookie)
+            if self._must_go(bookie, last) and self._is_worth_a_fence(bookie)
         )
         if self._metadata.state is LedgerState.IN_RECOVERY:
             return self._recover()  # its writer is fenced already
+        if self._lacks_copies(last):
+            why = "its writer has not left the fragment that lacks copies"
+            self._wait(why, self._now_ms + UNSETTLED_MS)
         if not gone:
             return self._end_round()
         assert self._mark is not None
@@ -592,7 +602,21 @@ class Replication:
         self.phase = Phase.CHOOSING_SPARE
         return ChooseReplacements(gone, self._not_wanted(), last.bookies)
 
+    def _lacks_copies(self, last: Fragment) -> bool:
+        """Return whether *last*, which is open, was written without one of its bookies."""
+        assert self._mark is not None
+        return any(
+            lack.bookie in last.bookies and lack.fragment >= last.first_entry
+            for lack in self._mark.lacks
+        )
+
     def _spare_chosen(self, event: ReplacementsChosen) -> ReplicationEffect:
+        assert self._mark is not None
+        if event.bookies and self._mark.wants_bookie and not self._wants_bookie:
+            # It has come just now; the writer takes it by itself, and need not be fenced.
+            over_ms = self._now_ms + self._config.open_fragment_grace_ms
+            self._wait("its writer is given time to take the bookie that came", over_ms)
+            return self._end_round()
         if event.bookies:
             return self._recover()
         # Fencing gains nothing, and costs the writer its ledger.
@@ -670,3 +694,13 @@ class Replication:
     def _finish(self, finish: Finish) -> ReplicationEffect:
         self.phase = Phase.DONE
         return finish
+
+
+def _concerns(lack: Lack, fragment: Fragment, metadata: LedgerMetadata) -> bool:
+    """Return whether *fragment* may lack copies because of *lack*.
+
+    A writer says which ones it wrote without the bookie. A recovery may have written the last one
+    of a CLOSED ledger without it."""
+    if lack.reason is not Reason.AWAY or metadata.state is LedgerState.CLOSED:
+        return True
+    return fragment.first_entry <= lack.fragment

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from bookie.autorecovery.mark import Mark
 from bookie.autorecovery.protocol.choosing import Copy, Share
 from ledger.ids import BookieId
+from ledger.mark import Mark
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.shared import (
     ChooseReplacements,

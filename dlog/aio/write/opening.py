@@ -126,6 +126,7 @@ class TakeoverDriver:
             settings.quorum,
             digest=settings.digest,
             custom=stamp(self._node.log, effect.manifest.incarnation, effect.segment),
+            degraded_writes=settings.degraded_writes,
         )
         return protocol.LedgerCreated(self._ledger.ledger_id, self._now_ms())
 

@@ -14,7 +14,7 @@ from dlog.protocol.edits import add_segment, seal_segment
 from dlog.protocol.writing_events import TakeRollStep
 from dlog.recordbatch import Codec, check_codec
 from dlog.settings import LogSettings
-from ledger.errors import LogError
+from ledger.errors import LogError, NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 
@@ -66,13 +66,25 @@ class RollSteps:
                 assert_never(step)
 
     async def _create(self, step: protocol.CreateLedger) -> protocol.RollEvent:
-        ledger = await self._ledgers.create(
+        try:
+            ledger = await self._new_ledger(step)
+        except NotEnoughBookies:
+            manifest, _ = await self._node.read()  # the setting counts as it is now
+            if not manifest.settings.degraded_writes:
+                raise
+            ledger = await self._new_ledger(step, degraded_writes=True)
+        self._appenders[ledger.ledger_id] = ledger
+        return protocol.LedgerCreated(ledger.ledger_id)
+
+    async def _new_ledger(
+        self, step: protocol.CreateLedger, *, degraded_writes: bool = False
+    ) -> LedgerAppender:
+        return await self._ledgers.create(
             self._settings.quorum,
             digest=self._settings.digest,
             custom=stamp(self._node.log, self._incarnation, step.segment),
+            degraded_writes=degraded_writes,
         )
-        self._appenders[ledger.ledger_id] = ledger
-        return protocol.LedgerCreated(ledger.ledger_id)
 
     async def _list(self, step: protocol.ListSegment) -> protocol.RollEvent:
         manifest = await self._node.edit(

@@ -6,11 +6,11 @@ its index, nothing unsettled is copied, nobody is fenced without a spare bookie.
 
 from dataclasses import dataclass, field
 
-from bookie.autorecovery.mark import Lack, Mark, Reason
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.choosing import Share
 from bookie.autorecovery.protocol.replicating import Replication, ReplicationConfig
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.quorum import Quorum, holds

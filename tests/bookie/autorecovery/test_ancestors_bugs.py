@@ -2,11 +2,11 @@
 
 import pytest
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
 from bookie.autorecovery.worker import Worker
 from ledger.ids import BookieId
+from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, Cluster

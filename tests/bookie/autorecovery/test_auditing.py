@@ -2,7 +2,6 @@
 
 import pytest
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.protocol.auditing import Auditor, Phase
 from bookie.autorecovery.protocol.auditing_events import (
     AuditEffect,
@@ -19,6 +18,7 @@ from bookie.autorecovery.protocol.auditing_events import (
     RecordPass,
 )
 from ledger.ids import BookieId
+from ledger.mark import Lack, Reason
 from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, Cluster
 from tests.bookie.autorecovery.repair_world import names
 

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.mark import Mark, Reason
 from bookie.autorecovery.marks import Audit, Marks
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.ids import LedgerId
+from ledger.mark import Mark, Reason
 from tests.bookie.autorecovery.test_worker import AT_ONCE, closed_ledger, copies, mark_of, world
 from tests.patience import PATIENT
 from tests.waiting import eventually

@@ -3,13 +3,14 @@
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.checking import check_all
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.worker import Worker
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import ClientConfig, LedgerClient
 from ledger.ids import LedgerId
+from ledger.mark import Reason
+from ledger.marking import path_of_mark
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
     closed_ledger,
@@ -29,7 +30,9 @@ LATE = ClientConfig(
 
 
 async def ledger_with_a_hole(cluster: AsyncCluster, client: LedgerClient) -> tuple[LedgerId, str]:
-    """Return a CLOSED ledger, and its bookie that was away when the last entries were added."""
+    """Return a CLOSED ledger, and its bookie that was away when the last entries were added.
+
+    Its writer knows of that, and has marked it; the mark is lost."""
     writer = await client.create()
     for _ in range(3):
         await writer.add(b"x")
@@ -44,7 +47,18 @@ async def ledger_with_a_hole(cluster: AsyncCluster, client: LedgerClient) -> tup
         return any(found.bookie == absent for found in client.bookies.available())
 
     await eventually(is_back)
+    await forget_mark(client, writer.ledger_id)
     return writer.ledger_id, absent
+
+
+async def forget_mark(client: LedgerClient, ledger_id: LedgerId) -> None:
+    """Wait until the writer has marked the ledger, which it does beside, and delete the mark."""
+
+    async def is_marked() -> bool:
+        return await mark_of(client, ledger_id) is not None
+
+    await eventually(is_marked)
+    await client.store.delete(path_of_mark(ledger_id))
 
 
 async def test_entries_that_passed_a_bookie_by_are_found_without_reading_and_made_good() -> None:

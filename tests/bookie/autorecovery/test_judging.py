@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.protocol.checking import (
     SCRUB_ENTRIES_MIN,
     Judgement,
@@ -18,6 +17,7 @@ from bookie.autorecovery.protocol.checking import (
 )
 from bookie.autorecovery.protocol.choosing import Share
 from ledger.ids import BookieId, EntryId
+from ledger.mark import Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.repair_world import ledger, names

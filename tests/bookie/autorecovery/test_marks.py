@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from bookie.autorecovery.mark import LOST_RANGES_MAX, Lack, Mark, Reason
 from bookie.autorecovery.marks import LOCKS, Audit, Ended, Marks
 from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
 from ledger.process import this_process
 from tests.ledger.metastore.backends import Backend
 

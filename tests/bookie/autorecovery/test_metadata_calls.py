@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
+from ledger.mark import Reason
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from tests.bookie.autorecovery.test_worker import (

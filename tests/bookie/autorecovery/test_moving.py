@@ -1,8 +1,8 @@
 """What an operator asks for: copies go to given bookies, and from bookies that have them all."""
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.quorum import Quorum

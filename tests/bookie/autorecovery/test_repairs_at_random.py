@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from ledger.ids import BookieId, EntryId
+from ledger.mark import Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum, holds, write_set
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, repair

@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from ledger.mark import Reason
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 import dlog.testing
-from bookie.autorecovery.mark import Lack, Mark, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Outcome
@@ -16,6 +15,7 @@ from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum, holds
 from tests.patience import PATIENT

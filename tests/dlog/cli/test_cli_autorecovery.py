@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import FORMAT_VERSION, Audit, Marks
 from bookie.autorecovery.throttling import WORKERS
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Reason
 from ledger.metastore import open_store
 from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import CliShell, cli_shell

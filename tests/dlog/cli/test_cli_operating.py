@@ -10,7 +10,6 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.throttling import WORKERS
 from dlog.cli.app import app
@@ -18,6 +17,7 @@ from dlog.cli.bookie.operating_shown import message_facts, shown_duration, shown
 from ledger import LedgerClient, Quorum
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS
+from ledger.mark import Lack, Reason
 from ledger.metastore import open_store
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire import metadata_pb2 as pb_metadata

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, Protocol
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from bookie.entrylog.format import path_of
 from dlog.aio.admin import log_info
@@ -21,6 +20,7 @@ from ledger import LedgerClient
 from ledger.clock import now_ms
 from ledger.entry import HEADER_BYTES
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Reason
 from tests.integration.chaos.processes import Cluster
 
 COLD: Final = "cold"

@@ -34,6 +34,7 @@ from ledger.protocol.writer_events import (
     Failure,
     FailWriter,
     FinishClose,
+    MarkLacks,
     PublishLac,
     SendAdds,
     WriterEffect,
@@ -204,7 +205,7 @@ def test_without_a_replacement_the_writer_goes_on_with_an_ack_quorum() -> None:
     """Rule 27; and the bookie that was down is tried again later."""
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
-    assert step(machine, ReplacementsChosen(())) == []
+    assert step(machine, ReplacementsChosen(())) == [MarkLacks((A,), EntryId(0))]
     assert machine.is_degraded
     step(machine, AddsStored(1, 0, 0, 0))
     assert step(machine, AddsStored(2, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
@@ -387,7 +388,7 @@ def test_some_replacements_are_taken_and_the_writer_goes_on_without_the_others()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.IO_ERROR))
     step(machine, AddsRefused(1, 0, 0, 0, Status.IO_ERROR), ReplacementsChosen(((0, D),)))
     step(machine, MetadataWritten(1))
-    assert step(machine, ReplacementsChosen(())) == []
+    assert step(machine, ReplacementsChosen(())) == [MarkLacks((B,), EntryId(0))]
     assert machine.is_degraded
     step(machine, AddsStored(0, 1, 0, 0))
     assert step(machine, AddsStored(2, 0, 0, 0))[0] == ConfirmAdds(EntryId(0))
@@ -409,7 +410,8 @@ def test_a_delayed_change_waits_while_an_ack_quorum_is_left() -> None:
     """Rule 27."""
     machine = writer(config=DELAYED)
     step(machine, AppendRequested(1, 10))
-    assert step(machine, AddsRefused(0, 0, 0, 0, Status.UNREACHABLE)) == []
+    effects = step(machine, AddsRefused(0, 0, 0, 0, Status.UNREACHABLE))
+    assert effects == [MarkLacks((A,), EntryId(0))]
     assert machine.is_degraded
     step(machine, AddsStored(1, 0, 0, 0))
     assert step(machine, AddsStored(2, 0, 0, 0)) == [
@@ -439,7 +441,8 @@ def test_a_delayed_change_counts_the_write_sets_of_a_striped_ensemble_one_by_one
     )
     machine = writer(striped, DELAYED)
     step(machine, AppendRequested(4, 10))
-    assert step(machine, AddsRefused(0, 0, 0, 3, Status.UNREACHABLE)) == []
+    (marks,) = step(machine, AddsRefused(0, 0, 0, 3, Status.UNREACHABLE))
+    assert marks == MarkLacks((A,), EntryId(0))
     assert step(machine, AddsRefused(2, 0, 0, 3, Status.UNREACHABLE)) == []
     (effect,) = step(machine, AddsRefused(1, 0, 0, 3, Status.UNREACHABLE))
     assert effect == ChooseReplacements((0, 1, 2), (A, B, C, D), (A, B, C, D))
@@ -461,7 +464,8 @@ def test_a_ledger_that_one_bookie_forgot_is_written_on() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.NO_SUCH_LEDGER))
     step(machine, ReplacementsChosen(()), AddsStored(1, 0, 0, 0), AddsStored(2, 0, 0, 0))
-    assert step(machine, MetadataRead(METADATA, 0))[0] == ConfirmAdds(EntryId(0))
+    marks, confirms, _ = step(machine, MetadataRead(METADATA, 0))
+    assert (marks, confirms) == (MarkLacks((A,), EntryId(0)), ConfirmAdds(EntryId(0)))
 
 
 def test_an_ensemble_change_of_a_deleted_ledger_ends_the_writer() -> None:

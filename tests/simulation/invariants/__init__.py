@@ -17,6 +17,7 @@
 | unconfirmed_reads_are_verified | | what they give may vanish, but is never other bytes |
 | ledger_ids_never_reused | | one creator, and nobody after a deletion |
 | placement_keeps_its_promises | | quarantine and exclusion respected, no free bookie left out |
+| degraded_ensembles_suffice | | who is there suffices without those that are away |
 
 Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong.
 `tests.simulation.check` calls them after every step.

@@ -49,9 +49,9 @@ def counts_acks_of_replaced_bookies(patch: Patch) -> None:
     def stored(self: AckTracker, index: int, generation: int, first: int, last: int) -> None:
         self.slots[index].stored.add(first, last)
 
-    def unchecked(self: Writer, event: AddsStored) -> list[WriterEffect]:
+    def unchecked(self: Writer, event: AddsStored, now: float) -> list[WriterEffect]:
         self._acks.stored(event.index, event.generation, event.first, event.last)
-        return self._progress()
+        return self._progress(now)
 
     patch.set(AckTracker, "stored", stored)
     patch.set(Writer, "_stored", unchecked)
@@ -73,9 +73,9 @@ def keeps_acks_when_it_replaces(patch: Patch) -> None:
 def delivers_acks_during_the_ensemble_cas(patch: Patch) -> None:
     honest = Writer._progress
 
-    def progress(self: Writer) -> list[WriterEffect]:
+    def progress(self: Writer, now: float) -> list[WriterEffect]:
         if self.phase is not Phase.CHANGING:
-            return honest(self)
+            return honest(self, now)
         before = self._acks.confirmed
         if self._acks.advance(self.last_add_pushed) == before:
             return []
@@ -114,10 +114,12 @@ def sends_again_by_the_difference_of_ensembles(patch: Patch) -> None:
     honest = Writer._change_recorded
     seen: dict[tuple[int, int, BookieId], None] = {}
 
-    def recorded(self: Writer, metadata: LedgerMetadata, version: int) -> list[WriterEffect]:
+    def recorded(
+        self: Writer, metadata: LedgerMetadata, version: int, now: float
+    ) -> list[WriterEffect]:
         for index, slot in enumerate(self._acks.slots):
             seen[id(self), index, slot.bookie] = None
-        effects = honest(self, metadata, version)
+        effects = honest(self, metadata, version, now)
         return [
             effect
             for effect in effects
@@ -155,9 +157,9 @@ def changes_the_ensemble_over_a_recovery(patch: Patch) -> None:
 def closes_with_adds_pending(patch: Patch) -> None:
     honest = Writer._progress
 
-    def progress(self: Writer) -> list[WriterEffect]:
+    def progress(self: Writer, now: float) -> list[WriterEffect]:
         if not self._close_requested or self.phase is not Phase.OPEN:
-            return honest(self)
+            return honest(self, now)
         self._acks.confirmed = self.last_add_pushed
         return [ConfirmAdds(self.last_add_confirmed), *self._begin_close()]
 

@@ -86,6 +86,8 @@ class Writer(Client[protocol.WriterEvent, protocol.WriterEffect]):
                 self.read_metadata(
                     read=self._metadata_read, failed=lambda: self.feed(shared.MetadataFailed())
                 )
+            case protocol.MarkLacks():
+                self.feed(protocol.LacksMarked(effect))
             case protocol.FailWriter():
                 self.failure = effect.failure
             case protocol.FinishClose():

@@ -5,6 +5,7 @@ Invariants:
     what is merged into a mark is never less than what was in it
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Self
@@ -12,7 +13,7 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 
 from ledger.errors import DamagedMetadata
-from ledger.ids import BookieId
+from ledger.ids import BookieId, EntryId
 from ledger.wire import metadata_pb2 as pb
 
 FORMAT_VERSION: Final = 1
@@ -33,8 +34,13 @@ class Reason(IntEnum):
     """The bookie is there; entries on it were found damaged."""
     MISSING = 4
     """The bookie is there; it said that it has not got some entries."""
+    AWAY = 5
+    """The ledger's writer went on without the bookie, which was away: maybe for a moment."""
     MISPLACED = 6
     """The bookie is there; with another one in its place the ensemble would span more racks."""
+
+
+NO_FRAGMENT: Final = EntryId(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,16 @@ class Lack:
     reason: Reason
     since_ms: int
     """When it was marked first, by the wall clock; the grace of an open fragment counts from it."""
+    fragment: EntryId = NO_FRAGMENT
+    """The newest fragment that was written without the bookie, by its first entry. As long as its
+    writer may add to that one, nobody can make its copies good."""
+
+
+def written_without(
+    bookies: Iterable[BookieId], fragment: EntryId, since_ms: int
+) -> tuple[Lack, ...]:
+    """Return what to mark if the fragment at *fragment* is written without *bookies*."""
+    return tuple(Lack(bookie, Reason.AWAY, since_ms, fragment) for bookie in bookies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +100,12 @@ class Mark:
             known = by_bookie.get(lack.bookie)
             if known is None:
                 by_bookie[lack.bookie] = lack
-            elif _weight(lack.reason) > _weight(known.reason):
-                by_bookie[lack.bookie] = replace(known, reason=lack.reason)
+            else:
+                by_bookie[lack.bookie] = replace(
+                    known,
+                    reason=max(known.reason, lack.reason, key=_weight),
+                    fragment=max(known.fragment, lack.fragment),
+                )
         merged = tuple(by_bookie[bookie] for bookie in sorted(by_bookie))
         thorough = self.thorough or any(lack.reason is Reason.DAMAGED for lack in lacks)
         urgent = self.urgent or urgent
@@ -129,6 +149,7 @@ class Mark:
                     bookie=lack.bookie,
                     reason=pb.LackReason.ValueType(lack.reason),
                     since_ms=lack.since_ms,
+                    fragment=None if lack.fragment == NO_FRAGMENT else lack.fragment,
                 )
                 for lack in self.lacks
             ],
@@ -154,7 +175,12 @@ class Mark:
                 )
             return cls(
                 tuple(
-                    Lack(BookieId(lack.bookie), Reason(lack.reason), lack.since_ms)
+                    Lack(
+                        BookieId(lack.bookie),
+                        Reason(lack.reason),
+                        lack.since_ms,
+                        EntryId(lack.fragment) if lack.HasField("fragment") else NO_FRAGMENT,
+                    )
                     for lack in node.lacks
                 ),
                 attempts=node.attempts,
@@ -173,6 +199,7 @@ class Mark:
 _WEIGHTS: Final = (
     Reason.MISPLACED,
     Reason.MISSING,
+    Reason.AWAY,
     Reason.DAMAGED,
     Reason.LOST,
     Reason.DECOMMISSIONING,

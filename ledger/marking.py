@@ -1,0 +1,87 @@
+"""Marking ledgers that lack copies, in the metadata store: what writers and repair have in common.
+
+    /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   what the ledger lacks (`Mark`)
+
+256 buckets: the names of 100,000 marks in one node would be more than ZooKeeper answers. Repair has
+the rest (`bookie.autorecovery.marks`); it only looks at nodes, so nothing here rests on its being
+there.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchNode
+from ledger.ids import LedgerId
+from ledger.mark import Lack, Mark
+from ledger.metastore.port import MetadataStore
+
+MARKS: Final = "/underreplicated/ledgers"
+BUCKETS: Final = 256
+PREFIX: Final = "urL"
+WRITE_TRIES_MAX: Final = 100
+
+
+async def mark_ledger(
+    store: MetadataStore, ledger_id: LedgerId, lacks: Iterable[Lack], *, urgent: bool = False
+) -> bool:
+    """Mark the ledger; return False if its mark said all that already.
+
+    Raises `MetadataUnavailable`: then it may be marked or not, and it can be repeated."""
+    wanted = tuple(sorted(lacks, key=lambda lack: lack.bookie))
+    assert wanted, "a mark names a bookie"
+    path = path_of_mark(ledger_id)
+    new = Mark(()).merged(wanted, urgent=urgent)
+    for _ in range(WRITE_TRIES_MAX):
+        try:
+            # First, as most are new: then it is one call.
+            await store.create(path, new.encode())
+        except NodeExists:
+            pass
+        else:
+            return True
+        found = await read_mark(store, ledger_id)
+        if found is None:
+            continue  # it was deleted since
+        mark, version = found
+        merged = mark.merged(wanted, urgent=urgent)
+        if merged is mark:
+            return False
+        with suppress(BadVersion, NoSuchNode):  # somebody was faster
+            await store.set(path, merged.encode(), version)
+            return True
+    raise MetadataUnavailable(
+        store.uri, f"mark of ledger {ledger_id}", 0.0, "others change it all the time"
+    )
+
+
+async def read_mark(store: MetadataStore, ledger_id: LedgerId) -> tuple[Mark, int] | None:
+    """Return mark and version, None if the ledger is not marked. Raises `DamagedMetadata`."""
+    path = path_of_mark(ledger_id)
+    try:
+        found = await store.get(path)
+    except NoSuchNode:
+        return None
+    return Mark.decode(found.value, path=path), found.version
+
+
+async def ring(store: MetadataStore) -> None:
+    """Let workers know that there are new marks; best effort, as they look by themselves."""
+    with suppress(MetadataUnavailable):
+        await put_node(store, MARKS, b"")
+
+
+async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
+    """Let the node have *value*, whether it exists or not. Raises `MetadataUnavailable`."""
+    for _ in range(WRITE_TRIES_MAX):
+        with suppress(NoSuchNode):
+            await store.set(path, value)
+            return
+        with suppress(NodeExists):
+            await store.create(path, value)
+            return
+    raise MetadataUnavailable(store.uri, path, 0.0, "others change it all the time")
+
+
+def path_of_mark(ledger_id: LedgerId) -> str:
+    return f"{MARKS}/{ledger_id % BUCKETS:02x}/{PREFIX}{ledger_id}"
