@@ -119,6 +119,12 @@ class AppendingStorage:
     def delete(self, ledger_ids: Sequence[int]) -> None:
         raise NotImplementedError
 
+    def offer(self, ledger_ids: Sequence[int]) -> int:
+        raise NotImplementedError
+
+    def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         os.close(self._file)
 

@@ -133,9 +133,10 @@ async def _run(
         ledgers,
         config.collector,
         main=directories.main,
+        bookie=name,
         instance=namespace.instance,
         ledger_ids=storage.ledger_ids,
-        delete=service.delete,
+        storage=service,
     )
     collector.heed(in_doubt=lambda: storage.doubts, may_be_lost=storage.may_have_lost)
     operator = OperatorService(service, storage, keeper, collector, address=address)

@@ -216,6 +216,28 @@ OPTIONS: Final = (
         panel=_COLLECTION,
     ),
     Option(
+        ("--eviction-interval",),
+        "collector.eviction_interval_s",
+        float,
+        "Seconds between looks for copies that repair has moved elsewhere, and that are evicted "
+        "then; 0: none.",
+        panel=_COLLECTION,
+    ),
+    Option(
+        ("--eviction-pause",),
+        "collector.eviction_pause_s",
+        float,
+        "Seconds between the look that found such a copy and its eviction; for tests.",
+        hidden=True,
+    ),
+    Option(
+        ("--evicted-share",),
+        "collector.evicted_share",
+        float,
+        "Share of its ledgers that may be evicted in a day without an operator's word.",
+        panel=_COLLECTION,
+    ),
+    Option(
         ("--minor-interval",),
         "collector.minor_interval_s",
         float,

@@ -1,6 +1,8 @@
-"""Marking ledgers that lack copies, in the metadata store: what writers and repair have in common.
+"""Marking ledgers that lack copies, in the metadata store: what writers, bookies and repair have in
+common.
 
     /underreplicated/ledgers/<id & 0xff, 2 hex digits>/urL<id>   what the ledger lacks (`Mark`)
+    /underreplicated/locks/urL<id>              ephemeral: who repairs it now
 
 256 buckets: the names of 100,000 marks in one node would be more than ZooKeeper answers. Repair has
 the rest (`bookie.autorecovery.marks`); it only looks at nodes, so nothing here rests on its being
@@ -17,6 +19,7 @@ from ledger.mark import Lack, Mark
 from ledger.metastore.port import MetadataStore
 
 MARKS: Final = "/underreplicated/ledgers"
+LOCKS: Final = "/underreplicated/locks"
 BUCKETS: Final = 256
 PREFIX: Final = "urL"
 WRITE_TRIES_MAX: Final = 100
@@ -65,6 +68,14 @@ async def read_mark(store: MetadataStore, ledger_id: LedgerId) -> tuple[Mark, in
     return Mark.decode(found.value, path=path), found.version
 
 
+async def is_under_repair(store: MetadataStore, ledger_id: LedgerId) -> bool:
+    """Whether the ledger is marked, or somebody repairs it. Raises `MetadataUnavailable`."""
+    return (
+        await store.exists(path_of_mark(ledger_id)) is not None
+        or await store.exists(path_of_lock(ledger_id)) is not None
+    )
+
+
 async def ring(store: MetadataStore) -> None:
     """Let workers know that there are new marks; best effort, as they look by themselves."""
     with suppress(MetadataUnavailable):
@@ -85,3 +96,7 @@ async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
 
 def path_of_mark(ledger_id: LedgerId) -> str:
     return f"{MARKS}/{ledger_id % BUCKETS:02x}/{PREFIX}{ledger_id}"
+
+
+def path_of_lock(ledger_id: LedgerId) -> str:
+    return f"{LOCKS}/{PREFIX}{ledger_id}"

@@ -35,14 +35,23 @@ from ledger.errors import (
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark
-from ledger.marking import MARKS, PREFIX, mark_ledger, path_of_mark, put_node, read_mark, ring
+from ledger.marking import (
+    LOCKS,
+    MARKS,
+    PREFIX,
+    mark_ledger,
+    path_of_lock,
+    path_of_mark,
+    put_node,
+    read_mark,
+    ring,
+)
 from ledger.metastore.port import DeleteOp, MetadataStore, Session, Watch
 from ledger.process import this_process
 from ledger.registry import DECOMMISSIONING
 from ledger.wire import metadata_pb2 as pb
 
 URGENT: Final = "/underreplicated/urgent"
-LOCKS: Final = "/underreplicated/locks"
 DISABLE: Final = "/underreplicated/disable"
 DELAY: Final = "/underreplicated/lostbookierecoverydelay"
 LAST_AUDIT: Final = "/underreplicated/bookiecheckctime"
@@ -160,7 +169,7 @@ class Marks:
         """Delete the mark iff it is at *version*, and the lock with it, which is this worker's."""
         if not self._holds(ledger_id):
             return Ended.LOCK_LOST
-        mark_path, lock_path = path_of_mark(ledger_id), _lock_path(ledger_id)
+        mark_path, lock_path = path_of_mark(ledger_id), path_of_lock(ledger_id)
         try:
             await self._store.multi([DeleteOp(mark_path, version), DeleteOp(lock_path)])
         except BadVersion:
@@ -220,7 +229,7 @@ class Marks:
         self._locks[ledger_id] = lock = _Lock(self._store.session)
         try:
             await self._store.create(
-                _lock_path(ledger_id), node.SerializeToString(deterministic=True), ephemeral=True
+                path_of_lock(ledger_id), node.SerializeToString(deterministic=True), ephemeral=True
             )
         except NodeExists:  # also after a create of ours whose reply was lost
             if await self._holder(ledger_id) != self._token:
@@ -238,7 +247,7 @@ class Marks:
             lock = None
         if lock is not None and self._holds(ledger_id):
             with suppress(NoSuchNode):
-                await self._store.delete(_lock_path(ledger_id))
+                await self._store.delete(path_of_lock(ledger_id))
         self._locks.pop(ledger_id, None)
 
     def _holds(self, ledger_id: LedgerId) -> bool:
@@ -249,7 +258,7 @@ class Marks:
         return lock.session is self._store.session and not lock.session.lost.is_set()
 
     async def _holder(self, ledger_id: LedgerId) -> str:
-        path = _lock_path(ledger_id)
+        path = path_of_lock(ledger_id)
         node = pb.RepairLockNode()
         try:
             parse_node(node, (await self._store.get(path)).value, path)
@@ -394,10 +403,6 @@ def parse_node(
 
 def _urgent_path(ledger_id: LedgerId) -> str:
     return f"{URGENT}/{PREFIX}{ledger_id}"
-
-
-def _lock_path(ledger_id: LedgerId) -> str:
-    return f"{LOCKS}/{PREFIX}{ledger_id}"
 
 
 def _ledger_of(name: str) -> LedgerId | None:

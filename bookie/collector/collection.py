@@ -107,6 +107,7 @@ class DirectoryCollection:
         """Finish the compactions that were not; return all logs that are finished, and what is
         known of those that may be touched."""
         with self._directory.lock:
+            self._directory.evicted.clear()
             ids = self._catalog.log_ids()
             finished = [one for one in ids if not self._directory.logs.is_writing(one)]
         self._known = frozenset(filter(self._directory.owns, self._ledger_ids()))
@@ -167,8 +168,13 @@ class DirectoryCollection:
         return replace(info, ledger_map=everything)
 
     def _is_here(self, ledger_id: int) -> bool:
-        """A ledger that was made after the logs were listed is in none of them."""
-        return ledger_id in self._known and ledger_id not in self._directory.tombstones
+        """A ledger that was made after the logs were listed is in none of them. What they hold of
+        one that was evicted since is dead, also if it was brought back: that is in later logs."""
+        return (
+            ledger_id in self._known
+            and ledger_id not in self._directory.tombstones
+            and ledger_id not in self._directory.evicted
+        )
 
     def _is_whole(self, info: LogInfo) -> Generator[int, None, bool]:
         """Return whether the index names all that the log has of ledgers that may be lost."""

@@ -7,13 +7,14 @@ see `plan`, `garbage` and `ledger.throttle`.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from bookie.collector.collection import DirectoryCollection, LogState
+from bookie.collector.evicting import Evicting, Evictor
 from bookie.collector.garbage import (
     CANDIDATES_MAX,
     UNLIMITED,
@@ -53,6 +54,8 @@ class Run:
     ended_at: float = 0.0
     ledgers: int = 0
     """Deleted."""
+    evicted: int = 0
+    """Ledgers that no fragment named here any more."""
     logs: int = 0
     """Removed."""
     freed_bytes: int = 0
@@ -64,7 +67,7 @@ class Run:
     waiting: int = 0
     """Ledgers that are gone from the store and wait for an operator's word."""
     alarm: Alarm | None = None
-    """Why ledgers were kept that the store does not know."""
+    """Why ledgers were kept that may be garbage."""
     failure: str = ""
 
 
@@ -87,30 +90,49 @@ class CollectorStatus:
     alarm: Alarm | None
     """Of the last garbage collection that looked."""
     waiting: int
+    evicted: int
+    """Ledgers, since the start."""
+    surplus: int
+    """Ledgers that were seen to be named here by no fragment, and are here still."""
     logs: tuple[tuple[LogState, ...], ...]
     """Of each ledger directory, as the last run found them."""
     now: float
 
 
+class Forgetting(Evicting, Protocol):
+    """What is needed of `bookie.server.service.BookieService`."""
+
+    async def delete(self, ledger_ids: Sequence[int]) -> None:
+        """Forget ledgers for good, or none if nothing can be written any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operator has said; how many may go, negative: all, None: as many as without."""
+
+    deletions: int | None = None
+    evictions: int | None = None
+
+
 class Collector:
     """See the module's docstring. Belongs to one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it collects in, and what it asks
         self,
         directories: Sequence[LedgerDirectory],
         ledgers: LedgerStore,
         config: CollectorConfig,
         *,
         main: Disk,
+        bookie: str,
         instance: str,
         ledger_ids: Callable[[], Sequence[int]],
-        delete: Callable[[Sequence[int]], Awaitable[None]],
+        storage: Forgetting,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """*main* is where it remembers what the store said, *instance* the namespace that the
-        bookie belongs to. *ledger_ids* returns all ledgers that are here, from any thread;
-        *delete* forgets some of them for good, or none if nothing can be written any more."""
+        bookie belongs to. *ledger_ids* returns all ledgers that are here, from any thread."""
         self._ledgers = ledgers
         self._main = main
         self._instance = instance
@@ -120,7 +142,16 @@ class Collector:
         self._alarm: Alarm | None = None
         self._config = config
         self._ledger_ids = ledger_ids
-        self._delete = delete
+        self._storage = storage
+        self._evictor = Evictor(
+            storage,
+            ledgers,
+            config,
+            bookie=bookie,
+            instance=instance,
+            ledger_ids=lambda: self._on_thread(ledger_ids),
+            clock=clock,
+        )
         self._in_doubt: Callable[[], str] = lambda: ""
         self._may_be_lost: Callable[[int], bool] = lambda _ledger_id: False
         self._clock = clock
@@ -165,12 +196,16 @@ class Collector:
             else:
                 await self._run(kind)
 
-    async def collect(self, *, allowed: int | None = None) -> Run:
-        """Delete what is gone from the metadata store, now. Raises `CollectionUnderWay`.
+    async def collect(
+        self, *, allowed: int | None = None, evictions_allowed: int | None = None
+    ) -> Run:
+        """Delete what is gone from the metadata store, now, look for surplus copies, and evict
+        those that were seen before. Raises `CollectionUnderWay`.
 
         *allowed*: so many ledgers may go without a trace of their deletion, even if the store is
-        older than it was; negative: all. None: what may go without an operator's word."""
-        return await self._run_now(Kind.GC, allowed)
+        older than it was; negative: all. None: what may go without an operator's word.
+        *evictions_allowed*: so many copies may be evicted."""
+        return await self._run_now(Kind.GC, Asked(allowed, evictions_allowed))
 
     async def compact(self, *, major: bool = False) -> Run:
         """Compact now, even if it is switched off as a matter of course.
@@ -190,7 +225,16 @@ class Collector:
         logs = tuple(collection.logs for _, collection in self._collections)
         suspended = newest.suspended if newest is not None else ""
         return CollectorStatus(
-            self._running, last, due, suspended, self._alarm, len(self._waiting), logs, now
+            self._running,
+            last,
+            due,
+            suspended,
+            self._alarm,
+            len(self._waiting),
+            self._evictor.total,
+            self._evictor.surplus,
+            logs,
+            now,
         )
 
     async def close(self) -> None:
@@ -198,17 +242,19 @@ class Collector:
         were cancelled."""
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def _run_now(self, kind: Kind, allowed: int | None = None) -> Run:
+    async def _run_now(self, kind: Kind, asked: Asked | None = None) -> Run:
         if self._running is not None:
             raise CollectionUnderWay(self._running.kind.value)
-        return await self._run(kind, allowed)
+        return await self._run(kind, asked)
 
-    async def _run(self, kind: Kind, allowed: int | None = None) -> Run:
+    async def _run(self, kind: Kind, asked: Asked | None = None) -> Run:
         async with self._lock:
             run = self._running = Run(kind, self._clock())
             try:
                 if kind is Kind.GC:
-                    run = await self._delete_garbage(run, allowed)
+                    run = await self._delete_garbage(run, asked.deletions if asked else None)
+                    run = await self._evict_surplus(run, asked)
+                    self._raise(run.alarm)
                 in_doubt = self._in_doubt()
                 run = replace(run, suspended=in_doubt)
                 for directory, collection in self._collections:
@@ -240,7 +286,6 @@ class Collector:
         if alarm is not None:
             if alarm.kind is AlarmKind.OLDER_NAMESPACE:
                 await self._keep(replace(seen, older=True))
-            self._raise(alarm)
             return replace(run, alarm=alarm, waiting=len(self._waiting))
         now = int(self._wall_clock())
         if allowed is None:
@@ -269,14 +314,26 @@ class Collector:
         left = (one for one in self._waiting if one in unlisted and one not in looked_at)
         self._waiting = (*verdict.waiting, *left)
         alarm = too_many(len(self._waiting), len(snapshot)) if self._waiting else None
-        self._raise(alarm)
         return replace(run, ledgers=count, waiting=len(self._waiting), alarm=alarm)
+
+    async def _evict_surplus(self, run: Run, asked: Asked | None) -> Run:
+        """Not while there is an alarm, or something may be lost."""
+        if run.alarm is not None or self._in_doubt():
+            return run
+        assert self._seen is not None, "a garbage collection remembers what it saw"
+        evicted = await self._evictor.run(
+            self._seen,
+            may_be_lost=self._is_lost,
+            looks=asked is not None,
+            allowed=asked.evictions if asked else None,
+        )
+        return replace(run, evicted=evicted.ledgers, alarm=evicted.alarm)
 
     async def _delete_all(self, doomed: Sequence[int]) -> int:
         """Return how many were deleted: a storage that writes nothing any more, as a directory of
         it failed, deletes nothing."""
         for at in range(0, len(doomed), _DELETE_AT_ONCE):
-            await self._delete(doomed[at : at + _DELETE_AT_ONCE])
+            await self._storage.delete(doomed[at : at + _DELETE_AT_ONCE])
         if not doomed:
             return 0
         left = dict.fromkeys(await self._on_thread(self._ledger_ids))

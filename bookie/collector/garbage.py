@@ -40,11 +40,14 @@ class AlarmKind(StrEnum):
     """The store has forgotten what it said before: it was restored from a backup."""
     UNTRACED_DELETIONS = "untraced-deletions"
     """Ledgers are gone, and nothing in the store says that anybody deleted them."""
+    MANY_SURPLUS = "many-surplus-copies"
+    """More copies are named by no fragment any more than may be evicted in a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Why ledgers are not deleted that the metadata store does not know; until an operator acts."""
+    """Why ledgers are kept that the metadata store does not know, or does not name this bookie for;
+    until an operator acts."""
 
     kind: AlarmKind
     reason: str

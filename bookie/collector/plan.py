@@ -16,7 +16,7 @@ class Kind(Enum):
     """What a collector does from time to time."""
 
     GC = "gc"
-    """Deletes ledgers that are gone from the metadata store."""
+    """Deletes ledgers that are gone from the metadata store, and evicts surplus copies."""
     MINOR = "minor"
     MAJOR = "major"
 
@@ -29,6 +29,13 @@ class CollectorConfig:
     untraced_share: float = 0.1
     """Of the ledgers here, how many may be deleted in a day although nothing but their absence
     shows that they were deleted. 1 and more: all of them; zero or less: none."""
+    eviction_interval_s: float = 86_400.0
+    """Between two looks at all ledgers for copies that no fragment names any more."""
+    eviction_pause_s: float = 3600.0
+    """Between the look that saw one, and the one after which it is evicted, at least."""
+    evicted_share: float = 0.25
+    """Of the ledgers here, how many may be evicted in a day without an operator's word. 1 and more:
+    all of them; zero or less: none."""
     minor_share: float = 0.2
     """Logs with a smaller share of live bytes are compacted."""
     minor_interval_s: float = 3600.0

@@ -254,12 +254,11 @@ class LedgerIndex:
     def remove(self, ledger_ids: Iterable[int]) -> None:
         """Remove all that is here of these ledgers; it is fine if nothing is.
 
-        The caller sees to it that nothing of them is put any more, and after the next start calls
-        this again: the names are not synced, which would take long for many ledgers."""
+        The caller sees to it that nothing of them is put any more. The names are not synced, which
+        takes long for many ledgers: after the next start this is called again, or `sync_names`
+        now."""
         gone = dict.fromkeys(ledger_ids)
-        if not self._in_place:
-            self.finish()
-        redo.clear(self._disk)
+        self.settle()
         for ledger_id in gone:
             with suppress(FileNotFoundError):
                 self._disk.remove(path_of(ledger_id))
@@ -267,6 +266,17 @@ class LedgerIndex:
             self._files.forget(path_of(ledger_id))
             self._headers.pop(ledger_id, None)
         self.cache.remove(gone)
+
+    def settle(self) -> None:
+        """Leave nothing of a flush for the next start to do again, durably."""
+        if not self._in_place:
+            self.finish()
+        redo.clear(self._disk)
+
+    def sync_names(self, ledger_ids: Iterable[int]) -> None:
+        """Make it durable that files of these ledgers were removed."""
+        for directory in dict.fromkeys(map(directory_of, ledger_ids)):
+            self._disk.sync_directory(directory)
 
     def close(self) -> None:
         self._files.close()

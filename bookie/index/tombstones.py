@@ -3,9 +3,14 @@
 Ids are never used again, so a ledger that was deleted stays so. Without this memory a writer
 that is still alive, or the journal at the next start, would re-create it.
 
+A second file of the same kind remembers the fences of ledgers that were evicted (`FENCES_PATH`).
+Those may come back, by repair, and then take no writer's add: they are CLOSED, and a
+writer that was deposed long ago may have slept since.
+
 Kept as ranges of ids without a gap. There are at most `RANGES_MAX`; beyond it the lowest
 ids are forgotten. That does no harm to what anybody was promised: a ledger that was
-deleted long ago could be re-created here, and the next collection would delete it again.
+deleted long ago could be re-created here, and the next collection would delete it again. Of
+fences: it takes writers that slept while so many ledgers went, at an ack quorum of such bookies.
 """
 
 from array import array
@@ -25,7 +30,8 @@ from bookie.index.format import DIRECTORY
 
 VERSION: Final = 1
 PATH: Final = f"{DIRECTORY}/tombstones"
-TEMPORARY_PATH: Final = f"{PATH}.tmp"
+FENCES_PATH: Final = f"{DIRECTORY}/fences"
+TEMPORARY_SUFFIX: Final = ".tmp"
 RANGES_MAX: Final = 1 << 18
 """4 MiB on disk and in memory."""
 
@@ -44,22 +50,28 @@ _Ranges = tuple["array[int]", "array[int]"]
 class Tombstones:
     """See the module's docstring. Asked from any thread; added to by one at a time."""
 
-    def __init__(self, disk: Disk, ranges: _Ranges) -> None:
+    def __init__(self, disk: Disk, ranges: _Ranges, *, path: str = PATH) -> None:
         self._disk = disk
         self._ranges = ranges
+        self._path = path
 
     @classmethod
-    def load(cls, disk: Disk) -> Self:
+    def load(cls, disk: Disk, *, path: str = PATH) -> Self:
         """Raises `IndexDamaged`."""
         try:
-            file = disk.open(PATH)
+            file = disk.open(path)
         except FileNotFoundError:
-            return cls(disk, (array("q"), array("q")))
+            return cls.none(disk, path=path)
         try:
             data = file.read(file.size(), 0)
         finally:
             file.close()
-        return cls(disk, _decode(data, disk.describe(PATH)))
+        return cls(disk, _decode(data, disk.describe(path)), path=path)
+
+    @classmethod
+    def none(cls, disk: Disk, *, path: str = PATH) -> Self:
+        """Return it without any ledger, whatever the file says; it is not written."""
+        return cls(disk, (array("q"), array("q")), path=path)
 
     def __contains__(self, ledger_id: int) -> bool:
         firsts, lasts = self._ranges
@@ -82,18 +94,23 @@ class Tombstones:
         self._write(ranges)
         self._ranges = ranges
 
+    def write(self) -> None:
+        """Let the file say, durably, what this does."""
+        self._write(self._ranges)
+
     def _write(self, ranges: _Ranges) -> None:
-        file = self._disk.create(TEMPORARY_PATH)
+        temporary = self._path + TEMPORARY_SUFFIX
+        file = self._disk.create(temporary)
         try:
             file.write([_encode(ranges)], 0)
             file.sync()
         except OSError:
             file.close()
             with suppress(OSError):
-                self._disk.remove(TEMPORARY_PATH)
+                self._disk.remove(temporary)
             raise
         file.close()
-        self._disk.rename(TEMPORARY_PATH, PATH)
+        self._disk.rename(temporary, self._path)
         self._disk.sync_directory(DIRECTORY)
 
 

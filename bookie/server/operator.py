@@ -118,7 +118,8 @@ class OperatorService:
     async def _collect(self, request: pb.CollectRequest, context: Context) -> pb.CollectReply:
         await check_meant(context, self._service.info.bookie)
         allowed = request.allow_deletions if request.HasField("allow_deletions") else None
-        running = self._collector.collect(allowed=allowed)
+        evictions = request.allow_evictions if request.HasField("allow_evictions") else None
+        running = self._collector.collect(allowed=allowed, evictions_allowed=evictions)
         return pb.CollectReply(run=await self._done(running, context))
 
     async def _compact(self, request: pb.CompactRequest, context: Context) -> pb.CompactReply:

@@ -92,6 +92,8 @@ def collector_message(status: CollectorStatus) -> pb.CollectorStatus:
         suspended=status.suspended,
         waiting=status.waiting,
         alarms=_alarms(status.alarm),
+        evicted=status.evicted,
+        surplus=status.surplus,
     )
 
 
@@ -101,6 +103,7 @@ def run_message(run: Run, now: float) -> pb.CollectorRun:
         ended_ago_s=now - run.ended_at,
         took_s=run.ended_at - run.began_at,
         ledgers=run.ledgers,
+        evicted=run.evicted,
         logs=run.logs,
         bytes_freed=max(0, run.freed_bytes),
         bytes_moved=run.moved_bytes,

@@ -274,6 +274,23 @@ class BookieService:
         self._core.deleted(ledger_ids)
         self.taken(0)
 
+    def offer(self, ledger_ids: Sequence[int]) -> int:
+        """See `bookie.storage.checkpoint.Keeper.offer`. Raises `StorageFailed`."""
+        return self._storage.offer(ledger_ids)
+
+    async def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        """Forget ledgers of an *offer* that nothing was promised of since. Raises `DiskFull`,
+        `StorageFailed`."""
+        try:
+            await self._loop.run_in_executor(
+                self._readers, partial(self._storage.evict, ledger_ids, offer)
+            )
+        except StorageError as error:
+            self.fail(error)
+            raise
+        self._core.deleted(ledger_ids)
+        self.taken(0)
+
     async def _durable(self, ticket: int) -> None:
         future = self._loop.create_future()
         self._until_durable.append((ticket, future))

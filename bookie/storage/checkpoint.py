@@ -1,9 +1,11 @@
-"""Moves what is in memory to the disk, and forgets what was deleted.
+"""Moves what is in memory to the disk, and forgets what was deleted or evicted.
 
 Invariants:
     the marks move forward only, after all before them was synced and counted (rules 65, 66)
     what a checkpoint has begun is finished before the next one begins, however often it is tried
     nothing that was deleted is written again (#1757)
+    what is evicted is gone for good, and a start misses nothing, before its entries are collected;
+        a crash before leaves all of it or nothing
 Calls wait for each other; `troubles` may be read at any time.
 """
 
@@ -18,6 +20,7 @@ from bookie.journal.journals import Journals
 from bookie.loss.accounts import Accounts
 from bookie.storage.flush import Flush, header_of
 from bookie.storage.holdings import Holdings
+from bookie.storage.ledger_directory import LedgerDirectory
 
 
 @dataclass(slots=True)
@@ -90,6 +93,32 @@ class Keeper:
             except (OSError, FileDamaged) as error:
                 self._fail("the deletion of ledgers", error)
 
+    def offer(self, ledger_ids: Sequence[int]) -> int:
+        """Let ledgers be evicted unless something is promised of them from now on; return the
+        number of the offer."""
+        with self._holdings.lock:
+            self._holdings.check()
+            return self._holdings.offer(ledger_ids)
+
+    def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        """Forget ledgers of an *offer* that are not this bookie's to hold any more, but may be
+        again: nothing is remembered of them, and the next add makes them as if for the first time
+        (#4668). Left out is what something was promised of since the offer. Once one of several
+        ledger directories has failed, nothing is done any more.
+
+        Raises `DiskFull`, and `StorageFailed`; it may be that some are gone."""
+        with self._one:
+            self._holdings.check()
+            if self._frozen is not None:
+                return
+            try:
+                for directory, own in self._by_directory(ledger_ids):
+                    self._evict(directory, own, offer)
+            except DiskFull:
+                raise
+            except (OSError, FileDamaged) as error:
+                self._fail("the eviction of ledgers", error)
+
     def _checkpoint(self) -> None:
         begun = self._begun or self._begin()
         if begun is None:
@@ -125,11 +154,7 @@ class Keeper:
 
     def _delete(self, ledger_ids: Sequence[int]) -> None:
         holdings = self._holdings
-        by_directory = [
-            (directory, own)
-            for directory in holdings.ledger_directories
-            if (own := [one for one in ledger_ids if holdings.directory_of(one) is directory])
-        ]
+        by_directory = self._by_directory(ledger_ids)
         for directory, own in by_directory:
             directory.bury(own)
         with holdings.lock:
@@ -141,6 +166,32 @@ class Keeper:
             holdings.generation += 1
         for directory, own in by_directory:
             directory.remove(own)
+
+    def _evict(self, directory: LedgerDirectory, ledger_ids: Sequence[int], offer: int) -> None:
+        """A flush of what is brought back comes after the removal, as both hold `_one`."""
+        holdings = self._holdings
+
+        def forget(chosen: Sequence[int]) -> list[int]:
+            with holdings.lock:
+                gone = [one for one in chosen if holdings.may_be_evicted(one, offer)]
+                for ledger_id in gone:
+                    holdings.ledgers.remove(ledger_id)
+                    holdings.memory.remove(ledger_id)
+                holdings.generation += 1
+                return gone
+
+        with holdings.lock:
+            chosen = [one for one in ledger_ids if holdings.may_be_evicted(one, offer)]
+        if chosen:
+            directory.evict(chosen, forget)
+
+    def _by_directory(self, ledger_ids: Sequence[int]) -> list[tuple[LedgerDirectory, list[int]]]:
+        holdings = self._holdings
+        return [
+            (directory, own)
+            for directory in holdings.ledger_directories
+            if (own := [one for one in ledger_ids if holdings.directory_of(one) is directory])
+        ]
 
     def _fail(self, what: str, error: OSError | FileDamaged) -> None:
         """Take note that the disk failed. Raises `StorageFailed`, unless there are ledger

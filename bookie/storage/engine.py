@@ -385,6 +385,14 @@ class BookieStorage:
         """See `Keeper.delete`."""
         self._keeper.delete(ledger_ids)
 
+    def offer(self, ledger_ids: Sequence[int]) -> int:
+        """See `Keeper.offer`."""
+        return self._keeper.offer(ledger_ids)
+
+    def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        """See `Keeper.evict`."""
+        self._keeper.evict(ledger_ids, offer)
+
     def close(self) -> None:
         """Close all files and free the directories. Requires that no other call is under way.
 
@@ -405,11 +413,14 @@ class BookieStorage:
         vetted: Prepared,
         record: LedgerRecord | None,
     ) -> tuple[Status, int] | _Unvetted:
+        self._holdings.promise(run.ledger_id)
         if record is not None:
             if not compare_digest(record.key, run.key):
                 return Status.WRONG_KEY, 0
             if record.fenced and not run.recovery:
                 return Status.FENCED, 0
+        elif not run.recovery and self._holdings.is_fenced(run.ledger_id):
+            return Status.FENCED, 0
         refused = self._refuses(run, len(checked.data))
         if refused is not None:
             return refused, 0
@@ -417,7 +428,7 @@ class BookieStorage:
         if record is None:
             if self._holdings.is_deleted(run.ledger_id):
                 return Status.NO_SUCH_LEDGER, 0
-            record = self._ledgers.create(run.ledger_id, run.key)
+            record = self._holdings.create(run.ledger_id, run.key)
         elif checked.entries[0] <= record.last_entry:
             outcome = self._new_entries(record, checked, vetted)
             if not isinstance(outcome, list):
@@ -490,10 +501,11 @@ class BookieStorage:
         return Vetted(present, unvetted.generation)
 
     def _fence(self, ledger_id: int, key: bytes, record: LedgerRecord | None) -> tuple[Status, int]:
+        self._holdings.promise(ledger_id)
         if record is None:
             if self._holdings.is_deleted(ledger_id):
                 return Status.NO_SUCH_LEDGER, 0
-            record = self._ledgers.create(ledger_id, key)
+            record = self._holdings.create(ledger_id, key)
         elif not compare_digest(record.key, key):
             return Status.WRONG_KEY, 0
         if not record.fenced:
@@ -506,7 +518,9 @@ class BookieStorage:
         if record is None:
             if self._holdings.is_deleted(run.ledger_id):
                 return Status.NO_SUCH_LEDGER
-            record = self._ledgers.create(run.ledger_id, run.key)
+            if not run.recovery and self._holdings.is_fenced(run.ledger_id):
+                return Status.FENCED
+            record = self._holdings.create(run.ledger_id, run.key)
         elif not compare_digest(record.key, run.key):
             return Status.WRONG_KEY
         elif record.fenced and not run.recovery:

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from bookie.disk.directories import Directories
@@ -47,7 +47,11 @@ class Holdings:
         self.read_cache = read_cache
         self.lock = threading.Lock()
         self.generation = 0
-        """Counts checkpoints and deletions: what was read from disk before may be out of date."""
+        """Counts checkpoints, deletions and evictions: what was read from disk before may be out
+        of date."""
+        self._offers = 0
+        self._offered: dict[int, int] = {}
+        """Ledgers that may be evicted, by the number of the offer."""
         self.failure: StorageFailed | None = None
         """Why a journal or all ledger directories are not to be trusted any more."""
         self.closed = False
@@ -73,7 +77,10 @@ class Holdings:
             try:
                 stored = self.directory_of(ledger_id).index.load(ledger_id)
             except IndexDamaged:
-                return damaged
+                with self.lock:
+                    if generation == self.generation:
+                        return damaged
+                continue  # it may be that it was evicted just now
             with self.lock:
                 if generation == self.generation:
                     self.ledgers.adopt(stored)
@@ -89,6 +96,38 @@ class Holdings:
     def is_deleted(self, ledger_id: int) -> bool:
         """Whether the ledger was deleted from the cluster, as far as this bookie knows."""
         return ledger_id in self.directory_of(ledger_id).tombstones
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        """Whether a ledger that is not here was, and was evicted: no writer adds to it any more."""
+        return ledger_id in self.directory_of(ledger_id).fences
+
+    def create(self, ledger_id: int, key: bytes) -> LedgerRecord:
+        """Return the record of a ledger that is not here, made under the lock. One that was
+        evicted is fenced, and the fence is durable."""
+        return self.ledgers.create(ledger_id, key, fenced=self.is_fenced(ledger_id))
+
+    def is_gone(self, ledger_id: int) -> bool:
+        """Whether the ledger was deleted, or evicted and not brought back."""
+        with self.lock:
+            return self.is_deleted(ledger_id) or not self.ledgers.is_known(ledger_id)
+
+    # Evictions; all of it under the lock.
+
+    def offer(self, ledger_ids: Iterable[int]) -> int:
+        """Let these ledgers be evicted, unless something is promised of them before that happens;
+        return the number of the offer. An earlier one is over."""
+        self._offers += 1
+        self._offered = dict.fromkeys(ledger_ids, self._offers)
+        return self._offers
+
+    def promise(self, ledger_id: int) -> None:
+        """Take note that something is promised of the ledger: it is not to be evicted."""
+        self._offered.pop(ledger_id, None)
+
+    def may_be_evicted(self, ledger_id: int, offer: int) -> bool:
+        """Whether nothing was promised of the ledger since the *offer*, and nothing of what was
+        before it is on its way to the disk."""
+        return self._offered.get(ledger_id) == offer and self.ledgers.is_on_disk(ledger_id)
 
     def check(self) -> None:
         """Raises `StorageFailed`, `HandleClosed`."""

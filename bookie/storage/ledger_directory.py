@@ -18,11 +18,11 @@ from bookie.disk.port import Disk, DiskFull
 from bookie.entrylog import format as entrylog_format
 from bookie.entrylog.reader import EntryLogReader
 from bookie.entrylog.writer import EntryLogWriter
-from bookie.errors import FileDamaged
+from bookie.errors import FileDamaged, IndexDamaged
 from bookie.index import format as index_format
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
-from bookie.index.tombstones import Tombstones
+from bookie.index.tombstones import FENCES_PATH, Tombstones
 from bookie.loss.census import Roll, RollPlace
 from bookie.storage.config import StorageConfig
 from bookie.storage.memtable import Memtable
@@ -74,7 +74,12 @@ class LedgerDirectory:
             disk, cache_bytes=config.index_cache_bytes, files_max=config.files_open_max
         )
         self.tombstones = Tombstones.load(disk)
+        self._problem = ""
+        """Why fences of evicted ledgers may be forgotten, if so."""
+        self.fences = self._load_fences()
         self.roll = Roll(disk)
+        self.evicted: dict[int, None] = {}
+        """Ledgers that were evicted since a collection listed the logs; under `lock`."""
         self.logs = EntryLogWriter(disk, log_bytes_max=config.entry_log_bytes_max)
         self.reader = EntryLogReader(disk, self.index, files_max=config.files_open_max)
 
@@ -93,7 +98,7 @@ class LedgerDirectory:
             for ledger_id in counts.keys() - dict.fromkeys(here).keys()
             if ledger_id not in self.tombstones
         ]
-        return Recovered(here, sorted(missing), problem)
+        return Recovered(here, sorted(missing), problem or self._problem)
 
     def begin(self, recovered: Recovered) -> None:
         """Let the roll say what is here, before anything is added to it.
@@ -102,6 +107,8 @@ class LedgerDirectory:
         self.index.made.clear()
         if recovered.here or self.roll.place.batch:
             self.roll.write(recovered.here)
+        if self._problem:
+            self.fences.write()
 
     def flush(self, headers: Iterable[LedgerHeader], memtable: Memtable) -> list[LedgerHeader]:
         """Write all *headers* and what *memtable* has of their ledgers; all is durable then.
@@ -130,10 +137,38 @@ class LedgerDirectory:
         with self.lock, self._writing():
             self.index.remove(ledger_ids)
 
+    def evict(
+        self, ledger_ids: Sequence[int], forget: Callable[[Sequence[int]], Sequence[int]]
+    ) -> None:
+        """Let go of these ledgers: fence them for ever, strike them off the roll, and remove the
+        index of those that *forget* takes out of memory then, and returns.
+
+        Each step is durable before the next, so a start finds no less than the roll says. The
+        removal is, too, before anything of them is collected: no tombstone keeps an index away that
+        a crash brings back. Raises as `flush` does; `DiskFull` comes before *forget* is called."""
+        with self.lock, self._writing():
+            self.fences.add(ledger_ids)
+            self.index.settle()
+            self.roll.append(ledger_ids, removed=True)
+            gone = forget(ledger_ids)
+            self.index.made += [one for one in ledger_ids if one not in gone]  # the next flush
+            self.index.remove(gone)
+            self.index.sync_names(gone)
+            self.evicted.update(dict.fromkeys(gone))
+
     def close(self) -> None:
         self.logs.close(finish=self.failure is None)
         self.reader.close()
         self.index.close()
+
+    def _load_fences(self) -> Tombstones:
+        """A damaged file is a loss, and no reason to refuse: in limbo no ledger that was there
+        before takes a writer's add."""
+        try:
+            return Tombstones.load(self.disk, path=FENCES_PATH)
+        except IndexDamaged as damage:
+            self._problem = f"{damage.path} is damaged: {damage.reason}"
+            return Tombstones.none(self.disk, path=FENCES_PATH)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -107,6 +107,11 @@ class LedgerTable:
         """Whether the ledger exists here; its record may have to be read from disk."""
         return ledger_id in self._known
 
+    def is_on_disk(self, ledger_id: int) -> bool:
+        """Whether the ledger exists here, and memory has nothing of it that the disk has not."""
+        in_memory = ledger_id in self._dirty or ledger_id in self._flushing
+        return self.is_known(ledger_id) and not in_memory
+
     def get(self, ledger_id: int) -> LedgerRecord | None:
         """Return the record if it is in memory."""
         record = self._dirty.get(ledger_id) or self._flushing.get(ledger_id)
@@ -116,10 +121,10 @@ class LedgerTable:
                 self._clean.move_to_end(ledger_id)
         return record
 
-    def create(self, ledger_id: int, key: bytes) -> LedgerRecord:
-        """Return the record of a ledger that was never here."""
+    def create(self, ledger_id: int, key: bytes, *, fenced: bool = False) -> LedgerRecord:
+        """Return the record of a ledger that is not here."""
         assert ledger_id not in self._known
-        record = LedgerRecord(LedgerHeader(ledger_id, key))
+        record = LedgerRecord(LedgerHeader(ledger_id, key), fenced)
         self._known[ledger_id] = None
         self._dirty[ledger_id] = record
         return record
@@ -140,7 +145,7 @@ class LedgerTable:
         self._clean.pop(record.ledger_id, None)
 
     def remove(self, ledger_id: int) -> None:
-        """Forget a ledger that was deleted, if it is known."""
+        """Forget a ledger that was deleted or evicted, if it is known."""
         self._known.pop(ledger_id, None)
         for records in (self._clean, self._dirty, self._flushing):
             records.pop(ledger_id, None)

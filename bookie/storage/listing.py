@@ -60,7 +60,7 @@ def held(holdings: Holdings, query: HeldQuery) -> HeldAnswer:
     if isinstance(view, Status):
         return HeldAnswer(view, considered=query.first - 1, listed=query.first - 1)
     stored = _on_disk(holdings, view, query)
-    if stored.is_damaged and holdings.is_deleted(query.ledger_id):
+    if stored.is_damaged and holdings.is_gone(query.ledger_id):
         return _nothing(query)
     return _answer(query, view, stored)
 

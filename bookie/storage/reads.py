@@ -36,7 +36,7 @@ def read(holdings: Holdings, query: ReadQuery) -> ReadAnswer:
     if last < query.first:
         return _answer(query, view, Stored(FoundPieces((), query.last)))
     stored = _find_around(holdings, view, query, last)
-    if stored.damage is not None and holdings.is_deleted(query.ledger_id):
+    if stored.damage is not None and holdings.is_gone(query.ledger_id):
         return ReadAnswer(Status.NO_SUCH_LEDGER)
     return _answer(query, view, _all(stored, last, query))
 

@@ -184,7 +184,8 @@ class Replay:
         self, record: Record, ledgers: LedgerTable, directory: LedgerDirectory
     ) -> LedgerRecord:
         if not ledgers.is_known(record.ledger_id):
-            return ledgers.create(record.ledger_id, record.key)
+            fenced = record.ledger_id in directory.fences
+            return ledgers.create(record.ledger_id, record.key, fenced=fenced)
         if ledgers.get(record.ledger_id) is None:
             ledgers.adopt(directory.index.load(record.ledger_id))
         ledger = ledgers.get(record.ledger_id)

@@ -1,12 +1,13 @@
 """Ledger metadata in the metadata store: create, read, compare-and-swap, delete, list, watch."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from ledger.errors import (
+    BadVersion,
     DamagedMetadata,
     MetadataUnavailable,
     NodeExists,
@@ -16,6 +17,7 @@ from ledger.errors import (
 from ledger.ids import LedgerId
 from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import INSTANCE, LAYOUTS, LEDGERS
+from ledger.marking import MARKS, is_under_repair
 from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.vitals import Vitals
@@ -179,6 +181,31 @@ class LedgerStore:
                     found[ledger_id] = None
         self._check_same(session, "the reads of ledgers")
         return found
+
+    async def under_repair(self, ledger_ids: Iterable[LedgerId]) -> tuple[LedgerId, ...]:
+        """Return those of *ledger_ids* that lack copies, as far as is known, or are being repaired.
+
+        Raises `MetadataUnavailable`."""
+        await self._store.sync(MARKS)
+        return tuple([one for one in ledger_ids if await is_under_repair(self._store, one)])
+
+    async def supersede(
+        self, ledger_id: LedgerId, is_wanted: Callable[[LedgerMetadata], bool]
+    ) -> bool:
+        """Write the metadata again as they are, in a new version, if they are as *is_wanted* says;
+        return whether that was done. False if they changed just then, or cannot be read.
+
+        Whoever has read them before cannot change them any more without reading them again.
+        Raises `MetadataUnavailable`: then it may be done or not."""
+        path = self._path(ledger_id)
+        try:
+            node = await self._store.get(path)
+            if not is_wanted(LedgerMetadata.decode(node.value, path=path)):
+                return False
+            await self._store.set(path, node.value, node.version)
+        except (NoSuchNode, BadVersion, DamagedMetadata):
+            return False
+        return True
 
     def watch(self, ledger_id: LedgerId) -> Watch:
         """Watch the ledger's metadata."""

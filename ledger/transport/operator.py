@@ -49,11 +49,18 @@ class BookieOperator:
     async def status(self) -> pb.StatusReply:
         return await self._call(self._stub.status, pb.StatusRequest(), self._timeout_s)
 
-    async def collect(self, *, allow_deletions: int | None = None) -> pb.CollectorRun:
-        """Remove what belongs to deleted ledgers now; return what was done, and what prevented
-        more. *allow_deletions*: how many ledgers may go although nothing shows that they were
-        deleted; negative: all; None: as many as without an operator's word."""
-        request = pb.CollectRequest(allow_deletions=allow_deletions)
+    async def collect(
+        self, *, allow_deletions: int | None = None, allow_evictions: int | None = None
+    ) -> pb.CollectorRun:
+        """Remove what belongs to deleted ledgers now, look for copies that no fragment names any
+        more, and evict those that were seen before; return what was done, and what prevented more.
+
+        *allow_deletions*: how many ledgers may go although nothing shows that they were
+        deleted; *allow_evictions*: how many may be evicted. Negative: all; None: as many as
+        without an operator's word."""
+        request = pb.CollectRequest(
+            allow_deletions=allow_deletions, allow_evictions=allow_evictions
+        )
         reply = await self._call(self._stub.collect, request, self._run_timeout_s)
         return reply.run
 

@@ -733,6 +733,7 @@ class CollectorRun(_message.Message):
     DAMAGES_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    EVICTED_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"gc", "minor", "major" """
     ended_ago_s: _builtins.float
@@ -749,6 +750,8 @@ class CollectorRun(_message.Message):
     """why logs were not compacted that should be; empty: none"""
     waiting: _builtins.int
     """ledgers that are gone from the metadata store and were kept"""
+    evicted: _builtins.int
+    """ledgers that no fragment names here any more"""
     @_builtins.property
     def damages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """logs that had to be left as they are, and why"""
@@ -772,10 +775,11 @@ class CollectorRun(_message.Message):
         damages: _abc.Iterable[_builtins.str] | None = ...,
         waiting: _builtins.int = ...,
         alarms: _abc.Iterable[Global___CollectorAlarm] | None = ...,
+        evicted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "damages", b"damages", "ended_ago_s", b"ended_ago_s", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "suspended", b"suspended", "took_s", b"took_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "bytes_freed", b"bytes_freed", "bytes_moved", b"bytes_moved", "damages", b"damages", "ended_ago_s", b"ended_ago_s", "evicted", b"evicted", "failure", b"failure", "kind", b"kind", "ledgers", b"ledgers", "logs", b"logs", "suspended", b"suspended", "took_s", b"took_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -783,15 +787,18 @@ Global___CollectorRun: _TypeAlias = CollectorRun  # noqa: Y015
 
 @_typing.final
 class CollectorAlarm(_message.Message):
-    """Why ledgers are kept that the metadata store does not know; it needs an operator."""
+    """Why ledgers are kept that the metadata store does not know, or names others for; it needs an
+    operator.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KIND_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"other-namespace", "older-namespace", "untraced-deletions" """
+    """"other-namespace", "older-namespace", "untraced-deletions","""
     reason: _builtins.str
+    """"many-surplus-copies" """
     def __init__(
         self,
         *,
@@ -816,12 +823,18 @@ class CollectorStatus(_message.Message):
     SUSPENDED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    EVICTED_FIELD_NUMBER: _builtins.int
+    SURPLUS_FIELD_NUMBER: _builtins.int
     running: _builtins.str
     """its kind; empty: none"""
     suspended: _builtins.str
     """why compaction waits; empty: it does not"""
     waiting: _builtins.int
     """ledgers that wait for an operator's word"""
+    evicted: _builtins.int
+    """ledgers, since the start"""
+    surplus: _builtins.int
+    """ledgers that were seen to be named here by no fragment, and still are here"""
     @_builtins.property
     def last(self) -> _containers.RepeatedCompositeFieldContainer[Global___CollectorRun]:
         """the last of each kind"""
@@ -839,10 +852,12 @@ class CollectorStatus(_message.Message):
         suspended: _builtins.str = ...,
         waiting: _builtins.int = ...,
         alarms: _abc.Iterable[Global___CollectorAlarm] | None = ...,
+        evicted: _builtins.int = ...,
+        surplus: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "due", b"due", "last", b"last", "running", b"running", "suspended", b"suspended", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "due", b"due", "evicted", b"evicted", "last", b"last", "running", b"running", "surplus", b"surplus", "suspended", b"suspended", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,22 +894,31 @@ class CollectRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ALLOW_DELETIONS_FIELD_NUMBER: _builtins.int
+    ALLOW_EVICTIONS_FIELD_NUMBER: _builtins.int
     allow_deletions: _builtins.int
     """So many ledgers may go now although nothing shows that they were deleted, also if the metadata
     store was restored from a backup; negative: all. Absent: what may go without an operator's word.
     """
+    allow_evictions: _builtins.int
+    """So many ledgers that no fragment names here may be evicted; negative: all. Absent: a share."""
     def __init__(
         self,
         *,
         allow_deletions: _builtins.int | None = ...,
+        allow_evictions: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions", "allow_deletions", b"allow_deletions"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions", "_allow_evictions", b"_allow_evictions", "allow_deletions", b"allow_deletions", "allow_evictions", b"allow_evictions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions", "allow_deletions", b"allow_deletions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions", "_allow_evictions", b"_allow_evictions", "allow_deletions", b"allow_deletions", "allow_evictions", b"allow_evictions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allow_deletions: _TypeAlias = _typing.Literal["allow_deletions"]  # noqa: Y015
     _WhichOneofArgType__allow_deletions: _TypeAlias = _typing.Literal["_allow_deletions", b"_allow_deletions"]  # noqa: Y015
+    _WhichOneofReturnType__allow_evictions: _TypeAlias = _typing.Literal["allow_evictions"]  # noqa: Y015
+    _WhichOneofArgType__allow_evictions: _TypeAlias = _typing.Literal["_allow_evictions", b"_allow_evictions"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allow_deletions) -> _WhichOneofReturnType__allow_deletions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allow_evictions) -> _WhichOneofReturnType__allow_evictions | None: ...
 
 Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
 

@@ -104,6 +104,12 @@ class MemoryStorage:
             self.ledgers.pop(ledger_id, None)
             self.proofs.pop(ledger_id, None)
 
+    def offer(self, ledger_ids: Sequence[int]) -> int:
+        raise AssertionError("nobody evicts here")
+
+    def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        raise AssertionError("nobody evicts here")
+
     def set_lac(self, run: AddRun) -> Status:
         self._learn(run.ledger_id, bytes(run.frames))
         return Status.OK

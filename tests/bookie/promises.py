@@ -86,6 +86,10 @@ class Promises:
         """Ledgers whose deletion began; nothing is promised of them any more."""
         self.deleted: dict[int, None] = {}
         """Those that are never to be seen again."""
+        self.evicting: dict[int, dict[int, None]] = {}
+        """What was here of ledgers whose eviction began: all of that, or nothing."""
+        self.evicted: dict[int, None] = {}
+        """Ledgers that take no writer's add any more; their entries may come back."""
         self._lacs_sent: dict[int, int] = {}
         self._waiting: list[tuple[int, int, tuple[int, ...] | None]] = []
         self.storage: BookieStorage
@@ -99,6 +103,8 @@ class Promises:
         other.lacs = dict(self.lacs)
         other.deleting = dict(self.deleting)
         other.deleted = dict(self.deleted)
+        other.evicting = {ledger_id: dict(ids) for ledger_id, ids in self.evicting.items()}
+        other.evicted = dict(self.evicted)
         return other
 
     def open(self) -> None:
@@ -112,6 +118,7 @@ class Promises:
             frames[entry_id] = frame_of(ledger_id, entry_id)
         status, ticket = self.storage.add(run_of(ledger_id, *entries, recovery=recovery))
         if status is Status.OK:
+            self.evicting.pop(ledger_id, None)
             self._waiting.append((ticket, ledger_id, entries))
         return status
 
@@ -154,6 +161,27 @@ class Promises:
         self.deleted.update(dict.fromkeys(ledger_ids))
         return True
 
+    def evict(self, *ledger_ids: int) -> bool:
+        """Return whether it was done; on a full disk, or when a directory failed, it may not be.
+
+        Requires that all of them is on disk."""
+        for ledger_id in ledger_ids:
+            self.evicting[ledger_id] = self.stored.pop(ledger_id, {})
+            self.fenced.pop(ledger_id, None)
+            self.lacs.pop(ledger_id, None)
+        try:
+            self.storage.evict(ledger_ids, self.storage.offer(ledger_ids))
+        except DiskFull:
+            return False
+        if self.storage._keeper._frozen is not None:
+            return False
+        here = self.storage.ledger_ids()
+        assert all(one not in here for one in ledger_ids), "it is evicted"
+        for ledger_id in ledger_ids:
+            self.evicting[ledger_id] = {}
+            self.evicted[ledger_id] = None
+        return True
+
     def collect(self, share: float = 0.9) -> int:
         """Collect the garbage of all ledger directories; return how many logs went."""
         removed = 0
@@ -180,7 +208,12 @@ class Promises:
                 assert entry_id in found, f"entry {entry_id} of ledger {ledger_id} is lost"
             for entry_id, frame in found.items():
                 assert frame == self.sent[ledger_id][entry_id], f"{ledger_id}/{entry_id} is other"
+            if ledger_id in self.evicting and found:
+                assert found.keys() >= self.evicting[ledger_id].keys(), f"{ledger_id} is half here"
+                assert ledger_id not in self.evicted, f"{ledger_id} came back by itself"
             self._check_lac(ledger_id, promised, found)
+            if ledger_id in self.evicted:
+                assert self.storage.add(run_of(ledger_id, 10**6)) == (Status.FENCED, 0)
             if ledger_id in self.fenced:
                 status, _ = self.storage.add(run_of(ledger_id, 10**6))
                 assert status is Status.FENCED

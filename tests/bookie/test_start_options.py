@@ -43,6 +43,8 @@ def test_each_option_sets_its_field_and_no_other() -> None:
         "--port": (1, 1), "--unmade-ledgers": (5, 5),
         "--disk-warn": (0.5, 0.5), "--disk-high": (0.96, 0.96), "--disk-low": (0.4, 0.4),
         "--disk-reserve": (7, 7 * MIB), "--gc-interval": (1.5, 1.5),
+        "--eviction-interval": (4, 4.0), "--eviction-pause": (6, 6.0),
+        "--evicted-share": (0.7, 0.7),
         "--untraced-share": (0.3, 0.3), "--minor-interval": (2, 2.0), "--major-interval": (3, 3.0),
         "--minor-threshold": (0, 0.0), "--major-threshold": (0.2, 0.2),
         "--compaction-rate": (0.5, MIB / 2),

@@ -84,6 +84,9 @@ def workload(machine: Machine, promises: Promises, life: int = 0) -> Iterator[No
 
 def collect_garbage(promises: Promises, base: int, turn: int) -> None:
     """Delete what lies between other entries, in memory and on disk, and compact."""
+    surplus = range(base + 500 + 3 * turn, base + 503 + 3 * turn)  # no one's copies, later on
+    for ledger_id in surplus:
+        promises.add(ledger_id, *range(0, 400, 30))
     shorts = range(base + 100 + 3 * turn, base + 103 + 3 * turn)  # one for each ledger directory
     for ledger_id in shorts:
         promises.add(ledger_id, *range(12))
@@ -94,6 +97,9 @@ def collect_garbage(promises: Promises, base: int, turn: int) -> None:
     promises.fence(shorts[1])
     promises.commit()
     assert promises.delete(shorts[0], shorts[1], base + 10 + turn)
+    assert promises.evict(*surplus)
+    promises.add(surplus[0], *range(0, 200, 30), recovery=True)  # by a repair
+    promises.commit()
     promises.add(shorts[2], 12)
     promises.checkpoint()
     promises.collect(0.9 if turn % 2 else 0.6)

@@ -5,11 +5,13 @@ may come between any two steps. What it does with requests is in `service`, what
 answers in `promises`: after each restart it is asked whether it kept that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bookie.disk.directories import Directories
+from bookie.disk.port import DiskFull
 from bookie.errors import (
     BookieRetired,
     DataCopied,
@@ -410,6 +412,26 @@ class SimBookie:
     def read_held(self, query: HeldQuery, reply: Callable[[HeldAnswer], None]) -> None:
         if self.serves:
             self.service.read_held(query, reply)
+
+    # Evictions.
+
+    def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        """Evict what may be of an *offer*; the power may fail in the middle of it."""
+        storage, oracle = self.storage, self._cluster.oracle
+        for ledger_id in ledger_ids:
+            if storage._holdings.may_be_evicted(ledger_id, offer):
+                oracle.ledger(ledger_id).evicting[self.name] = None
+        with suppress(DiskFull):
+            storage.evict(ledger_ids, offer)
+        here = storage.ledger_ids()
+        for ledger_id in ledger_ids:
+            evicting = oracle.ledger(ledger_id).evicting
+            if self.name in evicting and ledger_id not in here:
+                oracle.evicted(self.name, ledger_id)
+                self._cluster.scheduler.note(self.name, f"evicts ledger {ledger_id}")
+                self._cluster.scheduler.mark("ledger_evicted")
+            evicting.pop(self.name, None)
+        self.service.deleted(ledger_ids)
 
     # Checkpoints.
 

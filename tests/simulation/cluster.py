@@ -14,6 +14,7 @@ from ledger.protocol.quarantine import QuarantineConfig
 from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from tests.simulation.bookie import SimBookie
+from tests.simulation.evicting import Evicting
 from tests.simulation.host import Host
 from tests.simulation.metadata import SimMetadata
 from tests.simulation.network import Network
@@ -78,6 +79,8 @@ class Cluster:
         self.on_change: Callable[[LedgerId], None] | None = None
         """Called when a client begins to change a ledger's ensemble."""
         self._storage = storage
+        self.evicts = False
+        """Whether bookies evict what no fragment names any more."""
         self.writers: list[WritingClient] = []
         self.recoverers: list[RecoveringClient] = []
         self.readers: list[TailingClient] = []
@@ -90,6 +93,8 @@ class Cluster:
     def serve(self, bookie: SimBookie) -> None:
         """Begin what goes on beside a bookie's storage as long as it is up."""
         self.metadata.register(bookie.host)
+        if self.evicts:
+            Evicting(self, bookie)
 
     @property
     def hosts(self) -> list[Host]:

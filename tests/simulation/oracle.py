@@ -68,6 +68,10 @@ class LedgerHistory:
     metadata: list[tuple[int, LedgerMetadata]] = field(default_factory=list)
     """All (version, metadata) ever stored, in order."""
     deleted: bool = False
+    evicting: dict[str, None] = field(default_factory=dict)
+    """Bookies that began to evict it; they have all of it still, or nothing."""
+    evictions: list[tuple[str, int]] = field(default_factory=list)
+    """(bookie, place in `metadata`) of each eviction, in order."""
     lost_disks: dict[str, None] = field(default_factory=dict)
     """Bookies whose disk was lost or damaged; the same object for all ledgers."""
     seen_lac: int = NO_ENTRY
@@ -104,10 +108,10 @@ class LedgerHistory:
     def unchecked(self, invariant: str, last: int) -> range:
         """Return those entries up to *last* that *invariant* must look at now.
 
-        Copies are only ever added, so what was right stays right until metadata changes, or a
-        disk is lost."""
+        Copies are only ever added, so what was right stays right until metadata changes, a disk is
+        lost, or copies are evicted."""
         key = f"{invariant} metadata"
-        state = len(self.metadata) + len(self.lost_disks)
+        state = len(self.metadata) + len(self.lost_disks) + len(self.evictions)
         if self.checked.get(key) != state:
             self.checked[key] = state
             self.checked[invariant] = 0
@@ -180,6 +184,14 @@ class Oracle:
             self.changed[ledger_id] = None
             if wholly:
                 history.fenced.pop(bookie, None)
+
+    def evicted(self, bookie: str, ledger_id: int) -> None:
+        """*bookie* has nothing of the ledger any more, by its own decision."""
+        history = self.ledger(ledger_id)
+        history.evicting.pop(bookie, None)
+        history.evictions.append((bookie, len(history.metadata) - 1))
+        for held in history.copies.values():
+            held.pop(bookie, None)
 
     def read(self, ledger_id: int, entry_id: int, frame: bytes, *, who: str) -> None:
         self.ledger(ledger_id).reads.append((who, entry_id, frame))

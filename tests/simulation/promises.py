@@ -28,8 +28,9 @@ class Promises:
 
     def of_add(self, run: AddRun, reply: Callable[[Status], None]) -> Callable[[Status], None]:
         """Return what is to be called with the answer to *run*, which just came in."""
-        fenced = self._name in self._cluster.oracle.ledger(run.ledger_id).fenced
-        return partial(self._answer_add, run, fenced, reply)
+        history = self._cluster.oracle.ledger(run.ledger_id)
+        fenced = self._name in history.fenced
+        return partial(self._answer_add, run, fenced, len(history.evictions), reply)
 
     def of_read(
         self, query: ReadQuery | LacQuery, reply: Callable[[Answer], None]
@@ -38,10 +39,18 @@ class Promises:
         return partial(self._answer_read, query.ledger_id, query.fence, reply)
 
     def _answer_add(
-        self, run: AddRun, fenced: bool, reply: Callable[[Status], None], status: Status
+        self,
+        run: AddRun,
+        fenced: bool,
+        evictions: int,
+        reply: Callable[[Status], None],
+        status: Status,
     ) -> None:
         scheduler, oracle = self._cluster.scheduler, self._cluster.oracle
-        if status is Status.OK and not run.explicit_lac:
+        later = oracle.ledger(run.ledger_id).evictions[evictions:]
+        if any(bookie == self._name for bookie, _ in later):
+            scheduler.mark("add_answered_after_an_eviction")  # whoever sent it swaps in vain
+        elif status is Status.OK and not run.explicit_lac:
             self._check_bytes(run)
             oracle.stored(self._name, run.ledger_id, run.entries, by_writer=not run.recovery)
             self._promised()
@@ -91,6 +100,8 @@ class Promises:
     def check(self) -> None:
         """Compare what the storage has now with what this bookie has ever promised."""
         for ledger_id, history in self._cluster.oracle.ledgers.items():
+            if self._name in history.evicting:
+                self._learn_eviction(ledger_id, history)
             key = history.recorded.access_key if history.metadata else b""
             self._cluster.oracle.changed[ledger_id] = None
             if history.deleted and self._cluster.collects:
@@ -99,6 +110,7 @@ class Promises:
             lac = self._bookie.storage.lac(ledger_id, key)
             limbo = self._bookie.storage.limbo
             knows = lac.fenced or (rotten and lac.status is Status.IO_ERROR)
+            knows |= self._bookie.storage._holdings.is_fenced(ledger_id)
             knows |= limbo is not None and not limbo.takes_adds_to(ledger_id)
             knows |= self._bookie.has_lost_files and history.deleted  # nobody is misled any more
             if self._name in history.fenced and not knows:
@@ -153,6 +165,13 @@ class Promises:
             if denied:
                 history.broken_promises.append(f"{self._name} gives {denied}, and denies them too")
             first = answer.listed + 1
+
+    def _learn_eviction(self, ledger_id: int, history: LedgerHistory) -> None:
+        """The power failed while it was evicted: it is there or not."""
+        if ledger_id in self._bookie.storage.ledger_ids():
+            del history.evicting[self._name]
+        else:
+            self._cluster.oracle.evicted(self._name, ledger_id)
 
     def _is_evidence(self, history: LedgerHistory) -> bool:
         """Whether somebody may conclude from a "no" of this bookie where the ledger ends."""

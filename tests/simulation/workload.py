@@ -9,6 +9,7 @@ Safety is checked after every step, liveness once nothing is wrong any more.
 
 from collections import Counter
 from functools import partial
+from random import Random
 from typing import Final
 
 from ledger.ids import LedgerId
@@ -26,6 +27,8 @@ from tests.simulation.recovering import RecoveringClient
 from tests.simulation.stepping import SLEEP_S, Stepped
 from tests.simulation.writing import WritingClient
 
+EVICTS: Final = 0.4
+"""Of the seeds: bookies evict."""
 RECOVERIES_AFTER_HEALING_MAX: Final = 12
 """One a second: a bookie may have to find out that its session was lost, and begin another."""
 REGISTERED_S: Final = 1.0
@@ -53,6 +56,8 @@ class Simulation(Stepped):
             choices=self.profile.choices,
         )
         self.cluster.on_change = self._delete_perhaps
+        # Apart from the others' lot: what is drawn after it stays as it is.
+        self.cluster.evicts = Random(f"evicts {seed}").random() < EVICTS
         self._faults = Faults(self.cluster, self.profile)
         self._healed = False
         self._faults_until = self.profile.faults_s

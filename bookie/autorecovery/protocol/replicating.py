@@ -17,7 +17,8 @@ idempotent, changes of the metadata go by `LedgerMetadata.replaced`, and a mark 
 the version that was read before the work.
 
 Invariants (asserted):
-    a swap is written after every frame of its indexes was stored
+    a swap is written after every frame of its indexes was stored; of a CLOSED ledger, after the
+        metadata were read that it changes, so that no bookie can have evicted them since
     the mark is deleted only after a round that left nothing to do or to look at again
 """
 
@@ -526,8 +527,11 @@ class Replication:
         )
         return self._copy()
 
-    def _swap(self, work: _Work, moved: tuple[int, ...]) -> ReplicationEffect:
-        """Let the new bookies take the places of the old ones, all in one write."""
+    def _swap(
+        self, work: _Work, moved: tuple[int, ...], *, again: bool = False
+    ) -> ReplicationEffect:
+        """Let the new bookies take the places of the old ones, all in one write. *again*: in
+        metadata that were read after the copies were made."""
         assert not work.copies, "a swap comes after every copy"
         assert work.failed.isdisjoint(moved), "nothing moves of which a copy failed"
         assert self._metadata is not None
@@ -544,6 +548,10 @@ class Replication:
                 return self._end_round()
         if swapped is self._metadata:  # a reply was lost
             return self._fragment_done()
+        if again and self._metadata.state is LedgerState.CLOSED:
+            return (
+                self._end_round()
+            )  # the new bookies may have evicted what they got: send it again
         self.phase = Phase.SWAPPING
         self._swapping = swapped
         self._moved = moved
@@ -563,7 +571,7 @@ class Replication:
                 if metadata is None or self._swap_tries >= SWAP_TRIES_MAX:
                     return self._end_round()
                 self._metadata, self._version = metadata, version
-                return self._swap(self._todo[0], self._moved)
+                return self._swap(self._todo[0], self._moved, again=True)
             case MetadataFailed():
                 return self._end_round()  # it may be written: the next round sees
 

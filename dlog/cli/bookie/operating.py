@@ -131,18 +131,32 @@ def gc(
             show_default=False,
         ),
     ] = None,
+    allow_evictions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|all",
+            help="Let so many copies of each bookie go that no ledger counts on any more, "
+            "although they are many.",
+            show_default=False,
+        ),
+    ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Remove what belongs to deleted ledgers now, not in the next run; wait until it is done.
 
+    Also looks for copies that repair has moved elsewhere, and evicts those that were seen an
+    hour ago or earlier.
+
     A bookie keeps ledgers that are gone from the metadata store without a trace of their
     deletion, if they are more than a tenth in a day, and all of them if the store was restored
     from a backup: 'dlog bookie status' says so. Find out first what became of the store;
-    --allow-deletions gives them up for good. Exits with 1 if ledgers were kept.
+    --allow-deletions gives them up for good. More than a quarter of its ledgers are not evicted
+    in a day either, without --allow-evictions. Exits with 1 if ledgers were kept.
 
     Interrupting the command does not stop the bookie."""
-    allowed = None if allow_deletions is None else _count_or_all(allow_deletions)
+    deletions = _count_or_all(allow_deletions, "--allow-deletions")
+    evictions = _count_or_all(allow_evictions, "--allow-evictions")
 
     async def command() -> bool:
         whole = True
@@ -150,7 +164,9 @@ def gc(
             for name, operator in operators.items():
                 with shown_progress() as report:
                     report(f"bookie {name} collects", 0, 0)
-                    done = await operator.collect(allow_deletions=allowed)
+                    done = await operator.collect(
+                        allow_deletions=deletions, allow_evictions=evictions
+                    )
                 whole = _show_run(name, done, as_json=as_json) and whole
         return whole
 
@@ -248,12 +264,12 @@ def _show_run(name: str, done: "pb.CollectorRun", *, as_json: bool) -> bool:
     return not done.failure and not done.alarms
 
 
-def _count_or_all(text: str) -> int:
-    """Return how many; -1: all."""
+def _count_or_all(text: str | None, option: str) -> int | None:
+    """Return how many; -1: all. None if nothing was given."""
+    if text is None:
+        return None
     if text == "all":
         return -1
     if not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(
-            f"{text!r} is neither a number nor 'all'", param_hint="--allow-deletions"
-        )
+        raise typer.BadParameter(f"{text!r} is neither a number nor 'all'", param_hint=option)
     return int(text)

@@ -150,6 +150,11 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
         sys.stdout.write(f"running now: {collector.running}\n")
     if collector.suspended:
         sys.stdout.write(f"compaction waits: {collector.suspended}\n")
+    if collector.surplus or collector.evicted:
+        sys.stdout.write(
+            f"copies that no ledger counts on: {collector.surplus} seen and here still, "
+            f"{collector.evicted} evicted since the start\n"
+        )
     _table(
         ("due", "in", "below live share"),
         [
@@ -168,7 +173,7 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
                 each.kind,
                 shown_duration(each.ended_ago_s),
                 shown_duration(each.took_s),
-                each.ledgers,
+                each.ledgers + each.evicted,
                 each.logs,
                 shown_size(each.bytes_freed),
                 shown_size(each.bytes_moved),
@@ -182,8 +187,8 @@ def _print_collector(collector: "pb.CollectorStatus") -> None:
 def print_run(bookie: str, done: "pb.CollectorRun") -> None:
     sys.stdout.write(
         f"bookie {bookie}: {done.kind} took {shown_duration(done.took_s)}, removed {done.ledgers} "
-        f"ledgers and {done.logs} entry logs, freed {shown_size(done.bytes_freed)}, moved "
-        f"{shown_size(done.bytes_moved)}\n"
+        f"ledgers, evicted {done.evicted}, removed {done.logs} entry logs, freed "
+        f"{shown_size(done.bytes_freed)}, moved {shown_size(done.bytes_moved)}\n"
     )
     for alarm in done.alarms:
         sys.stdout.write(f"bookie {bookie}: ALARM: {alarm.kind}: {alarm.reason}\n")

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from bookie.autorecovery.marks import LOCKS, Audit, Ended, Marks
+from bookie.autorecovery.marks import Audit, Ended, Marks
 from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
+from ledger.marking import LOCKS
 from ledger.process import this_process
 from tests.ledger.metastore.backends import Backend
 

@@ -1,6 +1,6 @@
 """A ledger directory on a simulated disk, what was stored in it, and what must still be there."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
 from bookie.collector.collection import DirectoryCollection
@@ -71,6 +71,18 @@ class Collecting:
         for ledger_id in ledger_ids:
             self.headers.pop(ledger_id, None)
         self.directory.remove(ledger_ids)
+
+    def evict(self, *ledger_ids: int) -> None:
+        """Evict as the storage does."""
+        for ledger_id in ledger_ids:
+            self.stored.pop(ledger_id, None)
+
+        def forget(gone: Sequence[int]) -> Sequence[int]:
+            for ledger_id in gone:
+                self.headers.pop(ledger_id, None)
+            return gone
+
+        self.directory.evict(ledger_ids, forget)
 
     def collect(self, share: float = 0.8) -> None:
         for _ in self.steps(share):

@@ -54,9 +54,10 @@ class Operated:
             self.ledgers,
             CollectorConfig(),
             main=self.main,
+            bookie=BOOKIE,
             instance=namespace.instance,
             ledger_ids=self.storage.ledger_ids,
-            delete=self.service.delete,
+            storage=self.service,
         )
         self.server = BookieServer()
         self.address = f"127.0.0.1:{self.server.bind('127.0.0.1', 0)}"

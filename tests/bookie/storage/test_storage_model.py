@@ -100,6 +100,10 @@ class StorageModel(RuleBasedStateMachine):
         self.deleting: dict[int, None] = {}
         """Ledgers whose deletion was begun and not seen to end; they may be there or not."""
         self.deleted: dict[int, None] = {}
+        self.evicting: dict[int, None] = {}
+        """Ledgers whose eviction was begun and not seen to end; they are there wholly or not."""
+        self.evicted: dict[int, None] = {}
+        """Ledgers that were, at some time: if they come back they are fenced."""
         self.sent: dict[tuple[int, int], list[bytes]] = {}
         self.waiting: list[Waiting] = []
         self.lacs_begun: dict[int, int] | None = None
@@ -139,7 +143,7 @@ class StorageModel(RuleBasedStateMachine):
             return
         status, ticket = self.storage.fence(ledger_id, KEY)
         assert status is Status.OK
-        ledger = self.model.setdefault(ledger_id, Ledger())
+        ledger = self.model.setdefault(ledger_id, self._new(ledger_id))
         ledger.fenced = True
         self.waiting.append(Waiting(ticket, ledger_id, {}))
 
@@ -150,12 +154,12 @@ class StorageModel(RuleBasedStateMachine):
         frame = encode_lac(ledger_id=ledger_id, last_add_confirmed=lac, length=1)
         run = AddRun(ledger_id, KEY, (-1,), (len(frame),), frame, recovery, explicit_lac=True)
         status = self.storage.set_lac(run)
-        ledger = self.model.get(ledger_id)
-        if ledger is not None and ledger.fenced and not recovery:
+        ledger = self.model.get(ledger_id, self._new(ledger_id))
+        if ledger.fenced and not recovery:
             assert status is Status.FENCED
             return
         assert status is Status.OK
-        ledger = self.model.setdefault(ledger_id, Ledger())
+        self.model[ledger_id] = ledger
         ledger.lac = max(ledger.lac, lac)
         ledger.lacs_sent.append(lac)
 
@@ -178,7 +182,7 @@ class StorageModel(RuleBasedStateMachine):
         read_only = self.storage.read_only
         run = run_of(ledger_id, *entries, recovery=recovery, salt=salt)
         status, ticket = self.storage.add(run)
-        ledger = self.model.get(ledger_id, Ledger())
+        ledger = self.model.get(ledger_id, self._new(ledger_id))
         here = {entry for entry in entries if entry in ledger.entries}
         if ledger.fenced and not recovery:
             assert status is Status.FENCED
@@ -195,6 +199,10 @@ class StorageModel(RuleBasedStateMachine):
             if len(here) < len(frames):
                 ledger.lac = max(ledger.lac, entries[-1] - 1)
             self.waiting.append(Waiting(ticket, ledger_id, frames))
+
+    def _new(self, ledger_id: int) -> Ledger:
+        """Return what is made of a ledger that is not here."""
+        return Ledger(fenced=ledger_id in self.evicted)
 
     def _is_usable(self, ledger_id: int) -> bool:
         """Whether the ledger was never deleted. One that was is not there for anybody."""
@@ -306,6 +314,48 @@ class StorageModel(RuleBasedStateMachine):
         if not any("failed" in trouble for trouble in self.storage.troubles):
             self.deleted.update(dict.fromkeys(here))
             self.deleting = {one: None for one in self.deleting if one not in here}
+
+    @rule(ledger_id=ledger_ids, promises=st.sampled_from((0, 0, 1)))
+    def evict(self, ledger_id: int, promises: int) -> None:
+        self._evict(ledger_id, promises)
+
+    def _evict(self, ledger_id: int, promises: int) -> None:
+        """*promises*: something, between the offer and the eviction."""
+        if ledger_id not in self.model:
+            return
+        offer = self.storage.offer([ledger_id])
+        if promises:
+            before = len(self.waiting)
+            self._add(ledger_id, range(3), recovery=True, salt=0)
+            promises = len(self.waiting) - before
+        self.evicting[ledger_id] = None
+        try:
+            self.storage.evict([ledger_id], offer)
+        except DiskFull:
+            assert self.machine.is_full
+            self._learn_evicted()
+            return
+        except StorageFailed:
+            assert self.troubled
+            self.restart(Loss.TORN)
+            return
+        if ledger_id not in self.storage.ledger_ids():
+            assert not promises, "something was promised of it"
+            self.evicted[ledger_id] = None
+            del self.model[ledger_id]
+            self.waiting = [one for one in self.waiting if one.ledger_id != ledger_id]
+            if self.lacs_begun is not None:  # of a checkpoint that waits for space
+                self.lacs_begun.pop(ledger_id, None)
+            tally["model: ledgers evicted"] += 1
+        self._learn_evicted()
+
+    def _learn_evicted(self) -> None:
+        """It may have been remembered that a ledger is evicted, and that not have happened."""
+        known = [one for one in LEDGERS if self.storage._holdings.is_fenced(one)]
+        assert dict.fromkeys(known).keys() >= self.evicted.keys(), "an eviction was forgotten"
+        assert self.evicted.keys() | self.evicting.keys() >= dict.fromkeys(known).keys()
+        self.evicted = dict.fromkeys(known)
+        self.evicting.clear()
 
     # Reading.
 
@@ -434,7 +484,7 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule(
         after=st.integers(1, 30),
-        first=st.sampled_from(("checkpoint", "delete", "collect", "add")),
+        first=st.sampled_from(("checkpoint", "delete", "evict", "collect", "add")),
         loss=losses,
         ledger_id=ledger_ids,
     )
@@ -445,6 +495,8 @@ class StorageModel(RuleBasedStateMachine):
                 self.checkpoint()
             elif first == "delete":
                 self._delete(ledger_id)
+            elif first == "evict":
+                self._evict(ledger_id, 0)
             elif first == "collect":
                 self.collect(0.99)
             self.append(ledger_id, 30)
@@ -504,7 +556,10 @@ class StorageModel(RuleBasedStateMachine):
                 continue
             was = self.model.get(ledger_id, Ledger())
             if ledger_id not in here:
-                assert not was.must_be, f"ledger {ledger_id} is lost"
+                may_be_gone = ledger_id in self.evicting
+                if ledger_id in self.evicted:  # the fence is remembered apart
+                    was.fence_durable = False
+                assert may_be_gone or not was.must_be, f"ledger {ledger_id} is lost"
                 self.model.pop(ledger_id, None)
                 continue
             assert ledger_id in self.model or any(one == ledger_id for one, _ in self.sent)
@@ -515,7 +570,8 @@ class StorageModel(RuleBasedStateMachine):
                 assert frame in self.sent[ledger_id, entry], f"{ledger_id}/{entry} is strange"
             answer = self.storage.lac(ledger_id, KEY)
             assert answer.fenced or not was.fence_durable, f"{ledger_id} lost its fence"
-            assert was.fenced or not answer.fenced, f"{ledger_id} was never fenced"
+            fenced = was.fenced or ledger_id in self.evicted or ledger_id in self.evicting
+            assert fenced or not answer.fenced, f"{ledger_id} was never fenced"
             lac = _lac_of(answer.lac_proof)
             lacs = [parse_header(frame).last_add_confirmed for frame in found.values()]
             assert lac >= max((was.lac_durable, *lacs)), f"the LAC of {ledger_id} fell"
@@ -525,6 +581,8 @@ class StorageModel(RuleBasedStateMachine):
             self.model[ledger_id] = Ledger(
                 found, dict(found), answer.fenced, answer.fenced, lac, lac, [*was.lacs_sent, lac]
             )
+
+        self._learn_evicted()
 
     def _was_sent(self, ledger_id: int, lac: int) -> bool:
         """Whether a frame carried it; what one proved that a crash has taken stays true."""

@@ -16,6 +16,7 @@
 | bookies_keep_their_promises | | what a bookie said is durable is there after a crash |
 | unconfirmed_reads_are_verified | | what they give may vanish, but is never other bytes |
 | ledger_ids_never_reused | | one creator, and nobody after a deletion |
+| eviction_takes_no_named_replica | | nobody evicts what counts |
 | placement_keeps_its_promises | | quarantine and exclusion respected, no free bookie left out |
 | degraded_ensembles_suffice | | who is there suffices without those that are away |
 

@@ -32,7 +32,13 @@ Result = TypeVar("Result")
 DISK_S: Final = 0.0, 0.003
 REGISTER_AGAIN_S: Final = 0.5
 CONFIG: Final = CollectorConfig(
-    gc_interval_s=1.0, untraced_share=1.0, minor_share=0.5, major_share=0.9, reserve_bytes=0
+    gc_interval_s=1.0,
+    untraced_share=1.0,
+    eviction_pause_s=0.0,
+    evicted_share=1.0,
+    minor_share=0.5,
+    major_share=0.9,
+    reserve_bytes=0,
 )
 
 
@@ -130,9 +136,10 @@ class Serving:
             LedgerStore(self.store, self.world.choices.layout.name),
             CONFIG,
             main=self._bookie.disk,
+            bookie=self._bookie.name,
             instance=INSTANCE,
             ledger_ids=storage.ledger_ids,
-            delete=self._delete,
+            storage=self,
             clock=self.host.clock,
             wall_clock=lambda: now_ms() / 1000,
         )
@@ -158,6 +165,13 @@ class Serving:
         if run.alarm is not None:
             self.note(f"raises {run.alarm.kind.name}: {run.alarm.reason}")
 
-    async def _delete(self, ledger_ids: Sequence[int]) -> None:
+    async def delete(self, ledger_ids: Sequence[int]) -> None:
         await self.loop.run_in_executor(None, self._bookie.storage.delete, ledger_ids)
         self._bookie.service.deleted(ledger_ids)
+
+    def offer(self, ledger_ids: Sequence[int]) -> int:
+        return self._bookie.storage.offer(ledger_ids)
+
+    async def evict(self, ledger_ids: Sequence[int], offer: int) -> None:
+        evict = partial(self._bookie.evict, ledger_ids, offer)
+        await self.loop.run_in_executor(None, evict)
