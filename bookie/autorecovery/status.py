@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie.autorecovery.auditor import ELECTION
-from bookie.autorecovery.marks import Audit, Marks
+from bookie.autorecovery.marks import Audit, CheckRecord, Marks
+from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
 from bookie.autorecovery.throttling import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.ids import LedgerId
@@ -30,6 +31,14 @@ class AutorecoveryStatus:
     """Of them, those that wait for a bookie to copy to."""
     lost: int
     """Ledgers of which entries are nowhere to be had."""
+    urgent: int
+    """Marked ledgers that come before others."""
+    differing: int
+    """Ledgers of which two bookies have different whole frames of an entry."""
+    last_check: CheckRecord | None
+    placement: PlacementRecord | None
+    replicas: ReplicasRecord | None
+    """How the last checks ended."""
     throttle: RepairThrottle
     """What an operator has set."""
     workers: tuple[WorkerReport, ...]
@@ -66,7 +75,7 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     """Raises `MetadataUnavailable`, `DamagedMetadata`."""
     marks = Marks(store)
     leader = await current_leader(store, ELECTION)
-    marked = deferred = waiting = lost = 0
+    marked = deferred = waiting = lost = urgent = differing = 0
     async for ledger_id in marks.list():
         found = await marks.read(ledger_id)
         if found is None:
@@ -76,6 +85,8 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         deferred += mark.attempts > 0
         waiting += mark.wants_bookie
         lost += bool(mark.lost)
+        urgent += mark.urgent
+        differing += bool(mark.differing)
     return AutorecoveryStatus(
         enabled=await marks.enabled(),
         auditor="" if leader is None else leader.candidate,
@@ -86,6 +97,11 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         deferred=deferred,
         waiting=waiting,
         lost=lost,
+        urgent=urgent,
+        differing=differing,
+        last_check=await marks.last_check(),
+        placement=await PlacementRecord.last(store),
+        replicas=await ReplicasRecord.last(store),
         throttle=await read_throttle(store),
         workers=tuple(await reports(store)),
     )

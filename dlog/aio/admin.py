@@ -7,13 +7,14 @@ a *client* to use.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlog.aio.connecting import connect, connected
 from dlog.aio.maintain.audit import AuditProgress, AuditReport, audit
 from dlog.aio.maintain.lifecycle import create, drop
 from dlog.aio.maintain.rename import rename
 from dlog.aio.maintain.seal import seal
+from dlog.aio.maintain.suspecting import mark_faults
 from dlog.aio.maintain.trim import Before, Keep, plan, truncate
 from dlog.aio.maintain.verify import VerifyProgress, VerifyReport, verify
 from dlog.aio.port import Ledgers
@@ -308,6 +309,7 @@ async def audit_namespace(
 async def verify_log(
     name: str,
     *,
+    repair: bool = False,
     on_progress: Callable[[VerifyProgress], None] = lambda _: None,
     uri: str | None = None,
     client: Ledgers | None = None,
@@ -316,9 +318,13 @@ async def verify_log(
 
     Checks digests, that replicas are the same, that entries, offsets and txids join, and
     that segments hold what the manifest says. Disturbs no writer; reads as many bytes as the
-    log has, times its write quorum. *on_progress* is called after each few MiB, from this
-    task. Raises `InvalidName`, `NoSuchLog`, `MetadataUnavailable`; bookies that do not answer
-    are faults in the report."""
+    log has, times its write quorum. With *repair*, ledgers with replicas that are missing or
+    damaged are marked, so that a process of repair makes them good (`dlog autorecovery`).
+    *on_progress* is called after each few MiB, from this task. Raises `InvalidName`, `NoSuchLog`,
+    `MetadataUnavailable`; bookies that do not answer are faults in the report."""
     check_name(name)
     async with connected(uri, client) as ledgers:
-        return await verify(ledgers, ManifestNode(ledgers.store, name), on_progress=on_progress)
+        report = await verify(ledgers, ManifestNode(ledgers.store, name), on_progress=on_progress)
+        if not repair:
+            return report
+        return replace(report, marked=await mark_faults(ledgers.store, report.faults))

@@ -71,10 +71,12 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
             "enabled": found.enabled,
             "auditor": found.auditor,
             "underreplicated": found.marked,
+            "urgent": found.urgent,
             "repairing": len(found.repairing),
             "deferred": found.deferred,
             "waiting_for_bookies": found.waiting,
             "with_lost_entries": found.lost,
+            "with_different_copies": found.differing,
             "delay_s": found.delay_s,
             "bytes_per_s": round(found.bytes_per_s),
             "left_s": found.left_s,
@@ -90,6 +92,14 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
         }
         if as_json:
             repairing = {str(ledger): found.repairing[ledger] for ledger in found.repairing}
+            checks = {
+                "ledgers": found.last_check,
+                "placement": found.placement,
+                "replicas": found.replicas,
+            }
+            facts["checks"] = {
+                kind: None if check is None else asdict(check) for kind, check in checks.items()
+            }
             workers = [asdict(worker) for worker in found.workers]
             print_json(
                 {
@@ -118,6 +128,16 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
             shown["  unreadable"] = audit.damaged
             shown["  bookies lost"] = ", ".join(audit.lost) or "-"
             shown["  alarm"] = audit.alarm or "-"
+        if check := found.last_check:
+            shown["last check of entries"] = shown_time(check.at_ms)
+            shown["  ledgers lacking some"] = check.lacking
+        if placement := found.placement:
+            shown["last check of placement"] = shown_time(placement.at_ms)
+            shown["  ledgers misplaced"] = placement.misplaced
+        if replicas := found.replicas:
+            shown["last count of replicas"] = shown_time(replicas.at_ms)
+            shown["  ledgers with bookies away"] = replicas.away
+            shown["  of them urgent"] = replicas.urgent
         print_facts(shown)
         if found.workers:
             sys.stdout.write("\n")

@@ -178,6 +178,8 @@ def _mark_facts(marked: "MarkedLedger") -> dict[str, object]:
         "not_before_ms": mark.not_before_ms,
         "waiting_for_bookies": mark.wants_bookie,
         "lost_entries": [list(span) for span in mark.lost],
+        "different_entries": [list(span) for span in mark.differing],
+        "urgent": mark.urgent,
         "why": mark.deferred_why,
         "worker": marked.worker,
     }

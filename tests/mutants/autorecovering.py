@@ -397,3 +397,43 @@ mutant(
     test="tests/ledger/test_concurrently.py::"
     "test_an_error_is_raised_as_it_is_when_nothing_is_under_way_any_more",
 )
+
+# The drivers of checks and of copying.
+
+_CHECKS = "tests/bookie/autorecovery/test_surveys.py::test_"
+
+mutant(
+    "asks no witness",
+    "bookie/autorecovery/replicating.py",
+    old="        if effect.witness is None or not entries:\n",
+    new="        if True:\n",
+    test=_CHECKS + "of_two_authenticated_frames_that_differ_none_is_copied_without_the_key",
+)
+mutant(
+    "reads nothing in a check",
+    "bookie/autorecovery/checking.py",
+    old="        if scrub is None:\n            continue\n",
+    new="        if True:\n            continue\n",
+    test=_CHECKS + "what_rots_unread_is_found_by_reading_a_share_with_digests",
+)
+mutant(
+    "judges placement and marks nothing",
+    "bookie/autorecovery/surveys.py",
+    old="            if exchanged:\n",
+    new="            if False:\n",
+    test=_CHECKS + "a_ledger_that_is_all_on_one_rack_is_spread_when_there_are_others",
+)
+mutant(
+    "counts bookies that are away as there",
+    "bookie/autorecovery/surveys.py",
+    old="            gone = members_with_entries(metadata) - registered\n",
+    new="            gone = members_with_entries(metadata) & frozenset()\n",
+    test=_CHECKS + "ledgers_with_bookies_away_are_counted_and_nothing_is_marked",
+)
+mutant(
+    "does not write down how the check of placement ended",
+    "bookie/autorecovery/auditor.py",
+    old="                await placement.write(self._store)\n",
+    new="",
+    test=_CHECKS + "the_auditor_makes_all_checks_and_leaves_when",
+)

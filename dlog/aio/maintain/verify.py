@@ -73,6 +73,8 @@ class VerifyReport:
     """Problems beyond those that are named."""
     trimmed: int
     """Segments that were trimmed away before they could be read whole."""
+    marked: int = 0
+    """Ledgers that were handed to repair."""
 
     @property
     def healthy(self) -> bool:

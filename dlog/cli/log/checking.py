@@ -28,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "dlog log verify flights",
+            "dlog log verify flights --repair",
             "dlog log verify flights orders --json | jq 'select(.healthy | not)'",
         )
     )(verify)
@@ -40,18 +41,31 @@ def add_to(app: typer.Typer) -> None:
     )(audit)
 
 
-def verify(logs: LogNames, uri: Uri = None, as_json: Json = False) -> None:
+def verify(
+    logs: LogNames,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Hand replicas that are missing or damaged to the processes of repair.",
+        ),
+    ] = False,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
     """Read every entry of logs from every replica; say what is damaged, short or wrong.
 
     Checks digests, that replicas are the same, and that entries, offsets and txids join.
-    Changes nothing and disturbs no writer; reads as much as is stored. With --json, one
-    line for each log. Exits with 1 if anything is wrong with any of them."""
+    Disturbs no writer; reads as much as is stored. With --repair, 'dlog autorecovery' makes good
+    what is missing or damaged, as 'dlog ledger underreplicated' shows; copies that differ and are
+    each whole are left for you to decide. With --json, one line for each log. Exits with 1 if
+    anything is wrong with any of them."""
 
     async def command() -> bool:
         healthy = True
         async with connected(uri) as client:
             for log in logs:
-                report = await _verify(client, log)
+                report = await _verify(client, log, repair=repair)
                 if as_json:
                     print_json(verify_facts(report))
                 else:
@@ -99,13 +113,15 @@ def audit(
         raise typer.Exit(FAILED)
 
 
-async def _verify(client: "LedgerClient", log: str) -> "VerifyReport":
+async def _verify(client: "LedgerClient", log: str, *, repair: bool) -> "VerifyReport":
     from dlog.aio.admin import log_info, verify_log
 
     segments = (await log_info(log, client=client)).manifest.segments
     total = sum(segment.sealed.bytes for segment in segments if segment.sealed)
     with shown_bar(f"verifying {log}") as advance:
-        return await verify_log(log, client=client, on_progress=_shown(advance, total))
+        return await verify_log(
+            log, repair=repair, client=client, on_progress=_shown(advance, total)
+        )
 
 
 def _shown(advance: Advance, total: int) -> "Callable[[VerifyProgress], None]":
@@ -145,6 +161,7 @@ def verify_facts(report: "VerifyReport") -> dict[str, object]:
         ],
         "more": report.more,
         "trimmed_meanwhile": report.trimmed,
+        "marked": report.marked,
     }
 
 
@@ -194,6 +211,8 @@ def _print_verified(report: "VerifyReport") -> None:
     )
     if report.trimmed:
         sys.stdout.write(f"{report.trimmed} segments were trimmed away meanwhile\n")
+    if report.marked:
+        sys.stdout.write(f"{report.marked} ledgers were handed to repair\n")
     if report.faults:
         sys.stdout.write("\n")
         print_table(

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import pytest
+
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.worker import Worker
@@ -43,6 +45,7 @@ class CountingStore:
         return counted
 
 
+@pytest.mark.slow
 async def test_a_ledger_that_moves_costs_six_calls_from_its_mark_to_the_marks_end() -> None:
     async with world(4) as (cluster, client):
         ledgers = [await closed_ledger(client, entries=3) for _ in range(LEDGERS)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bookie.autorecovery.marks import FORMAT_VERSION, Audit, Marks
+from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
 from bookie.autorecovery.throttling import WORKERS
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
@@ -97,6 +98,26 @@ def test_status_shows_how_the_last_audit_ended(shell: CliShell) -> None:
     shown = shell.run("autorecovery", "status")
     assert "2 of 3 bookies are away" in shown
     assert "2023-11-14" in shown
+
+
+def test_status_shows_how_the_last_checks_ended(shell: CliShell) -> None:
+    async def report() -> None:
+        store = await open_store(shell.uri)
+        await PlacementRecord(at_ms=1_700_000_000_000, ledgers=8, misplaced=5).write(store)
+        await ReplicasRecord(at_ms=1_700_000_000_000, ledgers=8, away=4, urgent=1).write(store)
+        await store.close()
+
+    assert shell.json("autorecovery", "status")["checks"] == {
+        "ledgers": None,
+        "placement": None,
+        "replicas": None,
+    }
+    asyncio.run(report())
+    checks = shell.json("autorecovery", "status")["checks"]
+    assert (checks["placement"]["misplaced"], checks["replicas"]["urgent"]) == (5, 1)
+    shown = shell.run("autorecovery", "status")
+    assert "ledgers misplaced" in shown
+    assert "of them urgent" in shown
 
 
 def test_an_audit_by_hand_says_what_lacks_entries(shell: CliShell) -> None:

@@ -1,0 +1,128 @@
+"""Checks that no lost bookie brings about: placement, living replicas, unread entries."""
+
+from bookie.autorecovery.auditor import Auditor
+from bookie.autorecovery.checking import Scrub, check_all
+from bookie.autorecovery.mark import Reason
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
+from bookie.autorecovery.surveys import check_placement, check_replicas
+from bookie.autorecovery.worker import Worker
+from ledger.client import LedgerClient
+from ledger.entry import Digest
+from ledger.ids import BookieId, LedgerId
+from tests.bookie.autorecovery.test_worker import (
+    AT_ONCE,
+    closed_ledger,
+    copies,
+    mark_lost,
+    mark_of,
+)
+from tests.ledger.local_bookies import LocalBookies, local_bookies
+from tests.waiting import PATIENCE_S, eventually
+
+NOW_MS = 1_000_000
+
+
+def frames_of(cluster: LocalBookies, bookie: str, ledger_id: LedgerId) -> dict[int, bytes]:
+    return cluster.of(bookie).storage.ledgers[ledger_id]
+
+
+async def kill(cluster: LocalBookies, client: LedgerClient, *bookies: str) -> None:
+    for bookie in bookies:
+        await cluster.of(bookie).kill()
+
+    async def are_gone() -> bool:
+        return not any(found.bookie in bookies for found in client.bookies.available())
+
+    await eventually(are_gone)
+
+
+async def test_a_ledger_that_is_all_on_one_rack_is_spread_when_there_are_others() -> None:
+    async with local_bookies(0) as cluster:
+        for _ in range(3):
+            await cluster.add("r1")
+        client = await cluster.client()
+        await client.bookies.wait_for(3, PATIENCE_S)
+        ledger_id = await closed_ledger(client, entries=9)
+        assert (await check_placement(client, now_ms=NOW_MS)).misplaced == 0
+        for rack in ("r2", "r3"):
+            await cluster.add(rack)
+        await client.bookies.wait_for(5, PATIENCE_S)
+        found = await check_placement(client, now_ms=NOW_MS)
+        assert found == PlacementRecord(at_ms=NOW_MS, ledgers=1, misplaced=1)
+        mark = await mark_of(client, ledger_id)
+        assert mark is not None
+        assert {lack.reason for lack in mark.lacks} == {Reason.MISPLACED}
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        bookies = (await client.describe(ledger_id)).fragments[0].bookies
+        assert {client.bookies.racks()[bookie] for bookie in bookies} == {"r1", "r2", "r3"}
+        assert set((await copies(client, ledger_id)).values()) == {3}
+        assert (await check_placement(client, now_ms=NOW_MS)).misplaced == 0
+
+
+async def test_ledgers_with_bookies_away_are_counted_and_nothing_is_marked() -> None:
+    async with local_bookies(3) as cluster:
+        client = await cluster.client()
+        ledger_id = await closed_ledger(client, entries=3)
+        bookies = (await client.describe(ledger_id)).fragments[0].bookies
+        for gone, (away, urgent) in enumerate([(0, 0), (1, 0), (1, 1)]):
+            await kill(cluster, client, *bookies[:gone])
+            found = await check_replicas(client, now_ms=NOW_MS)
+            assert found == ReplicasRecord(at_ms=NOW_MS, ledgers=1, away=away, urgent=urgent)
+        assert await mark_of(client, ledger_id) is None
+
+
+async def test_what_rots_unread_is_found_by_reading_a_share_with_digests() -> None:
+    async with local_bookies(3) as cluster:
+        client = await cluster.client()
+        ledger_id = await closed_ledger(client, entries=30)
+        rotten = (await client.describe(ledger_id)).fragments[0].bookies[1]
+        frames = frames_of(cluster, rotten, ledger_id)
+        frames[17] = frames[17][:-1] + b"?"
+        assert (await check_all(client)).lacking == 0
+        pace = Pace(0)
+        check = await check_all(client, scrub=Scrub(1.0, pace))
+        assert check.lacking == 1
+        mark = await mark_of(client, ledger_id)
+        assert mark is not None
+        assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(rotten, Reason.DAMAGED)]
+        assert mark.thorough
+
+
+async def test_the_auditor_makes_all_checks_and_leaves_when() -> None:
+    async with local_bookies(3) as cluster:
+        client = await cluster.client()
+        await closed_ledger(client, entries=3)
+        async with Auditor(client, wall_clock_ms=lambda: NOW_MS):
+
+            async def are_made() -> bool:
+                last = (
+                    await Marks(client.store).last_check(),
+                    await PlacementRecord.last(client.store),
+                    await ReplicasRecord.last(client.store),
+                )
+                return all(record is not None and record.at_ms == NOW_MS for record in last)
+
+            await eventually(are_made)
+
+
+async def test_of_two_authenticated_frames_that_differ_none_is_copied_without_the_key() -> None:
+    """The last 32 bytes of a frame are its code: without the key any of them look whole."""
+    async with local_bookies(4) as cluster:
+        client = await cluster.client()
+        ledger_id = await closed_ledger(
+            client, entries=9, password=b"secret", digest=Digest.HMAC_SHA256
+        )
+        lost, changed, right = (await client.describe(ledger_id)).fragments[0].bookies
+        frames = frames_of(cluster, changed, ledger_id)
+        frames[5] = frames[5][:-1] + bytes([frames[5][-1] ^ 1])
+        await kill(cluster, client, lost)
+        await mark_lost(client, ledger_id, lost)
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DEFERRED: 1}
+        mark = await mark_of(client, ledger_id)
+        assert mark is not None
+        assert mark.differing == ((5, 5),)
+        assert {BookieId(changed), BookieId(right)} <= set(mark.deferred_why.split())
+        assert lost in (await client.describe(ledger_id)).fragments[0].bookies
