@@ -7,12 +7,12 @@ right is for a person to say.
 from collections.abc import Iterable
 from typing import assert_never
 
-from bookie.autorecovery.mark import Lack, Reason
 from bookie.autorecovery.marks import Marks
 from dlog.protocol.verifying import FragmentFault
 from ledger.checking import ReplicaFault
 from ledger.clock import now_ms
 from ledger.ids import LedgerId
+from ledger.mark import Lack, Reason
 from ledger.metastore.port import MetadataStore
 
 

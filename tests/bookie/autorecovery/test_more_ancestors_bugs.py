@@ -14,8 +14,7 @@ from bookie.autorecovery import replicating
 from bookie.autorecovery.auditor import audit
 from bookie.autorecovery.checking import check_all
 from bookie.autorecovery.decommissioning import decommission
-from bookie.autorecovery.mark import Reason
-from bookie.autorecovery.marks import MARKS, Marks
+from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing_events import CheckKind, CheckLedgers
 from bookie.autorecovery.protocol.decommissioning import Outcome as Emptied
@@ -28,6 +27,8 @@ from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import LedgerFenced, LogError, MetadataUnavailable
 from ledger.ids import BookieId, EntryId
+from ledger.mark import Reason
+from ledger.marking import MARKS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore, Watch

@@ -2,7 +2,6 @@
 
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.checking import Scrub, check_all
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.replicating import Pace
@@ -12,6 +11,7 @@ from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Reason
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
     closed_ledger,

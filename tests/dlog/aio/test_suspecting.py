@@ -2,7 +2,6 @@
 
 import pytest
 
-from bookie.autorecovery.mark import Reason
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.status import underreplicated
 from bookie.autorecovery.worker import Worker
@@ -10,6 +9,7 @@ from dlog.aio.admin import verify_log
 from ledger.checking import ReplicaFault
 from ledger.client import LedgerClient
 from ledger.entry import encode_frame, parse_header
+from ledger.mark import Reason
 from tests.bookie.autorecovery.test_worker import AT_ONCE
 from tests.dlog.aio.test_verifying import written
 
