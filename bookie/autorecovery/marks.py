@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError
@@ -182,19 +183,22 @@ class Marks:
         self._locks.pop(ledger_id, None)
         return Ended.GONE
 
-    async def list(self, *, begin: int = 0) -> AsyncIterator[LedgerId]:
+    async def list(self) -> AsyncIterator[LedgerId]:
         """Yield the ledgers that are marked, as `buckets` does."""
-        async for bucket in self.buckets(begin=begin):
+        async for bucket in self.buckets():
             for ledger_id in bucket:
                 yield ledger_id
 
-    async def buckets(self, *, begin: int = 0) -> AsyncIterator[tuple[LedgerId, ...]]:
-        """Yield the ledgers that are marked, from bucket *begin* on and around; one bucket is in
-        memory at a time. Workers that begin at different ones meet less often."""
+    async def buckets(self, random: Random | None = None) -> AsyncIterator[tuple[LedgerId, ...]]:
+        """Yield the ledgers that are marked, bucket by bucket; one is in memory at a time.
+
+        With *random* in any order: workers that go the same way, and meet once, would go on side by
+        side and try to lock the same ledgers."""
         await self._store.sync(MARKS)
         buckets = await _children(self._store, MARKS)
-        start = begin % len(buckets) if buckets else 0
-        for bucket in (*buckets[start:], *buckets[:start]):
+        if random is not None:
+            random.shuffle(buckets)
+        for bucket in buckets:
             yield await self._ledgers(f"{MARKS}/{bucket}")
 
     async def urgent(self) -> tuple[LedgerId, ...]:

@@ -27,7 +27,6 @@ from ledger.errors import DamagedMetadata, LogError, MetadataError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.mark import Mark, Reason
-from ledger.marking import BUCKETS
 
 BYTES_PER_S: Final = 32 * 1024 * 1024
 PAUSE_S: Final = 1.0
@@ -140,8 +139,7 @@ class Worker(Background):
         queue.begin()
         working: set[asyncio.Task[None]] = set()
         try:
-            begin = self._random.randrange(BUCKETS)
-            async for bucket in self._marks.buckets(begin=begin):
+            async for bucket in self._marks.buckets(self._random):
                 queue.listed(bucket)
                 while (ledger_id := await self._next()) is not None:
                     take = self._take(ledger_id, there, scan, came=came)
