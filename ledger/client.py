@@ -27,6 +27,7 @@ from ledger.reader import LedgerReader
 from ledger.recovering import recover, recover_without_password
 from ledger.registry import BookieDirectory
 from ledger.requests import ReadQuery
+from ledger.suspecting import Suspicions
 from ledger.transport.grpc import GrpcTransport
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
 
@@ -66,6 +67,8 @@ class LedgerClient:
         self.bookies: BookieDirectory = environment.bookies
         self._environment = environment
         self._owns_store = owns_store
+        self._suspicions = Suspicions(store)
+        environment.suspect = self._suspicions.heard
 
     @classmethod
     async def connect(cls, uri: str | MetadataStore, config: ClientConfig | None = None) -> Self:
@@ -241,6 +244,7 @@ class LedgerClient:
     async def close(self) -> None:
         """Close connections; handles made by this client are of no use afterwards."""
         await self._environment.transport.close()
+        await self._suspicions.close()
         await self.bookies.close()
         if self._owns_store:
             await self.store.close()

@@ -1,7 +1,7 @@
 """What every handle of one client shares: its ways to the world, and its choice of bookies."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -9,6 +9,7 @@ from ledger.entry import Digest, MacKey, WithoutKey, access_key, mac_key
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
+from ledger.protocol.answers import RepairHint
 from ledger.protocol.degraded import degraded_ensemble
 from ledger.protocol.placement import PlacementPolicy, Pool, RackAwarePlacement
 from ledger.protocol.quarantine import Quarantine
@@ -31,6 +32,8 @@ class Environment:
     writing: WriterConfig = field(default_factory=WriterConfig)
     placement: PlacementPolicy = field(default_factory=RackAwarePlacement)
     quarantine: Quarantine = field(default_factory=Quarantine)
+    suspect: Callable[[LedgerId, RepairHint], None] = lambda _ledger_id, _hint: None
+    """Called by readers with replicas of settled entries that are not as they should be."""
 
     def ensemble(self, quorum: Quorum) -> tuple[BookieId, ...] | None:
         """Choose the ensemble of a new ledger, or None if there are too few bookies."""

@@ -143,8 +143,12 @@ class Read:
             confirmed=confirmed,
             quorum=self._known.metadata.quorum,
         )
+        metadata = self._known.metadata
         for hint in hints:
             self._known.take_hint(hint)
+            # Else it may still be on its way, and repair has nothing to do with it.
+            if metadata.settled_end(metadata.fragment_of(hint.entry_id)) is not None:
+                self._environment.suspect(self._credentials.ledger_id, hint)
 
     def _learn(self) -> None:
         self._known.learn(self._machine.metadata)

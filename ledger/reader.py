@@ -72,7 +72,8 @@ class LedgerReader:
     @property
     def repair_hints(self) -> Mapping[tuple[BookieId, Fault], int]:
         """Replicas found damaged or missing so far, by bookie: entries that another replica
-        gave instead. Each first one is a warning in the log, too (rule 54)."""
+        gave instead. Each first one is a warning in the log, too (rule 54). Of settled entries
+        they are marked for repair, which looks for itself."""
         return self._known.hints
 
     async def read(self, first: int, last: int) -> list[Entry]:

@@ -437,3 +437,43 @@ mutant(
     new="",
     test=_CHECKS + "the_auditor_makes_all_checks_and_leaves_when",
 )
+
+# What readers report.
+
+_SUSPECT = "tests/ledger/test_suspecting.py::test_"
+
+mutant(
+    "suspects entries that may be on their way",
+    "ledger/read.py",
+    old="            if metadata.settled_end(metadata.fragment_of(hint.entry_id)) is not None:\n",
+    new="            if True:\n",
+    test=_SUSPECT + "of_an_open_ledger_nothing_is_suspected",
+)
+mutant(
+    "hands nothing that readers found to repair",
+    "ledger/client.py",
+    old="        environment.suspect = self._suspicions.heard\n",
+    new="",
+    test=_SUSPECT + "a_damaged_replica_that_a_reader_met_is_marked",
+)
+mutant(
+    "reports a replica with each read",
+    "ledger/suspecting.py",
+    old="        if self._closed or at_ms < self._reported",
+    new="        if self._closed or 0 > self._reported",
+    test=_SUSPECT + "a_replica_is_reported_once_in_a_while",
+)
+mutant(
+    "forgets what could not be marked",
+    "ledger/suspecting.py",
+    old="            self._reported.clear()\n",
+    new="",
+    test=_SUSPECT + "a_store_that_does_not_answer_is_asked_again_by_the_next_reader",
+)
+mutant(
+    "hands different replicas to repair",
+    "dlog/aio/maintain/suspecting.py",
+    old="        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE:\n",
+    new="        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE | ReplicaFault.DIFFERENT:\n",
+    test="tests/dlog/aio/test_suspecting.py::test_who_does_not_answer_or_differs_is_not_handed_on",
+)

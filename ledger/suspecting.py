@@ -1,0 +1,86 @@
+"""What readers find missing or damaged, handed to repair: as marks, which its workers verify.
+
+Best effort, beside the reads and never in their way: what cannot be marked now is found again by
+the next reader, or by the auditor's checks. Bounded: one mark is written at a time, a replica is
+reported once in a while, and so many wait.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, assert_never
+
+from ledger.clock import now_ms
+from ledger.errors import LogError
+from ledger.ids import BookieId, LedgerId
+from ledger.log_events import get_logger
+from ledger.mark import Lack, Reason
+from ledger.marking import mark_ledger, ring
+from ledger.metastore.port import MetadataStore
+from ledger.protocol.answers import Fault, RepairHint
+
+AGAIN_MS: Final = 600_000
+"""After how long the share of a bookie in a ledger is reported again."""
+REMEMBERED_MAX: Final = 1000
+WAITING_MAX: Final = 100
+
+_log = get_logger(__name__)
+
+
+class Suspicions:
+    """Of one client; `close` ends it."""
+
+    def __init__(self, store: MetadataStore, *, wall_clock_ms: Callable[[], int] = now_ms) -> None:
+        self._store = store
+        self._now_ms = wall_clock_ms
+        self._reported: dict[tuple[LedgerId, BookieId], int] = {}
+        """When, the oldest first."""
+        self._waiting: deque[tuple[LedgerId, Lack]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def heard(self, ledger_id: LedgerId, hint: RepairHint) -> None:
+        """Take note of a replica that is not as it should be, of an entry that is settled."""
+        at_ms, of = self._now_ms(), (ledger_id, hint.bookie)
+        if self._closed or at_ms < self._reported.get(of, at_ms - AGAIN_MS) + AGAIN_MS:
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            return
+        self._reported.pop(of, None)
+        if len(self._reported) >= REMEMBERED_MAX:
+            del self._reported[next(iter(self._reported))]
+        self._reported[of] = at_ms
+        self._waiting.append((ledger_id, Lack(hint.bookie, _reason_of(hint.fault), at_ms)))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def close(self) -> None:
+        """Write nothing more. Idempotent."""
+        self._closed = True
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                ledger_id, lack = self._waiting.popleft()
+                if await mark_ledger(self._store, ledger_id, [lack]):
+                    _log.info("replica_suspected", ledger_id=ledger_id, bookie=lack.bookie)
+            await ring(self._store)
+        except LogError as error:
+            self._waiting.clear()
+            self._reported.clear()
+            _log.warning("suspicions_not_marked", reason=str(error))
+        finally:
+            self._writing = None
+
+
+def _reason_of(fault: Fault) -> Reason:
+    match fault:
+        case Fault.MISSING:
+            return Reason.MISSING
+        case Fault.DAMAGED:
+            return Reason.DAMAGED
+        case _:
+            assert_never(fault)

@@ -1,0 +1,143 @@
+"""What readers find is marked, so that repair looks for itself; and no read waits for it."""
+
+import asyncio
+from typing import cast
+
+from ledger.client import LedgerClient
+from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Mark, Reason
+from ledger.marking import read_mark
+from ledger.metastore import open_store
+from ledger.metastore.port import MetadataStore
+from ledger.protocol.answers import Fault, RepairHint
+from ledger.suspecting import AGAIN_MS, REMEMBERED_MAX, WAITING_MAX, Suspicions
+from tests.ledger.flaky_store import FlakyStore
+from tests.ledger.local_bookies import LocalBookies, local_bookies
+from tests.waiting import eventually
+
+SEVEN = LedgerId(7)
+NAME = BookieId("bookie-9")
+
+
+def hint(fault: Fault = Fault.DAMAGED, bookie: BookieId = NAME) -> RepairHint:
+    return RepairHint(bookie, fault, 3)
+
+
+async def mark_of(client: LedgerClient, ledger_id: LedgerId) -> Mark | None:
+    found = await read_mark(client.store, ledger_id)
+    return None if found is None else found[0]
+
+
+async def read_all(client: LedgerClient, ledger_id: LedgerId, last: int) -> None:
+    reader = await client.open_no_recovery(ledger_id)
+    for entry_id in range(last + 1):  # each from another bookie first
+        await reader.read(entry_id, entry_id)
+    await reader.close()
+
+
+async def written(client: LedgerClient) -> LedgerId:
+    writer = await client.create()
+    for _ in range(9):
+        await writer.add(b"entry")
+    await writer.close()
+    return writer.ledger_id
+
+
+async def damage(cluster: LocalBookies, client: LedgerClient, ledger_id: LedgerId) -> BookieId:
+    bookie = (await client.describe(ledger_id)).fragments[0].bookies[1]
+    frames = cluster.of(bookie).storage.ledgers[ledger_id]
+    for entry_id, frame in frames.items():
+        frames[entry_id] = frame[:-1] + bytes([frame[-1] ^ 1])
+    return bookie
+
+
+async def test_a_damaged_replica_that_a_reader_met_is_marked() -> None:
+    async with local_bookies(3) as cluster:
+        client = await cluster.client()
+        ledger_id = await written(client)
+        bookie = await damage(cluster, client, ledger_id)
+        await read_all(client, ledger_id, 8)
+
+        async def is_marked() -> bool:
+            return await mark_of(client, ledger_id) is not None
+
+        await eventually(is_marked)
+        mark = await mark_of(client, ledger_id)
+        assert mark is not None
+        assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(bookie, Reason.DAMAGED)]
+
+
+async def test_of_an_open_ledger_nothing_is_suspected() -> None:
+    """An entry may be on its way to the last of its bookies, and nobody could repair it."""
+    async with local_bookies(3) as cluster:
+        client = await cluster.client()
+        heard: list[LedgerId] = []
+        readers = [await cluster.client() for _ in range(2)]  # the first one avoids who is damaged
+        for reader in readers:
+            reader.environment.suspect = lambda ledger_id, _: heard.append(ledger_id)
+        writer = await client.create()
+        for _ in range(9):
+            await writer.add(b"entry")
+        await damage(cluster, client, writer.ledger_id)
+        await read_all(readers[0], writer.ledger_id, 7)
+        assert heard == []
+        await writer.close()
+        await read_all(readers[1], writer.ledger_id, 8)
+        assert set(heard) == {writer.ledger_id}
+
+
+async def settle(suspicions: Suspicions) -> None:
+    while (writing := suspicions._writing) is not None:
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_a_replica_is_reported_once_in_a_while() -> None:
+    store = await open_store("memory://suspicions-once")
+    now = [1_000_000]
+    suspicions = Suspicions(store, wall_clock_ms=lambda: now[0])
+    for _ in range(3):
+        suspicions.heard(SEVEN, hint())
+        await settle(suspicions)
+        found = await read_mark(store, SEVEN)
+        if found is not None:
+            assert found[0].lacks == (Lack(NAME, Reason.DAMAGED, now[0]),)
+            await store.delete(f"/underreplicated/ledgers/07/urL{SEVEN}")
+    assert await read_mark(store, SEVEN) is None  # not again
+    now[0] += AGAIN_MS
+    suspicions.heard(SEVEN, hint(Fault.MISSING))
+    await settle(suspicions)
+    found = await read_mark(store, SEVEN)
+    assert found is not None
+    assert found[0].lacks[0].reason is Reason.MISSING
+    await suspicions.close()
+    await store.close()
+
+
+async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
+    store = await open_store("memory://suspicions-bounded")
+    suspicions = Suspicions(store)
+    for number in range(REMEMBERED_MAX + 10):
+        suspicions.heard(LedgerId(number), hint())
+        if number % WAITING_MAX == 0:
+            await settle(suspicions)
+    assert len(suspicions._waiting) <= WAITING_MAX
+    assert len(suspicions._reported) <= REMEMBERED_MAX
+    await suspicions.close()
+    await store.close()
+
+
+async def test_a_store_that_does_not_answer_is_asked_again_by_the_next_reader() -> None:
+    real = await open_store("memory://suspicions-flaky")
+    store = FlakyStore(real)
+    suspicions = Suspicions(cast("MetadataStore", store))
+    store.lose_requests.append("create")
+    suspicions.heard(SEVEN, hint())
+    await settle(suspicions)
+    assert await read_mark(real, SEVEN) is None
+    suspicions.heard(SEVEN, hint())
+    await settle(suspicions)
+    assert await read_mark(real, SEVEN) is not None
+    await suspicions.close()
+    suspicions.heard(LedgerId(8), hint())
+    assert suspicions._writing is None
+    await real.close()
