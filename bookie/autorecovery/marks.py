@@ -230,7 +230,12 @@ class Marks:
 
         What is read after this returned True is at least as new as the lock."""
         node = pb.RepairLockNode(version=FORMAT_VERSION, worker=this_process(), token=self._token)
-        self._locks[ledger_id] = lock = _Lock(self._store.session)
+        session = self._store.session
+        if any(lock.session is not session for lock in self._locks.values()):
+            self._locks = {
+                each: lock for each, lock in self._locks.items() if lock.session is session
+            }
+        self._locks[ledger_id] = lock = _Lock(session)
         try:
             await self._store.create(
                 path_of_lock(ledger_id), node.SerializeToString(deterministic=True), ephemeral=True

@@ -23,7 +23,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.recovering import recover_without_password
-from ledger.requests import AddRun, ReadAnswer, ReadQuery, Status
+from ledger.requests import AddRun, ReadQuery, Status
 from ledger.runs import runs_of
 from ledger.throttle import Throttle
 
@@ -123,6 +123,8 @@ class _Repair:
         self._mark: Mark | None = None
         self._metadata: LedgerMetadata | None = None
         self._frames: dict[int, bytes] = {}
+        self._silent: set[BookieId] = set()
+        """Witnesses that did not answer."""
         self._locking = False
         """Whether a lock was asked for, and not given back."""
 
@@ -249,8 +251,7 @@ class _Repair:
         if effect.witness is None or not entries:
             return protocol.FramesRead(found.status, entries, found.considered)
         query = replace(query, last=min(found.considered, effect.copy.last), bytes_max=COMPARED_MAX)
-        answer = await ask(self._environment.transport, effect.witness, query)
-        differing = self._differing(answer, credentials)
+        differing = await self._differing(effect.witness, query, credentials)
         if differing:
             _log.error(
                 "frames_differ",
@@ -260,8 +261,19 @@ class _Repair:
             )
         return protocol.FramesRead(found.status, entries, found.considered, differing)
 
-    def _differing(self, answer: ReadAnswer, credentials: Credentials) -> tuple[int, ...]:
-        """Return of which entries *answer* has another frame than the one held, whole like that."""
+    async def _differing(
+        self, witness: BookieId, query: ReadQuery, credentials: Credentials
+    ) -> tuple[int, ...]:
+        """Return of which entries *witness* has another frame than the one held, whole like that.
+
+        It is asked once: there is no need of what it does not give."""
+        if witness in self._silent:
+            return ()
+        answer = await self._environment.transport.read(witness, query)
+        if answer.status is not Status.OK:
+            self._silent.add(witness)
+        if all(frame == self._frames.get(entry_id, frame) for entry_id, frame in answer.each()):
+            return ()
         others = verified(answer, self._ledger_id, credentials.checks).frames
         return tuple(
             entry_id

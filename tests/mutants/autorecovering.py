@@ -410,6 +410,13 @@ mutant(
     test=_CHECKS + "of_two_authenticated_frames_that_differ_none_is_copied_without_the_key",
 )
 mutant(
+    "asks a witness that does not answer with each read",
+    "bookie/autorecovery/replicating.py",
+    old="            self._silent.add(witness)\n",
+    new="            pass\n",
+    test=_CHECKS + "a_witness_that_does_not_answer_is_asked_once_and_keeps_no_copy_waiting",
+)
+mutant(
     "reads nothing in a check",
     "bookie/autorecovery/checking.py",
     old="        if scrub is None:\n            continue\n",

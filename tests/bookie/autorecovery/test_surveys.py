@@ -1,5 +1,9 @@
 """Checks that no lost bookie brings about: placement, living replicas, unread entries."""
 
+from pathlib import Path
+
+import pytest
+
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.checking import Scrub, check_all
 from bookie.autorecovery.marks import Marks
@@ -12,6 +16,7 @@ from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Reason
+from ledger.requests import ReadAnswer, ReadQuery, Status
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
     closed_ledger,
@@ -106,6 +111,35 @@ async def test_the_auditor_makes_all_checks_and_leaves_when() -> None:
                 return all(record is not None and record.at_ms == NOW_MS for record in last)
 
             await eventually(are_made)
+
+
+@pytest.mark.slow
+async def test_a_witness_that_does_not_answer_is_asked_once_and_keeps_no_copy_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with local_bookies(4, tmp_path) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for _ in range(6):
+            await writer.add(bytes(700_000))  # two reads and more
+        await writer.close()
+        lost, one, other = writer.metadata.fragments[0].bookies
+        await kill(cluster, client, lost)
+        await mark_lost(client, writer.ledger_id, lost)
+        asked: list[BookieId] = []
+        read = client.environment.transport.read
+
+        async def first_only(bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+            asked.append(bookie)
+            if bookie == asked[0]:
+                return await read(bookie, query)
+            return ReadAnswer(Status.UNREACHABLE)
+
+        monkeypatch.setattr(client.environment.transport, "read", first_only)
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert set(asked) == {one, other}
+        assert asked.count(asked[1]) == 1
+        assert asked.count(asked[0]) > 2
 
 
 async def test_of_two_authenticated_frames_that_differ_none_is_copied_without_the_key() -> None:
