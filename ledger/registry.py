@@ -271,6 +271,16 @@ class BookieDirectory:
         return away
 
 
+async def is_retired(store: MetadataStore, bookie: str) -> bool:
+    """Return whether the cookie of *bookie* says that its data were given up; one that cannot be
+    read is nobody's last word. Raises `MetadataUnavailable`."""
+    try:
+        value = (await store.get(f"{COOKIES}/{bookie}")).value
+        return pb.CookieNode.FromString(value).retired_ms > 0
+    except (NoSuchNode, DecodeError):
+        return False
+
+
 async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, str]:
     """Return the reason of each of *bookies* that is in limbo.
 

@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Final, assert_never
 
-from google.protobuf.message import DecodeError
-
 from bookie.autorecovery.checking import Scrub, check_all, record
 from bookie.autorecovery.marks import Audit, Marks
 from bookie.autorecovery.protocol import auditing_events as protocol
@@ -34,8 +32,7 @@ from ledger.mark import Lack
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.process import this_process
 from ledger.protocol.shared import TimePassed
-from ledger.registry import AVAILABLE, COOKIES, DECOMMISSIONING, READ_ONLY
-from ledger.wire import metadata_pb2 as pb
+from ledger.registry import AVAILABLE, COOKIES, DECOMMISSIONING, READ_ONLY, is_retired
 
 ELECTION: Final = ".auditor"
 """No log can have this name."""
@@ -173,7 +170,7 @@ class _Auditing:
         known = await self._children(COOKIES)
         registered = await self._children(AVAILABLE) | await self._children(READ_ONLY)
         for bookie in sorted(known - registered - self._retired):
-            if await self._is_retired(bookie):
+            if await is_retired(self._store, bookie):
                 self._retired.add(bookie)
         return protocol.BookiesSeen(
             known=known,
@@ -216,14 +213,6 @@ class _Auditing:
             return frozenset(map(BookieId, await self._store.children(path)))
         except NoSuchNode:
             return frozenset()
-
-    async def _is_retired(self, bookie: BookieId) -> bool:
-        """Return what its cookie says; one that cannot be read is nobody's last word."""
-        try:
-            value = (await self._store.get(f"{COOKIES}/{bookie}")).value
-            return pb.CookieNode.FromString(value).retired_ms > 0
-        except (NoSuchNode, DecodeError):
-            return False
 
     async def _read(self, *, begin: bool) -> protocol.LedgersRead:
         if begin or self._parts is None:

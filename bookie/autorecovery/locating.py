@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from bookie.autorecovery.looking import look
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.choosing import Share, Spans
@@ -16,9 +14,7 @@ from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata
-from ledger.metastore.port import MetadataStore
-from ledger.registry import COOKIES
-from ledger.wire import metadata_pb2 as pb
+from ledger.registry import COOKIES, is_retired
 
 LOOKS_MAX: Final = 8
 """Members that are asked at a time."""
@@ -94,7 +90,7 @@ async def states_of(client: LedgerClient) -> dict[BookieId, BookieState]:
         bookie = BookieId(name)
         found = registered.get(name)
         if found is None:
-            retired = await _is_retired(client.store, bookie)
+            retired = await is_retired(client.store, bookie)
             states[bookie] = BookieState.RETIRED if retired else BookieState.AWAY
         elif bookie in leaving:
             states[bookie] = BookieState.LEAVING
@@ -145,11 +141,3 @@ async def locate(
         for fragment in metadata.fragments
     ]
     return Located(ledger_id, metadata, tuple(places), None if marked is None else marked[0])
-
-
-async def _is_retired(store: MetadataStore, bookie: BookieId) -> bool:
-    try:
-        value = (await store.get(f"{COOKIES}/{bookie}")).value
-        return pb.CookieNode.FromString(value).retired_ms > 0
-    except (NoSuchNode, DecodeError):
-        return False

@@ -1,5 +1,6 @@
 """Drives `protocol.recovering`: reads all ledgers, and repairs those of the bookies itself."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -24,6 +25,8 @@ from ledger.protocol.shared import TimePassed
 from ledger.registry import COOKIES
 
 LEDGERS_MAX: Final = 4
+TICK_S: Final = 0.5
+"""How old a report of the progress becomes."""
 
 
 @dataclass(slots=True)
@@ -76,7 +79,12 @@ async def recover_bookies(
     recovery: Machine[protocol.RecoveryEvent, protocol.RecoveryEffect]
     recovery = machine or protocol.Recovery()
     event: protocol.RecoveryEvent = begin
-    await run_in_turn(recovery, event, running.execute, time_passed=TimePassed())
+    ticking = asyncio.ensure_future(running.tick())
+    try:
+        await run_in_turn(recovery, event, running.execute, time_passed=TimePassed())
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
     return running.result()
 
 
@@ -217,6 +225,12 @@ class _Recovering:
             if done.mark.lost and len(tally.lost) < NAMED_MAX:
                 tally.lost.append(ledger_id)
         self._report(f"{self._progress.repaired} ledgers repaired")
+
+    async def tick(self) -> None:
+        """Report again and again, as one large ledger takes long, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._report(self._progress.doing)
 
     def _report(self, doing: str) -> None:
         self._progress.doing, self._progress.bytes = doing, self._pace.bytes

@@ -8,6 +8,10 @@ _REBALANCING = "bookie/autorecovery/protocol/rebalancing.py"
 _MOVE = "tests/bookie/autorecovery/test_moving.py::test_"
 _RECOVER = "tests/bookie/autorecovery/test_recovering.py::test_"
 _REBALANCE = "tests/bookie/autorecovery/test_rebalancing.py::test_"
+_LOCATE = "tests/bookie/autorecovery/test_locating.py::test_"
+_ERRAND = "tests/bookie/autorecovery/test_errands.py::test_"
+_LEAVE = "tests/dlog/cli/test_cli_leaving.py::test_"
+_OPERATE = "tests/dlog/cli/test_cli_recovering.py::test_"
 _THROTTLE = "tests/bookie/autorecovery/test_throttling.py::test_"
 
 mutant(
@@ -93,4 +97,67 @@ mutant(
     old="            await first_of(changing.changed(), timeout_s=LOOK_S)\n",
     new="            await asyncio.sleep(LOOK_S)\n",
     test=_THROTTLE + "a_worker_that_runs_heeds_each_change_and_goes_back_to_its_own",
+)
+mutant(
+    "copies to anybody, whoever was named",
+    "bookie/autorecovery/errands.py",
+    old="config = replace(self._surroundings.config, into=into)",
+    new="config = replace(self._surroundings.config, into=None)",
+    test=_RECOVER + "what_a_lost_bookie_held_goes_to_the_one_that_is_named",
+)
+mutant(
+    "repairs by hand what a worker is at",
+    "bookie/autorecovery/errands.py",
+    old="        return await self._marks.lock(ledger_id)\n",
+    new="        return await self._marks.lock(ledger_id) or True\n",
+    test=_ERRAND + "a_ledger_that_a_worker_repairs_is_left_to_it",
+)
+mutant(
+    "keeps the lock of a ledger that was repaired by hand",
+    "bookie/autorecovery/errands.py",
+    old="        self._own.pop(ledger_id, None)\n        await self._marks.unlock(ledger_id)\n",
+    new="        self._own.pop(ledger_id, None)\n",
+    test=_ERRAND + "an_errand_leaves_neither_mark_nor_lock",
+)
+mutant(
+    "calls a ledger whole whose bookies lack entries",
+    "bookie/autorecovery/locating.py",
+    old="            holder.state.serves and not holder.missing\n",
+    new="            holder.state.serves\n",
+    test=_LOCATE + "what_a_member_says_that_it_lacks_is_named",
+)
+mutant(
+    "takes a bookie for one that is away whose data were given up",
+    "bookie/autorecovery/locating.py",
+    old="            states[bookie] = BookieState.RETIRED if retired else BookieState.AWAY\n",
+    new="            states[bookie] = BookieState.AWAY\n",
+    test=_LOCATE + "a_member_that_is_away_was_retired_or_forgotten_is_shown_as_that",
+)
+mutant(
+    "gives ledgers to a bookie that is to be emptied",
+    "bookie/autorecovery/rebalancing.py",
+    old="for name in client.bookies.writable() if name not in leaving}",
+    new="for name in client.bookies.writable()}",
+    test=_REBALANCE + "a_bookie_that_is_to_be_emptied_gets_nothing[True]",
+)
+mutant(
+    "prints the same line again and again while a bookie is emptied",
+    "dlog/cli/bookie/leaving.py",
+    old="        if words != shown:\n",
+    new="        if words:\n",
+    test=_LEAVE + "what_has_not_changed_is_not_printed_again",
+)
+mutant(
+    "retires the name of a bookie that runs",
+    "dlog/cli/bookie/leaving.py",
+    old="        await check_forgettable(client.store, bookie, None)\n",
+    new="",
+    test=_OPERATE + "a_bookie_that_is_gone_can_be_given_up_by_force_and_one_that_runs_cannot",
+)
+mutant(
+    "replaces a bookie that runs",
+    "dlog/cli/bookie/replacing.py",
+    old="    await check_forgettable(client.store, old, None)\n",
+    new="",
+    test=_OPERATE + "a_bookie_that_runs_is_not_replaced_nor_without_a_word",
 )

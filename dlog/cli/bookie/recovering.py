@@ -58,7 +58,8 @@ def recover(
     The processes of 'dlog autorecovery' do the same by themselves once a bookie is lost; this needs
     none of them, waits for no delay, and copies where you say. It goes on while 'dlog autorecovery
     disable' lets them rest. May be interrupted at any moment, and repeated: what was copied stays.
-    Name bookies that are lost at the same time together, so that none is taken for a source.
+    Name bookies that are lost at the same time together, so that none is taken for a source. A log
+    that is written is given 30 s to leave them by itself, as with the processes of repair.
 
     Nothing is changed for a bookie that is there: 'dlog bookie decommission' empties one that
     runs. The names stay known; 'dlog bookie decommission' forgets them. Exits with 1 if it is

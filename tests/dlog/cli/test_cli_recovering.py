@@ -72,7 +72,7 @@ def test_where_shows_who_is_away_before_and_that_all_is_whole_after_the_recovery
     assert shell.run("bookie", "recover", name).startswith("nothing names them any more: 0 ledgers")
 
 
-def test_where_names_what_a_member_lacks(shell: CliShell) -> None:
+def test_where_is_what_there_is_only(shell: CliShell) -> None:
     assert shell.refused("bookie", "where", "999").startswith("dlog:")
     assert shell.refused("bookie", "where", "no-log").startswith("dlog:")
 
