@@ -19,8 +19,8 @@ _LOOK = "tests/bookie/autorecovery/test_looking.py::test_"
 mutant(
     "copies the open fragment",
     _REPLICATING,
-    old="            end = metadata.settled_end(fragment)\n            if end is None or marked",
-    new="            end = metadata.settled_end(fragment) or 9\n            if marked",
+    old="            if end is None or not any(_concerns",
+    new="            end = 9 if end is None else end\n            if not any(_concerns",
     test=_REPAIR + "a_repair_leaves_every_copy_where_it_belongs_and_no_mark[open_ledger]",
 )
 mutant(
@@ -106,8 +106,8 @@ mutant(
 mutant(
     "moves what a bookie has that came back",
     _REPLICATING,
-    old="        return given_up and bookie not in self._registered\n",
-    new="        return given_up\n",
+    old="        return given_up and not there and _concerns",
+    new="        return given_up and _concerns",
     test=_REPAIR + "a_bookie_that_came_back_with_everything_is_unmarked_without_a_copy",
 )
 

@@ -24,8 +24,8 @@ mutant(
 mutant(
     "fences a writer to spread copies better",
     _REPLICATING,
-    old="            if self._must_go(bookie) and self._is_worth_a_fence(bookie)\n",
-    new="            if self._must_go(bookie)\n",
+    old="            if self._must_go(bookie, last) and self._is_worth_a_fence(bookie)\n",
+    new="            if self._must_go(bookie, last)\n",
     test=_MOVE + "nobody_is_fenced_to_spread_copies",
 )
 mutant(
