@@ -6,7 +6,7 @@ from typing import cast
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark, Reason
-from ledger.marking import read_mark
+from ledger.marking import path_of_mark, read_mark
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Fault, RepairHint
@@ -95,15 +95,28 @@ async def test_a_replica_is_reported_once_in_a_while() -> None:
     store = await open_store("memory://suspicions-once")
     now = [1_000_000]
     suspicions = Suspicions(store, wall_clock_ms=lambda: now[0])
-    for _ in range(3):
+
+    async def marked() -> tuple[Lack, ...]:
+        """Let one more reader meet the replica; take away what is marked then."""
         suspicions.heard(SEVEN, hint())
         await settle(suspicions)
         found = await read_mark(store, SEVEN)
-        if found is not None:
-            assert found[0].lacks == (Lack(NAME, Reason.DAMAGED, now[0]),)
-            await store.delete(f"/underreplicated/ledgers/07/urL{SEVEN}")
-    assert await read_mark(store, SEVEN) is None  # not again
+        if found is None:
+            return ()
+        await store.delete(path_of_mark(SEVEN))
+        return found[0].lacks
+
+    assert await marked() == (Lack(NAME, Reason.DAMAGED, now[0]),)
+    assert await marked() == ()
     now[0] += AGAIN_MS
+    assert await marked() == (Lack(NAME, Reason.DAMAGED, now[0]),)
+    await suspicions.close()
+    await store.close()
+
+
+async def test_a_missing_replica_is_marked_as_such() -> None:
+    store = await open_store("memory://suspicions-missing")
+    suspicions = Suspicions(store)
     suspicions.heard(SEVEN, hint(Fault.MISSING))
     await settle(suspicions)
     found = await read_mark(store, SEVEN)

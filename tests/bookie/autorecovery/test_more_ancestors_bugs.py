@@ -136,6 +136,7 @@ async def test_2302_a_worker_goes_on_whichever_call_to_the_metadata_store_fails(
         assert 5 < number < 50
 
 
+@pytest.mark.slow
 async def test_2302_a_worker_goes_on_after_a_connection_that_was_cut() -> None:
     async with world() as (cluster, client):
         ledger_id = await closed_ledger(client, entries=3)
@@ -156,6 +157,7 @@ async def test_2302_a_worker_goes_on_after_a_connection_that_was_cut() -> None:
         assert set((await copies(client, ledger_id)).values()) == {3}
 
 
+@pytest.mark.slow
 async def test_3377_what_a_disaster_put_on_one_rack_is_spread_when_the_other_is_back() -> None:
     async with local_bookies(0) as cluster:
         for rack in ("near", "near", "near", "far"):
@@ -183,6 +185,7 @@ async def test_3377_what_a_disaster_put_on_one_rack_is_spread_when_the_other_is_
         assert set((await copies(client, ledger_id)).values()) == {3}
 
 
+@pytest.mark.slow
 async def test_4812_an_old_writer_gets_no_acknowledgement_of_a_bookie_that_was_emptied() -> None:
     """The new bookie has the name of the old one, and knows nothing of the ledger's fence."""
     async with dlog.testing.cluster(bookies=5) as cluster:

@@ -44,6 +44,7 @@ async def kill(cluster: LocalBookies, client: LedgerClient, *bookies: str) -> No
     await eventually(are_gone)
 
 
+@pytest.mark.slow
 async def test_a_ledger_that_is_all_on_one_rack_is_spread_when_there_are_others() -> None:
     async with local_bookies(0) as cluster:
         for _ in range(3):
@@ -79,6 +80,7 @@ async def test_ledgers_with_bookies_away_are_counted_and_nothing_is_marked() -> 
         assert await mark_of(client, ledger_id) is None
 
 
+@pytest.mark.slow
 async def test_what_rots_unread_is_found_by_reading_a_share_with_digests() -> None:
     async with local_bookies(3) as cluster:
         client = await cluster.client()
