@@ -71,6 +71,10 @@ class World:
     written: list[str] = field(default_factory=list)
     """Names of the effects done."""
     fenced: bool = False
+    evictions: int = 0
+    offered: dict[BookieId, bool] = field(default_factory=dict)
+    """Bookies that offered what they have for eviction, and have promised nothing since; whether
+    the metadata were written since."""
     grace_ms: int = 0
     """If positive, nobody may be fenced before; where no worker sleeps over what it has read."""
 
@@ -122,6 +126,29 @@ class World:
             for index, bookie in enumerate(metadata.fragment_of(entry_id).bookies)
             if holds(index, entry_id, metadata.quorum)
         )
+
+    # Evictions, as `bookie.collector.evicting` does them.
+
+    def offer(self, bookie: BookieId) -> None:
+        self.offered[bookie] = False
+
+    def supersede(self, bookie: BookieId) -> None:
+        """Write the metadata again, if they say that the bookie's copy is nobody's."""
+        metadata = self.metadata
+        if bookie not in self.offered or metadata is None:
+            return
+        if metadata.state is LedgerState.CLOSED and not self.is_named(bookie):
+            self.version += 1
+            self.offered[bookie] = True
+
+    def evict(self, bookie: BookieId) -> None:
+        if self.offered.pop(bookie, False):
+            self.held.pop(bookie, None)
+            self.rotten.pop(bookie, None)
+            self.evictions += 1
+
+    def is_named(self, bookie: BookieId) -> bool:
+        return any(bookie in fragment.bookies for fragment in self._metadata.fragments)
 
     # Effects.
 
@@ -246,6 +273,7 @@ class World:
             assert entry_id <= end, f"entry {entry_id} is not part of the ledger"
         if effect.bookie in self.silent or effect.bookie not in names(self.there):
             return protocol.FramesRefused(Status.UNREACHABLE)
+        self.offered.pop(effect.bookie, None)
         self.of(effect.bookie).update(effect.entries)
         self.copied += len(effect.entries)
         return protocol.FramesStored()

@@ -9,6 +9,7 @@ from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerState
 from ledger.quorum import Quorum
+from ledger.requests import Status
 from tests.bookie.autorecovery.audit_rig import CHECK_S, DELAY_S, Cluster
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair
 from tests.bookie.autorecovery.test_worker import (
@@ -20,6 +21,8 @@ from tests.bookie.autorecovery.test_worker import (
     mark_of,
     world,
 )
+from tests.bookie.promises import Promises, entries_of
+from tests.simulation.disk import SimDisk
 
 HOUR_MS = 3_600_000
 [A, B, C, D] = names("abcd")
@@ -163,6 +166,70 @@ def test_596_with_one_bookie_for_two_places_one_is_filled_and_the_other_waits() 
     rig.there = "cde"
     assert repair(rig, eager=True) == Finish(Outcome.DONE)
     assert rig.is_whole()
+
+
+def test_4668_a_bookie_takes_back_what_it_has_evicted() -> None:
+    """The ancestor kept the ledger in memory as fenced and deleted, and refused the copy."""
+    promises = Promises(SimDisk(0))
+    promises.open()
+    promises.add(7, *range(10))
+    promises.commit()
+    promises.checkpoint()
+    assert promises.evict(7)
+    assert promises.add(7, *range(10), recovery=True) is Status.OK
+    promises.commit()
+    promises.check()
+    promises.checkpoint()
+    promises.collect()
+    promises.storage.close()
+    promises.open()
+    promises.check()
+    assert sorted(entries_of(promises.storage, 7)) == [*range(10)]
+
+
+def evicting(first: int, second: int, third: int, bookie: BookieId) -> World:
+    """Return what is left when a bookie does the steps of an eviction while a worker copies to it,
+    each after so many of the worker's steps."""
+    rig = World(ledger((0, "abc"), last=9), "bcd").lacks("a")
+    rig.of(bookie).update(range(10))  # of an earlier move, or of a worker before
+    worker = Running(rig).steps(first)
+    rig.offer(bookie)
+    worker.steps(second - first)
+    rig.supersede(bookie)
+    worker.steps(third - second)
+    rig.evict(bookie)
+    for _ in range(100):
+        if worker.finish is not None:
+            break
+        worker.step()
+    return rig
+
+
+@pytest.mark.slow
+def test_895_2119_2813_no_bookie_is_swapped_in_for_what_it_evicted_however_long_who_sleeps() -> (
+    None
+):
+    """The ancestor's collection of over-replicated ledgers and its workers kept apart by a lock,
+    which whoever sleeps loses without noticing; and it locked ledgers to find out about them."""
+    evictions = 0
+    steps = len(written_by_one_repair())
+    for first in range(steps + 1):
+        for second in range(first, steps + 1):
+            for third in range(second, steps + 1):
+                rig = evicting(first, second, third, D)
+                rig.lose_lock()
+                if rig.mark is not None:
+                    rig.now_ms += HOUR_MS
+                    assert repair(rig) == Finish(Outcome.DONE)
+                assert rig.is_whole(), (first, second, third)
+                evictions += rig.evictions
+    assert evictions > steps, "it evicts if nobody wants the copy"
+
+
+def written_by_one_repair() -> list[str]:
+    rig = World(ledger((0, "abc"), last=9), "bcd").lacks("a")
+    repair(rig)
+    return rig.written
 
 
 async def test_793_a_ledger_of_one_copy_that_is_lost_is_reported_once_and_put_off() -> None:

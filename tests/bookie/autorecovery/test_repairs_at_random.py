@@ -1,9 +1,9 @@
 """Workers, a writer, an auditor and bad luck, one step at a time in any order.
 
-Bookies go and come back, or are wiped for good; entries rot; adds arrive late; sessions end while
-their owners sleep; replies are lost. At every moment each acknowledged entry has a copy where the
-metadata say, what is swapped in is whole, and nothing unsettled is copied (`repair_world`). After
-the faults every copy is made again, and no mark is left.
+Bookies go and come back, or are wiped for good, and evict what nobody names; entries rot; adds
+arrive late; sessions end while their owners sleep; replies are lost. At every moment each
+acknowledged entry has a copy where the metadata say, what is swapped in is whole, and nothing
+unsettled is copied (`repair_world`). After the faults every copy is made again, no mark is left.
 """
 
 import os
@@ -46,7 +46,7 @@ class Luck:
         acts = (
             (self.work, 12), (self.append, 5), (self.lose, 2), (self.bring_back, 2),
             (self.wipe, 1), (self.rot, 1), (self.mark, 2), (self.arrive, 2), (self.close, 0.1),
-            (self.end_session, 0.5), (self.let_time_pass, 1),
+            (self.end_session, 0.5), (self.let_time_pass, 1), (self.evict, 3),
         )  # fmt: skip
         for _ in range(STEPS):
             [act] = self.random.choices([act for act, _ in acts], [weight for _, weight in acts])
@@ -88,6 +88,7 @@ class Luck:
             at = self.random.randrange(len(self.in_flight))
             bookie, entry_id = self.in_flight.pop(at)
             if bookie in self.there and self.random.random() < 0.5:
+                self.world.offered.pop(bookie, None)
                 self.world.of(bookie).add(entry_id)
 
     def close(self) -> None:
@@ -138,6 +139,19 @@ class Luck:
                 self.world.rot(bookie, entry_id)
             else:
                 self.world.of(bookie).add(entry_id)
+
+    def evict(self) -> None:
+        """The next step of an eviction by a bookie of which nobody names anything."""
+        surplus = [BookieId(name) for name in self.there if not self.world.is_named(BookieId(name))]
+        if not surplus:
+            return
+        bookie = self.random.choice(surplus)
+        if bookie not in self.world.offered:
+            self.world.offer(bookie)
+        elif not self.world.offered[bookie]:
+            self.world.supersede(bookie)
+        else:
+            self.world.evict(bookie)
 
     def end_session(self) -> None:
         self.world.lose_lock()

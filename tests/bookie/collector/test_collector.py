@@ -84,7 +84,7 @@ class Cluster:
             world.delete(*(one for one in ledger_ids if one in world.headers))
 
     def offer(self, ledger_ids: Sequence[int]) -> int:
-        self.offered = dict.fromkeys(ledger_ids)
+        self.offered, self.offered_at = dict.fromkeys(ledger_ids), self.store.operations
         return 1
 
     async def evict(self, ledger_ids: Sequence[int], offer: int) -> None:

@@ -64,7 +64,9 @@ def test_what_no_fragment_of_a_closed_ledger_names_is_surplus() -> None:
     assert not is_surplus(metadata("bd", "ce"), "b")
 
 
-@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+@pytest.mark.parametrize(
+    "state", [LedgerState.OPEN, LedgerState.IN_RECOVERY], ids=lambda state: str(state.name)
+)
 def test_of_a_ledger_that_is_not_closed_nothing_is_surplus(state: LedgerState) -> None:
     assert not is_surplus(metadata("cd", state=state), "b")
 
@@ -216,6 +218,27 @@ def test_ledgers_of_which_something_was_promised_since_the_offer_stay() -> None:
         cluster.wanted[3] = None
         run = await cluster.collect_later()
         assert (run.evicted, cluster.ledger_ids()) == (5, [3])
+
+    on_cluster(scenario, config=ALL, made=Moved)
+
+
+def test_ledgers_are_offered_before_their_metadata_are_read_the_last_time() -> None:
+    """What a worker copied in between was copied after the offer."""
+
+    async def scenario(cluster: Cluster) -> None:
+        assert isinstance(cluster, Moved)
+        await cluster.collector.collect()
+        read_before: list[int] = []
+
+        def read(_number: int, operation: str) -> None:
+            if operation == "set" and not read_before:
+                read_before.append(cluster.store.operations)
+
+        cluster.store.before_each = read
+        await cluster.collect_later()
+        marks_and_locks = 2 * 6
+        assert read_before[0] - cluster.offered_at >= 1 + marks_and_locks + 1
+        assert len(cluster.offered) == 6
 
     on_cluster(scenario, config=ALL, made=Moved)
 

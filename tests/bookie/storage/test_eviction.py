@@ -7,8 +7,9 @@ That nothing is lost or half there whenever the power fails is in `test_storage_
 import pytest
 
 from bookie.disk.port import DiskFull
-from bookie.index.format import path_of
+from bookie.index.format import LedgerHeader, path_of
 from bookie.index.ledger_cache import LedgerCache
+from bookie.index.ledger_index import LedgerIndex
 from bookie.index.tombstones import FENCES_PATH
 from bookie.storage.engine import BookieStorage
 from ledger.requests import HeldQuery, ReadQuery, Status
@@ -207,3 +208,25 @@ def test_a_damaged_file_of_fences_is_a_loss_after_which_no_writer_adds_to_what_w
     promises.open()
     assert promises.storage.limbo is not None
     assert not promises.storage.doubts, "that was found once"
+
+
+def test_a_header_that_was_read_before_an_eviction_is_not_taken_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = LedgerIndex.load
+
+    def load(self: LedgerIndex, ledger_id: int) -> LedgerHeader:
+        stored = honest(self, ledger_id)
+        if armed:
+            armed.clear()
+            evict(promises.storage, 2)
+        return stored
+
+    monkeypatch.setattr(LedgerIndex, "load", load)
+    armed: list[bool] = []
+    promises = kept(SimDisk(0), 1, 2)
+    promises.storage.close()
+    promises.open()
+    armed.append(True)
+    assert promises.storage.lac(2, KEY).status is Status.NO_SUCH_LEDGER
+    assert not armed
