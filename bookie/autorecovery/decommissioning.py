@@ -7,6 +7,7 @@ from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import decommissioning as protocol
 from bookie.autorecovery.protocol.weighing import weight_of
 from bookie.autorecovery.surveying import parts_of
+from bookie.autorecovery.throttling import reports
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import (
@@ -147,7 +148,15 @@ class _Decommissioning:
             naming += 1
             if found[0].lost and len(hopeless) < HOPELESS_MAX:
                 hopeless.append(ledger_id)
-        return protocol.MarksSeen(naming, tuple(sorted(hopeless)))
+        idle_why = await self._idle_why() if naming else ""
+        return protocol.MarksSeen(naming, tuple(sorted(hopeless)), idle_why)
+
+    async def _idle_why(self) -> str:
+        if not await self._marks.enabled():
+            return "repair is switched off: 'dlog autorecovery enable' lets it go on"
+        if not await reports(self._store):
+            return "no process of repair runs: 'dlog autorecovery start' is one"
+        return ""
 
     async def _turn_read_only(self) -> protocol.DecommissionEvent:
         registration = await find_registration(self._store, self._bookie)

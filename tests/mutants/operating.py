@@ -99,6 +99,14 @@ mutant(
     test=_THROTTLE + "a_worker_that_runs_heeds_each_change_and_goes_back_to_its_own",
 )
 mutant(
+    "waits without a word where nobody makes the copies of a bookie that is emptied",
+    "bookie/autorecovery/protocol/decommissioning.py",
+    old='self._trouble or self._marks.idle_why, ""',
+    new='self._trouble, ""',
+    test="tests/bookie/autorecovery/test_decommissioning.py::test_"
+    "where_nobody_makes_the_copies_it_says_so[False-no process of repair runs]",
+)
+mutant(
     "copies to anybody, whoever was named",
     "bookie/autorecovery/errands.py",
     old="config = replace(self._surroundings.config, into=into)",

@@ -77,6 +77,8 @@ class MarksSeen:
     """Marks that name the bookie."""
     hopeless: tuple[LedgerId, ...]
     """Of them, ledgers with entries that nobody gave in the last attempt."""
+    idle_why: str = ""
+    """Why nobody works on them; empty: somebody does, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,7 @@ class Decommission:
         clean = not (scanned.naming or scanned.unreadable or self._marks.naming)
         self._clean = self._clean + 1 if clean else 0
         self.phase = Phase.REPORTING
-        trouble, self._trouble = self._trouble, ""
+        trouble, self._trouble = self._trouble or self._marks.idle_why, ""
         return [
             Report(
                 ledgers_left=scanned.naming,

@@ -154,6 +154,8 @@ def shown_reports(advance: Advance, *, as_json: bool) -> "Callable[[Report], Non
         hopeless = ", ".join(map(str, report.hopeless))
         words += f"; nobody has some entries of ledgers {hopeless}" if hopeless else ""
         words += f"; {report.unreadable} ledgers cannot be read" if report.unreadable else ""
+        if report.marked and not report.ledgers_left:
+            words += f"; {report.marked} ledgers are marked for it still"
         words += f"; {report.trouble}" if report.trouble else ""
         if words != shown:
             _say(words + rate)

@@ -1,5 +1,6 @@
 """A bookie is emptied: the order of things, wherever the command is interrupted."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 import pytest
@@ -253,6 +254,37 @@ async def test_a_real_bookie_is_emptied_while_it_serves_and_then_forgotten() -> 
         assert done.outcome is Outcome.FORGOTTEN
         assert await client.store.exists(f"{COOKIES}/{name}") is None
         assert await Marks(client.store).decommissioning() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("off", "why"),
+    [(True, "repair is switched off"), (False, "no process of repair runs")],
+)
+async def test_where_nobody_makes_the_copies_it_says_so(*, off: bool, why: str) -> None:
+    async with world(4) as (cluster, client):
+        ledger_id = await closed_ledger(client, entries=1)
+        name = (await client.describe(ledger_id)).fragments[0].bookies[0]
+        index = [bookie.name for bookie in cluster.bookies].index(name)
+        if off:
+            await Marks(client.store).disable(now_ms=1)
+        seen: list[Report] = []
+        waits = asyncio.Event()
+
+        async def read_only(_: str, __: BookieId) -> None:
+            await cluster.set_read_only(index)
+
+        def reported(report: Report) -> None:
+            seen.append(report)
+            waits.set()
+
+        emptying = asyncio.ensure_future(
+            decommission(client, name, on_report=reported, pause_s=0.02, ask_read_only=read_only)
+        )
+        await waits.wait()
+        emptying.cancel()
+        await asyncio.gather(emptying, return_exceptions=True)
+        assert why in seen[0].trouble
+        assert seen[0].ledgers_left > 0
 
 
 async def test_a_bookie_may_be_kept_after_all() -> None:

@@ -80,6 +80,14 @@ def test_what_has_not_changed_is_not_printed_again(capsys: pytest.CaptureFixture
     assert len(bar.drawn) == 6
 
 
+def test_marks_that_keep_it_waiting_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    left = Report(
+        ledgers_left=0, bytes_left=0, unreadable=0, marked=3, hopeless=(), trouble="nobody works"
+    )
+    out, _ = shown(capsys, [left])
+    assert out == "0 ledgers left, 0 B; 3 ledgers are marked for it still; nobody works\n"
+
+
 def test_hopeless_ledgers_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(capsys, [report(2, 200, hopeless=(7, 12))])
     assert "nobody has some entries of ledgers 7, 12" in out
