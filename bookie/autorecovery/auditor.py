@@ -15,6 +15,7 @@ from bookie.autorecovery.marks import Audit, Marks
 from bookie.autorecovery.protocol import auditing_events as protocol
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing import Auditor as Auditing
+from bookie.autorecovery.protocol.checking import bounded_share
 from bookie.autorecovery.replicating import Pace
 from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
 from bookie.autorecovery.surveying import Part, parts_of
@@ -190,11 +191,18 @@ class _Auditing:
         }
         return {kind: record.at_ms for kind, record in last.items() if record is not None}
 
+    async def _scrub(self) -> Scrub:
+        """Return how much to read, by what the last check has found to be there."""
+        config, last = self._config, await self._marks.last_check()
+        share = config.scrub_share
+        if last is not None and config.scrub_bytes_per_s > 0:
+            share = bounded_share(share, copies_bytes=last.bytes, bytes_max=config.scrub_bytes_max)
+        return Scrub(share, Pace(config.scrub_bytes_per_s))
+
     async def _check(self, kind: protocol.CheckKind) -> protocol.LedgersChecked:
         match kind:
             case protocol.CheckKind.LEDGERS:
-                scrub = Scrub(self._config.scrub_share, Pace(self._config.scrub_bytes_per_s))
-                check = await check_all(self._client, scrub=scrub)
+                check = await check_all(self._client, scrub=await self._scrub())
                 await record(self._marks, check, at_ms=self._now_ms())
                 _log.info("ledgers_checked", **asdict(check))
             case protocol.CheckKind.PLACEMENT:

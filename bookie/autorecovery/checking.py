@@ -38,6 +38,8 @@ class Check:
     """Ledgers of which a bookie is away, or did not say all."""
     unreadable: int = 0
     """Ledgers whose metadata cannot be read."""
+    bytes: int = 0
+    """Payload of CLOSED ledgers, each copy counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ async def check_all(
         if metadata is None:
             check.unreadable += 1
             return
+        check.bytes += (metadata.length or 0) * metadata.quorum.write
         judgement = await _judged(client.environment, ledger_id, metadata, scrub)
         check.unsure += judgement.unsure
         if judgement.lacking:
@@ -113,5 +116,6 @@ async def record(marks: Marks, check: Check, *, at_ms: int) -> None:
             lacking=check.lacking,
             unsure=check.unsure,
             unreadable=check.unreadable,
+            bytes=check.bytes,
         )
     )

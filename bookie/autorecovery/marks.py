@@ -113,6 +113,8 @@ class CheckRecord:
     lacking: int
     unsure: int
     unreadable: int
+    bytes: int = 0
+    """Payload of CLOSED ledgers, each copy counted."""
 
 
 class Ended(Enum):
@@ -365,6 +367,7 @@ class Marks:
             lacking=check.lacking,
             unsure=check.unsure,
             unreadable=check.unreadable,
+            bytes=check.bytes,
         )
         await put_node(self._store, LAST_CHECK, node.SerializeToString(deterministic=True))
 
@@ -382,6 +385,7 @@ class Marks:
             lacking=node.lacking,
             unsure=node.unsure,
             unreadable=node.unreadable,
+            bytes=node.bytes,
         )
 
 

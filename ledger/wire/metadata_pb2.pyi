@@ -791,12 +791,15 @@ class CheckNode(_message.Message):
     LACKING_FIELD_NUMBER: _builtins.int
     UNSURE_FIELD_NUMBER: _builtins.int
     UNREADABLE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     at_ms: _builtins.int
     ledgers: _builtins.int
     lacking: _builtins.int
     unsure: _builtins.int
     unreadable: _builtins.int
+    bytes: _builtins.int
+    """of CLOSED ledgers, each copy counted"""
     def __init__(
         self,
         *,
@@ -806,10 +809,11 @@ class CheckNode(_message.Message):
         lacking: _builtins.int = ...,
         unsure: _builtins.int = ...,
         unreadable: _builtins.int = ...,
+        bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "lacking", b"lacking", "ledgers", b"ledgers", "unreadable", b"unreadable", "unsure", b"unsure", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "bytes", b"bytes", "lacking", b"lacking", "ledgers", b"ledgers", "unreadable", b"unreadable", "unsure", b"unsure", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

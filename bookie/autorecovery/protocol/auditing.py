@@ -74,7 +74,8 @@ class AuditConfig:
     check_again_s: float = 600.0
     """After how long one of these checks that failed begins again."""
     scrub_share: float = SCRUB_SHARE
-    """How much of all entries is read with digests while all bookies are asked; 0: none."""
+    """How much of all entries is read with digests while all bookies are asked, if that does not
+    take too long; 0: none."""
     scrub_bytes_per_s: float = SCRUB_BYTES_PER_S
     """How fast; 0: no limit."""
 
@@ -84,6 +85,11 @@ class AuditConfig:
         assert min(self.placement_s, self.replicas_s) > 0
         assert 0 <= self.scrub_share <= 1
         assert self.scrub_bytes_per_s >= 0
+
+    @property
+    def scrub_bytes_max(self) -> float:
+        """How much a check reads at most: what takes an eighth of the time until the next one."""
+        return self.scrub_bytes_per_s * self.check_all_s / 8
 
     def pause_s(self, kind: CheckKind) -> float:
         """Return how long after a check the next one of its *kind* is due."""

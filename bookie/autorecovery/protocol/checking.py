@@ -144,6 +144,12 @@ def _too_few(quorum: Quorum, lacking: Collection[int], first: int, last: int) ->
     )
 
 
+def bounded_share(share: float, *, copies_bytes: int, bytes_max: float) -> float:
+    """Return how much of all entries to read so that it is *share*, or about *bytes_max* if that is
+    less; *copies_bytes* is what there is to read. A check that cannot end would find nothing."""
+    return share if copies_bytes * share <= bytes_max else bytes_max / copies_bytes
+
+
 def to_read(question: Question, share: float, random: Random) -> tuple[EntryId, EntryId] | None:
     """Return which entries a check reads with digests, None if none this time.
 

@@ -8,6 +8,7 @@ from bookie.autorecovery.protocol.checking import (
     SCRUB_ENTRIES_MIN,
     Judgement,
     Question,
+    bounded_share,
     is_urgent,
     judge,
     members_with_entries,
@@ -135,6 +136,12 @@ def test_each_entry_is_read_by_about_the_share_of_checks(count: int, share: floa
             times[entry_id] += first <= entry_id <= last
     for read in times.values():
         assert abs(read / rounds - share) < 0.04
+
+
+def test_of_more_than_can_be_read_in_time_a_smaller_share_is_read() -> None:
+    assert bounded_share(0.05, copies_bytes=1000, bytes_max=50) == 0.05
+    assert bounded_share(0.05, copies_bytes=2000, bytes_max=50) == 0.025
+    assert bounded_share(0.05, copies_bytes=0, bytes_max=50) == 0.05
 
 
 def test_a_share_of_nothing_reads_nothing() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.autorecovery.auditor import Auditor
+from bookie.autorecovery.auditor import Auditor, _Auditing
 from bookie.autorecovery.checking import Scrub, check_all
-from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.marks import CheckRecord, Marks
+from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.replicating import Pace
 from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
@@ -88,7 +89,8 @@ async def test_what_rots_unread_is_found_by_reading_a_share_with_digests() -> No
         rotten = (await client.describe(ledger_id)).fragments[0].bookies[1]
         frames = frames_of(cluster, rotten, ledger_id)
         frames[17] = frames[17][:-1] + b"?"
-        assert (await check_all(client)).lacking == 0
+        found = await check_all(client)
+        assert (found.lacking, found.bytes) == (0, 3 * sum(len(b"entry %d" % n) for n in range(30)))
         pace = Pace(0)
         check = await check_all(client, scrub=Scrub(1.0, pace))
         assert check.lacking == 1
@@ -96,6 +98,20 @@ async def test_what_rots_unread_is_found_by_reading_a_share_with_digests() -> No
         assert mark is not None
         assert [(lack.bookie, lack.reason) for lack in mark.lacks] == [(rotten, Reason.DAMAGED)]
         assert mark.thorough
+
+
+async def test_an_auditor_reads_no_more_than_ends_in_time() -> None:
+    async with local_bookies(0) as cluster:
+        client = await cluster.client()
+        config = AuditConfig(scrub_share=0.5, scrub_bytes_per_s=100, check_all_s=80)
+        auditing = _Auditing(client, config, lambda: NOW_MS)
+        assert (await auditing._scrub()).share == 0.5
+        for held, share in ((2000, 0.5), (4000, 0.25)):  # a thousand bytes in ten seconds
+            await Marks(client.store).report_check(
+                CheckRecord(at_ms=1, ledgers=1, lacking=0, unsure=0, unreadable=0, bytes=held)
+            )
+            assert (await auditing._scrub()).share == share
+        await auditing.stop()
 
 
 async def test_the_auditor_makes_all_checks_and_leaves_when() -> None:
@@ -113,6 +129,9 @@ async def test_the_auditor_makes_all_checks_and_leaves_when() -> None:
                 return all(record is not None and record.at_ms == NOW_MS for record in last)
 
             await eventually(are_made)
+        check = await Marks(client.store).last_check()
+        assert check is not None
+        assert check.bytes == 3 * len(b"entry 0entry 1entry 2")
 
 
 @pytest.mark.slow
