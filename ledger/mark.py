@@ -5,7 +5,7 @@ Invariants:
     what is merged into a mark is never less than what was in it
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Self
@@ -87,6 +87,15 @@ class Mark:
     @property
     def bookies(self) -> frozenset[BookieId]:
         return frozenset(lack.bookie for lack in self.lacks)
+
+    def is_helped_by(self, there: Collection[BookieId]) -> bool:
+        """Return whether, of the bookies that are *there* since some came, one may be what this
+        waits for."""
+        returned = any(
+            lack.reason in {Reason.LOST, Reason.AWAY} and lack.bookie in there
+            for lack in self.lacks
+        )
+        return self.wants_bookie or returned
 
     def lack_of(self, bookie: BookieId) -> Lack | None:
         return next((lack for lack in self.lacks if lack.bookie == bookie), None)

@@ -93,17 +93,22 @@ class Surroundings:
 
 
 async def replicate(
-    surroundings: Surroundings, ledger_id: LedgerId, *, eager: bool = False
+    surroundings: Surroundings,
+    ledger_id: LedgerId,
+    *,
+    eager: bool = False,
+    came: frozenset[BookieId] = frozenset(),
 ) -> protocol.Finish:
     """Repair the ledger, if it is marked and nobody else does; return how that ended.
 
+    *eager*, *came*: see `Begin`.
     What the metadata store or bookies refuse ends up in the mark, or in what is returned;
     nothing of it is raised. Safe to cancel at any moment: the lock is given back then."""
     repair = _Repair(surroundings, ledger_id)
     try:
         machine: Machine[protocol.ReplicationEvent, protocol.ReplicationEffect]
         machine = Replication(ledger_id, surroundings.config)
-        begin: protocol.ReplicationEvent = protocol.Begin(eager)
+        begin: protocol.ReplicationEvent = protocol.Begin(eager, came)
         await run_in_turn(machine, begin, repair.execute, time_passed=shared.TimePassed())
     finally:
         await repair.let_go()

@@ -24,13 +24,14 @@ from ledger.background import Background
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, MetadataError
-from ledger.ids import LedgerId
+from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
-from ledger.mark import Mark, Reason
 
 BYTES_PER_S: Final = 32 * 1024 * 1024
 PAUSE_S: Final = 1.0
 """After a scan that the metadata store ended."""
+
+NOBODY: Final[frozenset[BookieId]] = frozenset()
 
 _log = get_logger(__name__)
 
@@ -92,7 +93,7 @@ class Worker(Background):
         self._queue = Queue(self._random)
         self._revision = 0
         """Of what was seen, when the queue last heard of it."""
-        self._seen_bookies: frozenset[str] = frozenset()
+        self._seen_bookies: frozenset[BookieId] = frozenset()
         """Those who were there at the last scan."""
         self.outcomes: Counter[Outcome] = Counter()
         """Of all replications so far."""
@@ -133,8 +134,9 @@ class Worker(Background):
 
     async def run_once(self) -> Scan:
         """Look at all marks once, and repair what can be. Raises what listing marks raises."""
-        there = frozenset(found.bookie for found in self._client.bookies.available())
-        came, self._seen_bookies = bool(there - self._seen_bookies), there
+        there = frozenset(BookieId(found.bookie) for found in self._client.bookies.available())
+        came = there if there - self._seen_bookies else NOBODY
+        self._seen_bookies = there
         scan, queue = Scan(), self._queue
         queue.begin()
         working: set[asyncio.Task[None]] = set()
@@ -142,7 +144,7 @@ class Worker(Background):
             async for bucket in self._marks.buckets(self._random):
                 queue.listed(bucket)
                 while (ledger_id := await self._next()) is not None:
-                    take = self._take(ledger_id, there, scan, came=came)
+                    take = self._take(ledger_id, came, scan)
                     working.add(asyncio.ensure_future(take))
                     while len(working) >= self.ledgers_max:
                         done, working = await asyncio.wait(
@@ -165,22 +167,20 @@ class Worker(Background):
             self._queue.saw(self._seen.urgent, self._seen.locked)
         return self._queue.take(now_ms=self._now_ms())
 
-    async def _take(
-        self, ledger_id: LedgerId, there: frozenset[str], scan: Scan, *, came: bool
-    ) -> None:
-        now_ms, eager = self._now_ms(), False
+    async def _take(self, ledger_id: LedgerId, came: frozenset[BookieId], scan: Scan) -> None:
+        now_ms = self._now_ms()
         try:
-            if came or self._queue.is_put_off(ledger_id, now_ms=now_ms):
+            if self._queue.is_put_off(ledger_id, now_ms=now_ms):
                 found = await self._marks.read(ledger_id)
                 if found is None:
                     await self._forget(ledger_id)
                     return
                 mark, _ = found
-                eager = came and _is_helped(mark, there)
-                if mark.not_before_ms > now_ms and not eager:
+                helped = bool(came) and mark.is_helped_by(came)
+                if mark.not_before_ms > now_ms and not helped:
                     self._queue.put_off(ledger_id, mark.not_before_ms)
                     return
-            finish = await replicate(self._surroundings, ledger_id, eager=eager)
+            finish = await replicate(self._surroundings, ledger_id, came=came)
             await self._ended(ledger_id, finish)
         except DamagedMetadata as error:
             _log.error("mark_unreadable", ledger_id=ledger_id, reason=str(error))
@@ -222,14 +222,6 @@ class Worker(Background):
                 _log.warning("repair_broken_off", ledger_id=ledger_id, reason=finish.why)
             case Outcome.BUSY:
                 _log.debug("repaired_by_another", ledger_id=ledger_id)
-
-
-def _is_helped(mark: Mark, there: frozenset[str]) -> bool:
-    """Return whether bookies that came may be what *mark* waits for."""
-    returned = any(
-        lack.reason in {Reason.LOST, Reason.AWAY} and lack.bookie in there for lack in mark.lacks
-    )
-    return mark.wants_bookie or returned
 
 
 async def _unless(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Scan]) -> Scan | None:

@@ -85,7 +85,7 @@ mutant(
 mutant(
     "tries a deferred ledger again at once",
     _REPLICATING,
-    old="        if event.mark.not_before_ms > event.now_ms and not self._eager:\n",
+    old="        if event.mark.not_before_ms > event.now_ms and not (self._eager or helped):\n",
     new="        if False:\n",
     test=_REPAIR + "a_mark_is_left_alone_until_its_time",
 )
@@ -483,4 +483,19 @@ mutant(
     old="        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE:\n",
     new="        case ReplicaFault.DAMAGED | ReplicaFault.UNREADABLE | ReplicaFault.DIFFERENT:\n",
     test="tests/dlog/aio/test_suspecting.py::test_who_does_not_answer_or_differs_is_not_handed_on",
+)
+mutant(
+    "tries all that waits when a bookie comes",
+    _REPLICATING,
+    old="        helped = bool(self._came) and event.mark.is_helped_by(self._came)\n",
+    new="        helped = bool(self._came)\n",
+    test=_REPAIR + "a_mark_that_waits_for_no_bookie_is_left_alone_though_one_has_come",
+)
+mutant(
+    "does not try what waits for a bookie when one comes",
+    "bookie/autorecovery/worker.py",
+    old="await replicate(self._surroundings, ledger_id, came=came)",
+    new="await replicate(self._surroundings, ledger_id)",
+    test="tests/bookie/autorecovery/test_worker.py::"
+    "test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes",
 )

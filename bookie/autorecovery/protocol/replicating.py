@@ -146,6 +146,7 @@ class Replication:
         self.phase = Phase.NEW
         self._config = config or ReplicationConfig()
         self._eager = False
+        self._came: frozenset[BookieId] = frozenset()
         self._mark: Mark | None = None
         self._mark_version = -1
         self._now_ms = 0
@@ -186,8 +187,8 @@ class Replication:
 
     def _next(self, event: ReplicationEvent) -> ReplicationEffect | None:  # noqa: PLR0911, C901, PLR0912
         match self.phase, event:
-            case Phase.NEW, Begin(eager):
-                self._eager = eager
+            case Phase.NEW, Begin(eager, came):
+                self._eager, self._came = eager, came
                 self.phase = Phase.LOCKING
                 return TakeLock()
             case Phase.LOCKING, LockTaken():
@@ -247,7 +248,8 @@ class Replication:
         self._mark, self._mark_version, self._now_ms = event.mark, event.version, event.now_ms
         if event.mark is None:
             return self._unlock()
-        if event.mark.not_before_ms > event.now_ms and not self._eager:
+        helped = bool(self._came) and event.mark.is_helped_by(self._came)
+        if event.mark.not_before_ms > event.now_ms and not (self._eager or helped):
             until_ms = event.mark.not_before_ms
             self._outcome = Finish(Outcome.DEFERRED, event.mark.deferred_why, until_ms)
             return self._unlock()

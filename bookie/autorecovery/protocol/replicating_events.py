@@ -27,6 +27,9 @@ class Begin:
 
     eager: bool = False
     """Now, whatever the mark says: what it waits for may be there."""
+    came: frozenset[BookieId] = frozenset()
+    """All bookies that are there, if some of them have come since the worker last looked: then what
+    waits for one is looked after now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,13 +331,14 @@ class Running:
         grace_ms: int = 0,
         worker: int = 0,
         into: str | None = None,
+        came: str = "",
     ) -> None:
         self.finish: protocol.Finish | None = None
         self._world, self._worker = world, worker
         targets = None if into is None else frozenset(names(into))
         config = ReplicationConfig(open_fragment_grace_ms=grace_ms, into=targets)
         self._machine = Replication(LEDGER, config)
-        self._event: protocol.ReplicationEvent = protocol.Begin(eager)
+        self._event: protocol.ReplicationEvent = protocol.Begin(eager, frozenset(names(came)))
 
     def step(self, lose: str = "") -> None:
         """Do the next effect. *lose*: ``"reply"`` says that it failed, though it was done;

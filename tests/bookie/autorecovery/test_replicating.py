@@ -323,6 +323,25 @@ def test_a_mark_is_left_alone_until_its_time() -> None:
     assert repair(world) == Finish(Outcome.DONE)
 
 
+def test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_has_come() -> None:
+    world = World(ledger((0, "abc"), last=9), "bc").lacks("a")
+    repair(world)
+    world.there = "bcd"
+    assert Running(world).end().outcome is Outcome.DEFERRED
+    assert Running(world, came="bcd").end() == Finish(Outcome.DONE)
+
+
+def test_a_mark_that_waits_for_no_bookie_is_left_alone_though_one_has_come() -> None:
+    world = lost_member()
+    world.silent = {names("d")[0]}
+    repair(world)
+    before = len(world.written)
+    assert Running(world, came="bcde").end().outcome is Outcome.DEFERRED
+    assert world.written[before:] == ["TakeLock", "ReadMark", "Unlock"]
+    world.there = "abcde"  # the lost one is back
+    assert Running(world, came="abcde").end() == Finish(Outcome.DONE)
+
+
 def test_a_mark_that_grew_during_the_work_is_not_deleted_before_that_is_done_too() -> None:
     world = World(ledger((0, "abc"), last=9), "bcdef").lacks("a")
     sleeper = Running(world).steps(5)

@@ -164,6 +164,12 @@ async def test_an_open_ledger_is_recovered_after_its_grace_and_then_moved() -> N
         for number in range(20):
             await writer.add(b"entry %d" % number)
         lost = writer.metadata.last_fragment.bookies[0]
+
+        async def has_all() -> bool:
+            read = await client.read_replica(writer.ledger_id, lost, 19, 19, password=b"secret")
+            return 19 in read.frames
+
+        await eventually(has_all)  # else its writer notices that it is gone, and leaves it
         await kill(cluster, client, lost)
         await mark_lost(client, writer.ledger_id, lost)
         assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
