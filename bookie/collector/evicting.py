@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from bookie.collector.eviction import Surplus, is_surplus, too_many
-from bookie.collector.garbage import Alarm, Seen, doubt
+from bookie.collector.garbage import Alarm, AlarmKind, Seen, doubt
 from bookie.collector.plan import CollectorConfig
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
@@ -90,8 +90,13 @@ class Evictor:
         all ledgers now, though it is not time; *allowed*: see `Surplus.choose`.
 
         Raises what the store and the storage raise; then it may be done in part."""
-        if looks or self._surplus.is_due(self._clock()):
-            await self._look(may_be_lost)
+        evicted = await self._evict_seen(seen, allowed)
+        is_believed = evicted.alarm is None or evicted.alarm.kind is AlarmKind.MANY_SURPLUS
+        if is_believed and (looks or self._surplus.is_due(self._clock())):
+            await self._look(may_be_lost)  # only now: what it sees has to be seen once more
+        return evicted
+
+    async def _evict_seen(self, seen: Seen, allowed: int | None) -> Evicted:
         if not self._surplus:
             return Evicted()
         held = await self._ledger_ids()
