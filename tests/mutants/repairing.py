@@ -89,7 +89,7 @@ mutant(
 mutant(
     "calls a deleted ledger damaged when it lists",
     "bookie/storage/listing.py",
-    old="    if stored.is_damaged and holdings.is_deleted(query.ledger_id):\n",
+    old="    if stored.is_damaged and holdings.is_gone(query.ledger_id):\n",
     new="    if False:\n",
     test=_LISTING + "a_ledger_that_is_deleted_meanwhile_is_gone_and_not_damaged",
 )

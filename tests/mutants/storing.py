@@ -181,8 +181,8 @@ mutant(
 mutant(
     "believes a header that was read before a checkpoint ended",
     "bookie/storage/holdings.py",
-    old="if generation == self.generation:",
-    new="if True:",
+    old="                if generation == self.generation:\n                    self.ledgers.adopt",
+    new="                if True:\n                    self.ledgers.adopt",
     test=_STORAGE + "a_record_read_from_disk_never_undoes_a_fence_that_came_meanwhile",
 )
 mutant(
