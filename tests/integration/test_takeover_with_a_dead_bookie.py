@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from ledger.mark import Reason
 
 from bookie.autorecovery.marks import Marks
 from dlog.aio import Log
 from dlog.local.cluster import LocalCluster
 from ledger.client import LedgerClient
+from ledger.mark import Reason
 from tests.integration.test_autorecovery import shown
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, eventually, until
