@@ -8,7 +8,14 @@ import pytest
 
 from ledger.errors import MetadataUnavailable, NotEnoughBookies
 from ledger.metastore.memory import MemoryStore
-from ledger.registry import BookieDirectory, BookieRegistration, register, unregister
+from ledger.registry import (
+    COOKIES,
+    DECOMMISSIONING,
+    BookieDirectory,
+    BookieRegistration,
+    register,
+    unregister,
+)
 from ledger.wire import metadata_pb2 as pb
 from tests.ledger.flaky_store import FlakyStore
 from tests.waiting import PATIENCE_S, settled, until
@@ -166,3 +173,31 @@ async def test_a_registration_whose_reply_was_lost_can_be_made_again() -> None:
     await register(flaky, B1)
     async with following(open_memory()) as directory:
         assert directory.available() == (B1,)
+
+
+async def test_who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves() -> None:
+    store = open_memory()
+    for name in ("b1", "b2", "b3", "b4"):
+        retired_ms = 1 if name == "b3" else 0
+        cookie = pb.CookieNode(version=2, bookie=name, address="x:1", retired_ms=retired_ms)
+        await store.create(f"{COOKIES}/{name}", cookie.SerializeToString())
+    await register(store, B1)
+    await store.create(f"{DECOMMISSIONING}/b4")
+    async with following(open_memory()) as directory:
+        assert directory.away() == ("b2",)
+        await store.delete(f"{DECOMMISSIONING}/b4")
+        await until(lambda: directory.away() == ("b2", "b4"))
+        await unregister(store, B1)
+        await until(lambda: directory.away() == ("b1", "b2", "b4"))
+
+
+async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:
+    async with following(open_memory()) as directory:
+        heard: list[int] = []
+        end = directory.on_change(lambda: heard.append(directory.revision))
+        await directory.look_again()
+        assert heard == [directory.revision]
+        end()
+        end()
+        await directory.look_again()
+        assert len(heard) == 1

@@ -108,7 +108,7 @@ def draw(random: Random) -> Profile:
 
 def _small(profile: Profile, random: Random) -> Profile:
     """As many bookies as an ensemble has, and one of them away when a ledger is created."""
-    quorum = random.choice(DEGRADABLE)
+    quorum = random.choice((*DEGRADABLE, *DEGRADABLE, *QUORUMS))
     others = random.choice((0, 0, 1))  # who comes before the one that is named
     return replace(
         profile,

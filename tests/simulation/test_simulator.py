@@ -125,7 +125,7 @@ def test_who_sleeps_wakes_up_hours_later_when_the_ledger_is_closed() -> None:
 
 
 def test_simulated_bookies_list_over_the_network_what_they_give() -> None:
-    simulation = Simulation(2)
+    simulation = Simulation(3)
     simulation.run()
     cluster, asked = simulation.cluster, 0
     for ledger_id, history in cluster.oracle.ledgers.items():

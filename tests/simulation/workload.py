@@ -15,11 +15,11 @@ from typing import Final
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from ledger.requests import ReadQuery
+from tests.simulation.away import GONE_S, send_away
 from tests.simulation.bookie import SimBookie
 from tests.simulation.check import check
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
-from tests.simulation.metadata import SESSION_S
 from tests.simulation.network import Aim
 from tests.simulation.profile import Profile, draw
 from tests.simulation.promises import READ_ALL_BYTES
@@ -31,9 +31,6 @@ EVICTS: Final = 0.4
 """Of the seeds: bookies evict."""
 RECOVERIES_AFTER_HEALING_MAX: Final = 12
 """One a second: a bookie may have to find out that its session was lost, and begin another."""
-REGISTERED_S: Final = 1.0
-AWAY_S: Final = SESSION_S + 1.0
-"""After which time a bookie's session has ended."""
 
 
 class Simulation(Stepped):
@@ -66,7 +63,10 @@ class Simulation(Stepped):
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.profile}")
-        self._send_away()
+        if self.profile.away_first:
+            back_s = 1.5 * self.profile.faults_s
+            send_away(self.cluster, self._random, self.profile.away_first, back_s=back_s)
+            self._step_until(GONE_S)
         if not self.profile.begins_calm:
             self._faults.begin()
         writers = [self.cluster.writer() for _ in range(self.profile.ledgers)]
@@ -89,19 +89,6 @@ class Simulation(Stepped):
         self._check_disks()
 
     # The scenario.
-
-    def _send_away(self) -> None:
-        """Take down the bookies that are to be away, and wait until the registry has noticed; they
-        come back some time, or when everything heals."""
-        if not self.profile.away_first:
-            return
-        self._step_until(REGISTERED_S)
-        bookies = list(self.cluster.bookies.values())
-        for bookie in self._random.sample(bookies, self.profile.away_first):
-            bookie.crash()
-            back_s = AWAY_S + self._random.uniform(0.0, 1.5 * self.profile.faults_s)
-            self.scheduler.after(back_s, partial(_start, bookie))
-        self._step_until(REGISTERED_S + AWAY_S)
 
     def _created(self, writer: WritingClient) -> None:
         profile, after = self.profile, self.scheduler.after
@@ -354,9 +341,4 @@ def _bounce(bookie: SimBookie) -> None:
     """Restart *bookie* if it is up."""
     if bookie.host.up:
         bookie.crash()
-        bookie.restart()
-
-
-def _start(bookie: SimBookie) -> None:
-    if not bookie.host.up:
         bookie.restart()

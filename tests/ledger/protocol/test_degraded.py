@@ -1,11 +1,10 @@
 """Ensembles that name bookies which are away: who is there suffices, whoever never comes back."""
 
-from itertools import combinations
+from functools import cache
+from itertools import combinations, product
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ledger.ids import BookieId
 from ledger.protocol.degraded import away_indexes, degraded_ensemble
@@ -14,11 +13,21 @@ from ledger.quorum import Quorum
 
 THERE = tuple(BookieId(f"b{i}") for i in range(7))
 AWAY = tuple(BookieId(f"x{i}") for i in range(4))
-POLICIES = st.sampled_from([RandomPlacement(), RackAwarePlacement()])
-QUORUMS = st.integers(1, 7).flatmap(
-    lambda e: st.integers(1, e).flatmap(lambda w: st.integers(1, w).map(lambda a: Quorum(e, w, a)))
-)
-RACKS = st.fixed_dictionaries({b: st.sampled_from(["", "r1", "r2"]) for b in (*THERE, *AWAY)})
+QUORUMS = [
+    Quorum(ensemble, write, ack)
+    for ensemble in range(1, 7)
+    for write in range(1, ensemble + 1)
+    for ack in range(1, write + 1)
+]
+RACKS = {bookie: f"r{number % 2}" for number, bookie in enumerate((*THERE, *AWAY))}
+
+
+@cache
+def possible(missing: int, quorum: Quorum) -> bool:
+    """Return whether *missing* indexes may be away, if they are chosen well: tried out."""
+    return any(
+        suffices(indexes, quorum) for indexes in combinations(range(quorum.ensemble), missing)
+    )
 
 
 def suffices(away: tuple[int, ...], quorum: Quorum) -> bool:
@@ -31,28 +40,21 @@ def suffices(away: tuple[int, ...], quorum: Quorum) -> bool:
     return all(sum(index not in away for index in each) >= needed for each in write_sets)
 
 
-@given(POLICIES, QUORUMS, st.integers(0, 7), st.integers(0, 4), RACKS, st.integers())
-def test_it_names_all_that_are_there_and_as_few_others_as_can_be(
-    policy: PlacementPolicy,
-    quorum: Quorum,
-    there: int,
-    away: int,
-    racks: dict[BookieId, str],
-    seed: int,
-) -> None:
-    pool = Pool(THERE[:there], racks=racks, away=AWAY[:away])
-    chosen = degraded_ensemble(policy, quorum, pool, Random(seed))
-    missing = quorum.ensemble - there
-    possible = 0 < missing <= away and any(
-        suffices(indexes, quorum) for indexes in combinations(range(quorum.ensemble), missing)
-    )
-    assert (chosen is not None) == possible
-    if chosen is not None:
-        assert len(set(chosen)) == quorum.ensemble
-        assert set(pool.available) <= set(chosen) <= {*pool.available, *pool.away}
-        absent = tuple(index for index, bookie in enumerate(chosen) if bookie in AWAY)
-        assert suffices(absent, quorum)
-        assert chosen == degraded_ensemble(policy, quorum, pool, Random(seed))
+@pytest.mark.parametrize("policy", [RandomPlacement(), RackAwarePlacement()])
+def test_it_names_all_that_are_there_and_as_few_others_as_can_be(policy: PlacementPolicy) -> None:
+    """All sizes of ensembles up to six, and all numbers of bookies that are there or away."""
+    random = Random(1)
+    for quorum in QUORUMS:
+        for there, away in product(range(quorum.ensemble + 1), range(len(AWAY) + 1)):
+            pool = Pool(THERE[:there], racks=RACKS, away=AWAY[:away])
+            chosen = degraded_ensemble(policy, quorum, pool, random)
+            missing = quorum.ensemble - there
+            assert (chosen is not None) == (0 < missing <= away and possible(missing, quorum))
+            if chosen is not None:
+                assert len(set(chosen)) == quorum.ensemble
+                assert set(pool.available) <= set(chosen) <= {*pool.available, *pool.away}
+                absent = tuple(index for index, bookie in enumerate(chosen) if bookie in AWAY)
+                assert suffices(absent, quorum)
 
 
 @pytest.mark.parametrize("quorum", [Quorum(3, 3, 3), Quorum(3, 2, 2), Quorum(2, 2, 1)])

@@ -14,10 +14,16 @@ def broken(history: LedgerHistory) -> str | None:
     checked = history.checked.get(_NAME, 0)
     history.checked[_NAME] = len(history.degraded_choices)
     for choice in history.degraded_choices[checked:]:
-        story = _broken(choice)
+        story = story_of(choice)
         if story is not None:
-            return f"{choice.who} chose {', '.join(choice.ensemble)}: {story}"
+            return story
     return None
+
+
+def story_of(choice: DegradedChoice) -> str | None:
+    """Return what is wrong with *choice*, or None."""
+    wrong = _broken(choice)
+    return wrong and f"{choice.who} chose {', '.join(choice.ensemble)}: {wrong}"
 
 
 def _broken(choice: DegradedChoice) -> str | None:

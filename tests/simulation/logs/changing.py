@@ -19,6 +19,8 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"retention_age_s": 0.2},
     {"retention_waits_for_consumers": True},
     {"retention_waits_for_consumers": False},
+    {"degraded_writes": False},
+    {"degraded_writes": True},
 )
 
 

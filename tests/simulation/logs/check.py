@@ -8,6 +8,7 @@ from tests.simulation.logs.invariants import (
     barriers_cover_acknowledgements,
     consumers_move_forward,
     consumers_vanish_with_a_reason,
+    degraded_ensembles_suffice,
     deletions_are_asked_for,
     dropped_logs_are_fenced,
     dropped_logs_stay_dropped,
@@ -63,6 +64,7 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
 }
 
 INVARIANTS_OF_ALL: dict[str, Callable[[LogOracle], str | None]] = {
+    "degraded_ensembles_suffice": degraded_ensembles_suffice.broken,
     "living_candidates_keep_their_nodes": living_candidates_keep_their_nodes.broken,
 }
 

@@ -58,6 +58,7 @@ WRITERS: Final = (
     "append_many",
     "append_LostOwnership",
     "death_noticed",
+    "degraded_ensemble",
     "elected_after_healing",
     "leader_elected",
     "lifeline_refused",

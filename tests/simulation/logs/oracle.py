@@ -20,7 +20,7 @@ from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
 from ledger.ids import LedgerId
 from ledger.metadata import LedgerState
 from tests.simulation.logs.requests import Request, Requests
-from tests.simulation.oracle import LedgerHistory, Oracle
+from tests.simulation.oracle import DegradedChoice, LedgerHistory, Oracle
 
 Item = TypeVar("Item")
 
@@ -259,6 +259,8 @@ class LogOracle:
         self.requests = Requests()
         self.deposed: list[str] = []
         """What was done to candidates that live."""
+        self.degraded_choices: list[DegradedChoice] = []
+        """Ensembles that name bookies which are away, until they were looked at."""
         self._steps = steps
         self._now_ms = now_ms
         self._consumers: dict[str, str] = {}

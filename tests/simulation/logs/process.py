@@ -1,14 +1,17 @@
 """One simulated process: a host, an event loop, and the production client of all floors."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ledger.client import LedgerClient
 from ledger.environment import Environment
+from ledger.ids import BookieId
 from ledger.manager import LedgerStore
 from ledger.protocol.quarantine import Quarantine
-from ledger.registry import BookieDirectory, BookieRegistration
+from ledger.quorum import Quorum
+from ledger.registry import AVAILABLE, BookieDirectory, BookieRegistration
 from tests.simulation.host import Host
 from tests.simulation.logs.loop import SimLoop
 from tests.simulation.logs.requests import Request
@@ -16,6 +19,7 @@ from tests.simulation.logs.sockets import Machine, Sockets
 from tests.simulation.logs.store import LoopStore
 from tests.simulation.logs.transport import SimTransport
 from tests.simulation.network import Stream
+from tests.simulation.oracle import DegradedChoice
 
 if TYPE_CHECKING:
     from tests.simulation.logs.world import World
@@ -30,16 +34,52 @@ class SimDirectory(BookieDirectory):
 
     def __init__(self, process: "Process", store: LoopStore) -> None:
         super().__init__(store)
-        self._world = process.world
+        self._process, self._world = process, process.world
 
     def available(self) -> tuple[BookieRegistration, ...]:
         return tuple(
-            BookieRegistration(name, f"{name}:3181", "", self._world.racks[name])
+            BookieRegistration(name, f"{name}:3181", self._life_of(name), self._world.racks[name])
             for name in self._world.metadata.available()
         )
 
+    def on_change(self, call: Callable[[], None]) -> Callable[[], None]:
+        process, metadata = self._process, self._world.metadata
+
+        def changed() -> None:
+            process.loop.call_soon(call)
+
+        metadata.watch(process.host, AVAILABLE, changed)
+        return partial(metadata.unwatch, process.host, AVAILABLE, changed)
+
+    def _life_of(self, name: BookieId) -> str:
+        return str(self._world.bookies[name].host.life)
+
     def racks(self) -> Mapping[str, str]:
         return {str(name): rack for name, rack in self._world.racks.items()}
+
+
+class SimEnvironment(Environment):
+    """Shows what is chosen of bookies that are away."""
+
+    def __init__(self, process: "Process", **parts: Any) -> None:
+        super().__init__(**parts)
+        self._process = process
+
+    def degraded_ensemble(self, quorum: Quorum) -> tuple[BookieId, ...] | None:
+        pool = self._pool()
+        ensemble = super().degraded_ensemble(quorum)
+        if ensemble is not None:
+            self._process.mark("degraded_ensemble")
+            self._process.world.logs.degraded_choices.append(
+                DegradedChoice(
+                    who=self._process.name,
+                    quorum=quorum,
+                    ensemble=ensemble,
+                    available=pool.available,
+                    known=pool.away,
+                )
+            )
+        return ensemble
 
 
 class Process:
@@ -57,7 +97,8 @@ class Process:
         self.on_call: Callable[[str, str], None] | None = None
         """Called before each of them; may let the process crash or sleep just there."""
         choices = world.choices
-        environment = Environment(
+        environment = SimEnvironment(
+            self,
             uri=self.store.uri,
             ledgers=LedgerStore(self.store, choices.layout.name),
             bookies=SimDirectory(self, self.store),

@@ -9,7 +9,7 @@ from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from ledger.entry import Digest
 from ledger.quorum import Quorum
-from tests.simulation.profile import Profile
+from tests.simulation.profile import DEGRADABLE, Profile
 from tests.simulation.profile import draw as draw_ledgers
 
 QUORUMS: Final = (
@@ -120,7 +120,34 @@ def draw(random: Random) -> LogProfile:
         return _wandering(profile, random)
     if kind < 0.72:
         return _listed_late(profile, random)
+    if kind < 0.8:
+        return _small(profile, random)
     return profile
+
+
+def _small(profile: LogProfile, random: Random) -> LogProfile:
+    """As many bookies as an ensemble has, or one more, and too few there when logs are opened."""
+    floor = profile.floor
+    quorum = random.choice((*DEGRADABLE, *DEGRADABLE, *QUORUMS))
+    others = random.choice((0, 0, 1))
+    config = replace(floor.choices.writer_config, leave_gone_s=random.choice((0.2, 3.0)))
+    return replace(
+        profile,
+        floor=replace(
+            floor,
+            quorum=quorum,
+            bookies=quorum.ensemble + others,
+            away_first=1 + others,
+            begins_calm=True,
+            disks_lost=min(floor.disks_lost, quorum.ack - 1),
+            faults=random.choice((0, 2, 5)),
+            choices=replace(floor.choices, writer_config=config),
+        ),
+        settings=replace(profile.settings, quorum=quorum, degraded_writes=random.random() < 0.9),
+        updates=random.choice((0, 0, 4)),
+        thinks_s=random.choice(((0.0, 0.5), (3.0,))),
+        fates=random.choice((("lives",), ("lives", "pauses", "crashes"))),
+    )
 
 
 def _made_anew(profile: LogProfile, random: Random) -> LogProfile:

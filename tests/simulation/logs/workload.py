@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
+from tests.simulation.away import GONE_S, send_away
 from tests.simulation.check import check as check_ledgers
 from tests.simulation.logs import administration, changing
 from tests.simulation.logs.ambient import surroundings, wall_clock_ms
@@ -91,13 +92,17 @@ class LogSimulation(Stepped):
     def _run(self) -> None:
         profile = self.profile
         self.scheduler.note("world", f"{profile}")
+        if profile.floor.away_first:
+            back_s = 1.5 * profile.floor.faults_s
+            send_away(self.world, self._random, profile.floor.away_first, back_s=back_s)
+            self._step_until(GONE_S)
         if not profile.floor.begins_calm:
             self._faults.begin()
         for name in self._names:
             for _ in range(profile.candidates):
                 self._candidate(name)
         if profile.floor.begins_calm:
-            self._step_until(0.3)
+            self._step_until(self.scheduler.now + 0.3)
             self._faults.begin()
         until_s = self.scheduler.now + profile.floor.faults_s
         self._plan(until_s)

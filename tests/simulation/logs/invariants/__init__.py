@@ -26,10 +26,11 @@
 | append_many_is_whole | one call's records stay together, wholly or not at all |
 | consumers_move_forward | a commit is never undone, nor of what nobody of the consumer was given |
 | standbys_are_up_to_date | who is promoted has applied all that is in the log |
+| degraded_ensembles_suffice | who is there suffices without those that are named and away |
 | living_candidates_keep_their_nodes | a lifeline reports no death that did not happen |
 | no_ledger_leaks_for_ever | at the end each ledger is a segment of a log |
 
-Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong; the last two
-look at all logs at once. `tests.simulation.logs.check` calls them after every step, all but the
-last.
+Each has `broken(history) -> str | None`: None, or a sentence that says what is wrong; the last
+three look at all logs at once. `tests.simulation.logs.check` calls them after every step, all but
+the last.
 """
