@@ -54,6 +54,18 @@ async def test_a_log_is_opened_and_written_while_one_of_three_bookies_is_away() 
         await client.close()
 
 
+async def test_a_ledger_is_marked_before_its_first_entry() -> None:
+    """A writer that dies with that entry needs nobody who knows of the bookie."""
+    async with world(bookies=3) as (cluster, client):
+        away = cluster.bookies[0].name
+        await kill(cluster, client, away)
+        writer = await client.create(degraded_writes=True)
+        mark = await mark_of(client, writer.ledger_id)
+        assert mark is not None
+        assert mark.bookies == {away}
+        await writer.abandon()
+
+
 async def test_what_a_bookie_missed_is_copied_to_it_while_the_log_is_written() -> None:
     """The writer begins a new fragment when the bookie is back; the one before can be repaired."""
     async with dlog.testing.cluster(bookies=3) as cluster:

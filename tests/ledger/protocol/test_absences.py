@@ -175,6 +175,8 @@ def test_an_old_answer_of_a_bookie_that_is_down_does_not_settle_anything() -> No
     step(machine, AddsStored(1, 0, 0, 1))
     assert step(machine, AddsStored(2, 0, 0, 1))[0] == ConfirmAdds(EntryId(1))
     assert step(machine, AddsStored(0, 0, 0, 0)) == []
+    step(machine, TimePassed(), now=DEGRADED_RETRY_S)
+    assert (machine.is_degraded, machine.phase) == (False, Phase.OPEN)
 
 
 def test_while_another_bookie_is_down_nothing_is_settled() -> None:

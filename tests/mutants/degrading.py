@@ -1,0 +1,145 @@
+"""Bugs of writers that go on without a bookie, and of what is done about it."""
+
+from tests.mutants.mutant import mutant
+
+_ABSENCES = "ledger/protocol/absences.py"
+_WRITER = "ledger/protocol/writer.py"
+_REPLICATING = "bookie/autorecovery/protocol/replicating.py"
+_CLIENT = "ledger/client.py"
+_REGISTRY = "ledger/registry.py"
+_STEP = "tests/ledger/protocol/test_absences.py::test_"
+_AWAY = "tests/bookie/autorecovery/test_away.py::test_"
+_WRITES = "tests/bookie/autorecovery/test_degraded_writes.py::test_"
+_LIST = "tests/ledger/test_registry.py::test_"
+
+mutant(
+    "leaves a bookie the moment it is gone",
+    _ABSENCES,
+    old="            self._leave_at = max(min(gone) + self._leave_gone_s, now + pause_s)\n",
+    new="            self._leave_at = now + pause_s\n",
+    test=_STEP + "an_idle_writer_leaves_a_bookie_that_is_gone_for_long",
+)
+mutant(
+    "leaves a bookie that came back",
+    _ABSENCES,
+    old="                self._gone_since.pop(index, None)\n            else:\n",
+    new="                pass\n            else:\n",
+    test=_STEP + "a_bookie_that_comes_back_in_time_is_kept",
+)
+mutant(
+    "looks for another where there is none",
+    _ABSENCES,
+    old="        if not gone or all(bookie in members for bookie in self._listed):\n",
+    new="        if not gone:\n",
+    test=_STEP + "nobody_is_left_while_there_is_no_other",
+)
+mutant(
+    "takes who is gone for failed",
+    _WRITER,
+    old="        self._change.leaving = self._absences.to_leave(now)\n"
+    "        if not self._change.leaving:\n",
+    new="        for index in self._absences.to_leave(now):\n"
+    "            self._change.fail(index, Status.UNREACHABLE)\n"
+    "        if not self._change.failed:\n",
+    test=_STEP + "who_is_gone_and_finds_no_place_taken_serves_on",
+)
+mutant(
+    "forgets who failed while it looked for others",
+    _WRITER,
+    old="        if self._change.failed:  # others have, meanwhile\n"
+    "            return self._begin_change()\n",
+    new="",
+    test=_STEP + "a_failure_during_the_choice_gets_a_choice_of_its_own",
+)
+mutant(
+    "takes an old answer for a sign of life",
+    _WRITER,
+    old="        if not self._acks.slots[event.index].down:\n"
+    "            self._absences.stored(event.index)\n",
+    new="        self._absences.stored(event.index)\n",
+    test=_STEP + "an_old_answer_of_a_bookie_that_is_down_does_not_settle_anything",
+)
+mutant(
+    "waits ten seconds for a bookie that has just registered",
+    _WRITER,
+    old="        if has_come and self._change.failed:\n",
+    new="        if False:\n",
+    test=_STEP + "a_bookie_that_registers_again_is_tried_at_once_and_what_it_lacks_is_settled",
+)
+mutant(
+    "marks once, whether that was written or not",
+    _ABSENCES,
+    old="    def marking_failed(self) -> None:\n        self._marking = False\n",
+    new="    def marking_failed(self) -> None:\n        pass\n",
+    test=_STEP + "a_mark_is_repeated_until_it_is_known_to_be_written[answer0]",
+)
+mutant(
+    "begins a ledger without the mark that it needs",
+    _CLIENT,
+    old="        if away:\n            await mark_ledger(",
+    new="        if False:\n            await mark_ledger(",
+    test=_WRITES + "a_ledger_is_marked_before_its_first_entry",
+)
+mutant(
+    "names a bookie that is to be emptied",
+    _REGISTRY,
+    old="        self._away = tuple(sorted(bookie for bookie in away if bookie not in leaving))\n",
+    new="        self._away = tuple(sorted(away))\n",
+    test=_LIST + "who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves",
+)
+mutant(
+    "names a bookie whose name is retired",
+    _REGISTRY,
+    old="            if not cookie.retired_ms:\n                away.append(bookie)\n",
+    new="            away.append(bookie)\n",
+    test=_LIST + "who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves",
+)
+mutant(
+    "opens a log degraded that does not want that",
+    "dlog/aio/write/opening.py",
+    old="            degraded_writes=settings.degraded_writes,\n",
+    new="            degraded_writes=True,\n",
+    test=_WRITES + "a_log_that_does_not_want_degraded_writes_waits_for_bookies",
+)
+mutant(
+    "rolls by the setting of long ago",
+    "dlog/aio/write/rolling.py",
+    old="            if not manifest.settings.degraded_writes:\n",
+    new="            if not self._settings.degraded_writes:\n",
+    test=_WRITES + "a_roll_goes_by_the_setting_as_it_is_now[True]",
+)
+mutant(
+    "unmarks a ledger whose writer adds to what lacks copies",
+    _REPLICATING,
+    old="        if self._lacks_copies(last):\n",
+    new="        if False:\n",
+    test=_AWAY + "as_long_as_the_writer_adds_to_what_lacks_copies_the_mark_stays",
+)
+mutant(
+    "keeps a mark as long as the last fragment names the bookie",
+    _REPLICATING,
+    old="            lack.bookie in last.bookies and lack.fragment >= last.first_entry\n",
+    new="            lack.bookie in last.bookies\n",
+    test=_AWAY + "what_a_bookie_missed_is_copied_to_it_when_the_writer_has_begun_another_fragment",
+)
+mutant(
+    "fences a writer for a bookie that is only away",
+    _REPLICATING,
+    old="lack.reason in {Reason.MISPLACED, Reason.AWAY}\n",
+    new="lack.reason is Reason.MISPLACED\n",
+    test=_AWAY + "nobody_is_fenced_for_a_bookie_that_is_only_away",
+)
+mutant(
+    "fences a writer because a bookie came that it could take",
+    _REPLICATING,
+    old="        if event.bookies and self._mark.wants_bookie and not self._wants_bookie:\n",
+    new="        if False:\n",
+    test=_AWAY + "a_writer_has_its_grace_again_when_a_bookie_comes_that_was_wanted",
+)
+mutant(
+    "looks at no fragment behind the one that was written without a bookie",
+    _REPLICATING,
+    old="    if lack.reason is not Reason.AWAY or metadata.state is LedgerState.CLOSED:\n",
+    new="    if lack.reason is not Reason.AWAY:\n",
+    test=_AWAY + "of_a_closed_ledger_all_fragments_are_looked_at[abc]",
+)
