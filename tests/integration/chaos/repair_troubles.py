@@ -73,6 +73,7 @@ async def disk_is_replaced(scene: Scene, random: Random) -> None:
     index, bookie = _one(scene, random)
     scene.cluster.kill_bookie(index)
     scene.note(f"{bookie.name} is killed, and its disk wiped")
+    await _unregistered(scene, bookie)  # a name is not retired while it may still be in use
     status, printed = await scene.dlog(
         *("bookie", "format", "--dir", str(bookie.directory)),
         *("--wipe", "--forget", "--yes", "--json"),
@@ -167,6 +168,16 @@ async def _rot(scene: Scene, random: Random, bookie: BookieProcess) -> list[tupl
 def _one(scene: Scene, random: Random) -> tuple[int, BookieProcess]:
     index = random.randrange(len(scene.cluster.processes))
     return index, scene.cluster.processes[index]
+
+
+async def _unregistered(scene: Scene, bookie: BookieProcess) -> None:
+    """Return once the session of a bookie that was killed is over."""
+    bookies = scene.client.bookies
+    while True:
+        revision = bookies.revision
+        if bookie.name not in {found.bookie for found in bookies.available()}:
+            return
+        await bookies.after(revision)
 
 
 def _outcome(printed: str) -> str:
