@@ -12,15 +12,12 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, Protocol
 
-from bookie.autorecovery.marks import Marks
 from bookie.entrylog.format import path_of
 from dlog.aio.admin import log_info
 from dlog.local.bookie_process import BookieProcess
 from ledger import LedgerClient
-from ledger.clock import now_ms
 from ledger.entry import HEADER_BYTES
-from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.ids import LedgerId
 from tests.integration.chaos.processes import Cluster
 
 COLD: Final = "cold"
@@ -115,13 +112,14 @@ async def leaves_in_order(scene: Scene, random: Random) -> None:
 
 
 async def entry_log_rots(scene: Scene, random: Random) -> None:
-    """Entries of a log that nobody writes any more rot on a bookie's disk; verifying finds them."""
+    """Entries of a log that nobody writes any more rot on a bookie's disk; an operator verifies the
+    log, and what is found is repaired."""
     index, bookie = _one(scene, random)
     await scene.dlog("autorecovery", "disable")  # else what it has is moved meanwhile
     await scene.cluster.stop_bookie(index)  # in order: nothing comes back from its journal
     rotten = await _rot(scene, random, bookie)
     await scene.cluster.restart_bookie(index)
-    status, printed = await scene.dlog("log", "verify", COLD, "--json")
+    status, printed = await scene.dlog("log", "verify", COLD, "--repair", "--json")
     found = {
         (fault["ledger"], fault["bookie"])
         for fault in json.loads(printed)["faults"]
@@ -130,9 +128,6 @@ async def entry_log_rots(scene: Scene, random: Random) -> None:
     scene.note(f"{len(rotten)} entries rot on {bookie.name}; found: {sorted(found)}")
     assert bool(status) == bool(rotten), printed
     assert found == {(ledger_id, bookie.name) for ledger_id, _ in rotten}, printed
-    marks = Marks(scene.client.store)
-    for ledger_id in dict.fromkeys(ledger_id for ledger_id, _ in rotten):
-        await marks.add(ledger_id, [Lack(BookieId(bookie.name), Reason.DAMAGED, now_ms())])
     await scene.dlog("autorecovery", "enable")
 
 
