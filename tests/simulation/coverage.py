@@ -86,6 +86,7 @@ LEDGERS: Final = (
     "ledger_created",
     "ledger_creation_unknown",
     "ledger_deleted",
+    "ledger_evicted",
     "metadata_conflict",
     "metadata_gone",
     "metadata_write_unknown",
