@@ -1,4 +1,4 @@
-"""Pure: which copies of a bookie are surplus, when to look for them, and how many may go at once.
+"""Pure: which copies of a bookie are surplus (rule 69), when to look for them, and how many may go.
 
 Moves leave copies behind: a bookie that was replaced in a ledger still holds what it held. A ledger
 may be evicted from here only if all of this is so:
@@ -54,7 +54,9 @@ class Surplus:
 
     def __init__(self, config: CollectorConfig, *, now: float) -> None:
         self._config = config
-        self._looked_at = now
+        # The first look comes soon: a bookie may be started again every day.
+        soon_s = min(config.eviction_pause_s, config.eviction_interval_s)
+        self._looked_at = now - config.eviction_interval_s + soon_s
         self._since: dict[int, float] = {}
         self._period_began_at = now
         self._evicted = 0
