@@ -30,8 +30,8 @@ help:
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
 	@echo 'make fix               format and repair what can be repaired'
-	@echo 'make sim [LOGS=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, or of logs: one seed,'
-	@echo '                       or those from a up to b'
+	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
+	@echo '                       repair: one seed, or those from a up to b'
 	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
 	@echo 'make chaos [CHAOS_S=600] [SEED=n]   real processes under real trouble, on three ZooKeepers'
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
@@ -109,7 +109,7 @@ proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 sim: $(STAMP)
-	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+	$(PY) -m tests.simulation $(if $(LOGS),--logs) $(if $(REPAIR),--repair) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 mutations: $(STAMP)
 	$(PY) -m tests.mutants

@@ -1,4 +1,6 @@
-"""Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`; `--logs`: those of logs.
+"""Runs seeds: `python -m tests.simulation --seed 7` or `--seeds 0:1000`.
+
+Those of ledgers, with `--logs` of logs, with `--repair` of repair.
 
 Prints what was covered; over 1,000 seeds or more it fails if something of `coverage` never
 happened. For a seed that breaks something its step, the broken invariant, its
@@ -17,10 +19,11 @@ from typing import Final
 
 from tests.simulation.coverage import SEEDS_MIN, missing
 from tests.simulation.logs.coverage import missing_of_logs
-from tests.simulation.logs.workload import LogSimulation
+from tests.simulation.repair.coverage import missing_of_repair
+from tests.simulation.scenarios_of_seeds import LEDGERS, LOGS, REPAIR, SCENARIOS
 from tests.simulation.stepping import Outcome, SimulationError
-from tests.simulation.workload import Simulation
 
+MISSING: Final = {LEDGERS: missing, LOGS: missing_of_logs, REPAIR: missing_of_repair}
 TERMINAL_S: Final = 0.2
 LINES_S: Final = 10.0
 """Time between two reports of progress, to a terminal and to a file."""
@@ -29,7 +32,7 @@ LINES_S: Final = 10.0
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if options.trace:
-        return _show(options.seeds[0], logs=options.logs)
+        return _show(options.seeds[0], options.scenario)
     began = time.monotonic()
     marks: Counter[str] = Counter()
     worlds: Counter[str] = Counter()
@@ -37,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     steps = 0
     seeds = options.seeds
     progress = _Progress(len(seeds))
-    run = LogSimulation.attempt if options.logs else Simulation.attempt
+    run = SCENARIOS[options.scenario].attempt
     for count, outcome in enumerate(_outcomes(seeds, options.jobs, run), 1):
         if isinstance(outcome, SimulationError):
             failures.append(outcome)
@@ -61,8 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(seeds)} seeds, {len(failures)} broken, {steps} steps, {took_s:.1f} s, "
         f"{len(seeds) / took_s:.0f} seeds/s"
     )
-    lacking = missing_of_logs if options.logs else missing
-    never = lacking(marks) if len(seeds) >= SEEDS_MIN and not failures else []
+    never = MISSING[options.scenario](marks) if len(seeds) >= SEEDS_MIN and not failures else []
     for thing in never:
         print(f"never happened in {len(seeds)} seeds: {thing}")
     return 1 if failures or never else 0
@@ -104,10 +106,9 @@ def _outcomes(
             pool.shutdown(cancel_futures=True)
 
 
-def _show(seed: int, *, logs: bool) -> int:
+def _show(seed: int, scenario: str) -> int:
     """Print every event of one seed."""
-    scenario: type[Simulation | LogSimulation] = LogSimulation if logs else Simulation
-    simulation = scenario(seed, keep_trace=True)
+    simulation = SCENARIOS[scenario](seed, keep_trace=True)
     try:
         simulation.run()
     except SimulationError as error:
@@ -123,7 +124,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--seed", type=_one, dest="seeds", metavar="N")
     which.add_argument("--seeds", type=_many, metavar="A:B", help="A included, B not")
-    parser.add_argument("--logs", action="store_true", help="logs on ledgers, not ledgers alone")
+    parser.set_defaults(scenario=LEDGERS)
+    scenario = parser.add_mutually_exclusive_group()
+    for name, what in ((LOGS, "logs on ledgers, not ledgers alone"), (REPAIR, "ledgers repaired")):
+        scenario.add_argument(
+            f"--{name}", dest="scenario", action="store_const", const=name, help=what
+        )
     parser.add_argument("--trace", action="store_true", help="print every event of the first seed")
     parser.add_argument("--jobs", type=int, default=cpu_count() or 1)
     parser.add_argument("--failures-max", type=int, default=5, help="stop after so many")

@@ -91,6 +91,10 @@ class SimBookie:
         self.has_lost_files = False
         self.has_rotted = False
         """Whether it is in limbo for what it lost, or was."""
+        self.is_forgotten = False
+        """Whether an operator had its name forgotten, as nothing names it any more."""
+        self.read_only = False
+        """Whether an operator said so; it is kept, whatever crashes."""
         self.claim: Claim
         """What this life knows of itself in the store."""
         self._telling = False
@@ -330,7 +334,8 @@ class SimBookie:
         except (OSError, StorageFailed, MetadataUnavailable) as error:
             self._failed(error)
         except (FileDamaged, WrongDirectory) as error:
-            if self.serves or self.name not in self._cluster.oracle.lost_disks:
+            known = self.name in self._cluster.oracle.lost_disks or self.is_forgotten
+            if self.serves or not known:
                 raise  # its disk is as it left it
             if isinstance(error, DataMissing):
                 self._cluster.scheduler.mark("cookie_check_refused")
@@ -412,6 +417,14 @@ class SimBookie:
     def read_held(self, query: HeldQuery, reply: Callable[[HeldAnswer], None]) -> None:
         if self.serves:
             self.service.read_held(query, reply)
+
+    def turn_read_only(self, reply: Callable[[bool], None]) -> None:
+        """Obey an operator, as `bookie.server.read_only` does."""
+        if self.serves:
+            self.read_only = True
+            self.storage.set_read_only(read_only=True)
+            self._cluster.announce_read_only(self)
+            reply(True)
 
     # Evictions.
 

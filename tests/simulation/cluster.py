@@ -96,6 +96,9 @@ class Cluster:
         if self.evicts:
             Evicting(self, bookie)
 
+    def announce_read_only(self, bookie: SimBookie) -> None:
+        """Announce that it takes no entries any more."""
+
     @property
     def hosts(self) -> list[Host]:
         """Return every machine of this world."""

@@ -92,6 +92,8 @@ class LedgerHistory:
     """What its writer marked for repair, in order."""
     conclusions: list[tuple[str, LedgerMetadata]] = field(default_factory=list)
     """(client, metadata) for each client that learned that the ledger is CLOSED."""
+    may_move: bool = False
+    """Whether somebody repairs: members of what is settled may be replaced."""
     checked: dict[str, int] = field(default_factory=dict)
     """How far an invariant has looked into a list that only grows, by invariant."""
 
@@ -142,6 +144,7 @@ class Oracle:
         self.changed: dict[LedgerId, None] = {}
         """Ledgers about which something was reported since the last check."""
         self.lost_disks: dict[str, None] = {}
+        self.may_move = False
 
     def ledger(self, ledger_id: int) -> LedgerHistory:
         """Return the history of a ledger, to add a report to it."""
@@ -149,7 +152,9 @@ class Oracle:
         self.changed[key] = None
         history = self.ledgers.get(key)
         if history is None:
-            history = self.ledgers[key] = LedgerHistory(key, lost_disks=self.lost_disks)
+            history = self.ledgers[key] = LedgerHistory(
+                key, lost_disks=self.lost_disks, may_move=self.may_move
+            )
         return history
 
     def appended(self, ledger_id: int, frames: Iterable[bytes]) -> None:

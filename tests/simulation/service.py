@@ -108,7 +108,7 @@ class SimService:
         if self.storage.has_pending() and not self._committing:
             self._committing = True
             self._later(self._cluster.fsync_s, self._commit)
-        elif self.storage.read_only and not self._retrying:
+        elif self.storage.troubles and not self._retrying:
             self._retrying = True
             self.host.after(NO_SPACE_RETRY_S, self._retry)
         for session in self._sessions.values():
@@ -121,7 +121,7 @@ class SimService:
         """See whether there is space again, also with nothing to write, as
         `bookie.server.service`."""
         self._retrying = False
-        if self.storage.read_only and not self._committing:
+        if self.storage.troubles and not self._committing:
             self._commit()
 
     def _commit(self) -> None:

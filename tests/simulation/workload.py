@@ -42,8 +42,22 @@ class Simulation(Stepped):
         self, seed: int, *, profile: Profile | None = None, keep_trace: bool = False
     ) -> None:
         super().__init__(seed, keep_trace=keep_trace)
-        self.profile = profile or draw(self._random)
-        self.cluster = Cluster(
+        self.profile = profile or self._draw()
+        self.cluster = self._make_cluster()
+        self.cluster.on_change = self._delete_perhaps
+        # Apart from the others' lot: what is drawn after it stays as it is.
+        self.cluster.evicts = Random(f"evicts {seed}").random() < EVICTS
+        self._faults = self._make_faults()
+        self._healed = False
+        self._faults_until = self.profile.faults_s
+        self._recovering: dict[LedgerId, None] = {}
+        self._recoveries_after_healing: Counter[LedgerId] = Counter()
+
+    def _draw(self) -> Profile:
+        return draw(self._random)
+
+    def _make_cluster(self) -> Cluster:
+        return Cluster(
             self.scheduler,
             bookies=self.profile.bookies,
             quorum=self.profile.quorum,
@@ -52,14 +66,9 @@ class Simulation(Stepped):
             checkpoint_s=self.profile.checkpoint_s,
             choices=self.profile.choices,
         )
-        self.cluster.on_change = self._delete_perhaps
-        # Apart from the others' lot: what is drawn after it stays as it is.
-        self.cluster.evicts = Random(f"evicts {seed}").random() < EVICTS
-        self._faults = Faults(self.cluster, self.profile)
-        self._healed = False
-        self._faults_until = self.profile.faults_s
-        self._recovering: dict[LedgerId, None] = {}
-        self._recoveries_after_healing: Counter[LedgerId] = Counter()
+
+    def _make_faults(self) -> Faults:
+        return Faults(self.cluster, self.profile)
 
     def _run(self) -> None:
         self.scheduler.note("world", f"{self.profile}")

@@ -88,6 +88,8 @@ class LogMetadata(SimMetadata):
         """Session and value of each candidate's node, by its path."""
         self.on_candidate_gone: Callable[[str, str, bytes], None] = lambda *_: None
         """Called for a candidate's node deleted by another process: by whom, session and value."""
+        self.on_report: Callable[[str, str], None] = lambda *_: None
+        """Called for each node that has changed, with its path and who did that."""
 
     def call(
         self,
@@ -231,6 +233,7 @@ class LogMetadata(SimMetadata):
 
     def _report(self, path: str) -> None:
         super()._report(path)
+        self.on_report(path, "" if self._caller is None else self._caller.name)
         parent, _, node = path.rpartition("/")
         if path.startswith(f"{LEADERS_PATH}/"):
             self._report_candidate(path)

@@ -344,6 +344,8 @@ class LogOracle:
         self.changed[history.incarnation] = None
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
+        if not self.histories:
+            return  # nobody has logs here
         stamp = Stamp.of(self.ledgers.ledgers[ledger_id])
         history = self.histories.get(stamp.incarnation)
         if history is not None:

@@ -90,7 +90,7 @@ class Process:
         self.host = Host(world.scheduler, name)
         self.loop = SimLoop(self.host)  # type: ignore[abstract]
         self.sockets = self.loop.sockets = Sockets(self, machine, address)
-        self.store = LoopStore(self)
+        self.store = self._make_store()
         self.transport = SimTransport(self)
         self.calls = dict.fromkeys(PORTS, 0)
         """Calls at each port so far."""
@@ -101,7 +101,7 @@ class Process:
             self,
             uri=self.store.uri,
             ledgers=LedgerStore(self.store, choices.layout.name),
-            bookies=SimDirectory(self, self.store),
+            bookies=self._directory(),
             transport=self.transport,
             random=Random(world.scheduler.random.getrandbits(32)),
             pending_bytes_max=PENDING_BYTES_MAX,
@@ -111,6 +111,13 @@ class Process:
         )
         self.ledgers = LedgerClient(self.store, environment, owns_store=False)
         self._running = 0
+
+    def _make_store(self) -> LoopStore:
+        return LoopStore(self)
+
+    def _directory(self) -> BookieDirectory:
+        """Return what it knows of who is registered."""
+        return SimDirectory(self, self.store)
 
     @property
     def lifeline_host(self) -> str | None:

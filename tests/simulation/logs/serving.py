@@ -91,8 +91,10 @@ class AtOnce(ThreadPoolExecutor):
 class Serving:
     """One life of a bookie; begins at once, and ends with its host."""
 
-    def __init__(self, world: "World", bookie: SimBookie) -> None:
+    def __init__(self, world: "World", bookie: SimBookie, *, read_only: bool = False) -> None:
         self.world = world
+        self._read_only = read_only
+        self._registrar: Registrar | None = None
         self.host = bookie.host
         self.name = f"{bookie.name}@{bookie.host.life}"
         """Sessions of each life are others."""
@@ -111,6 +113,12 @@ class Serving:
     def before_call(self, port: str, what: str) -> None:
         """Bookies are stopped elsewhere."""
 
+    def set_read_only(self) -> None:
+        """Announce it as such, from now on."""
+        self._read_only = True
+        if self._registrar is not None:
+            self.loop.call_soon(partial(self._registrar.set_read_only, read_only=True))
+
     def _begin(self) -> None:
         self.loop.create_task(self._register())
         if self.world.collects:
@@ -118,8 +126,11 @@ class Serving:
 
     async def _register(self) -> None:
         name = self._bookie.name
-        registration = BookieRegistration(name, f"{name}:3181", f"{name}@{self.host.life}")
-        registrar = Registrar(self.store, registration)
+        incarnation = f"{name}@{self.host.life}"
+        registration = BookieRegistration(
+            name, f"{name}:3181", incarnation, read_only=self._read_only
+        )
+        registrar = self._registrar = Registrar(self.store, registration)
         while True:
             try:
                 await registrar.start()

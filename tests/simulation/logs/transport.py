@@ -32,29 +32,31 @@ class SimTransport:
     """Implements `ledger.transport.port.BookieTransport`."""
 
     def __init__(self, process: "Process") -> None:
-        self._process = process
+        self.process = process
         self._world = process.world
         self._streams: dict[BookieId, Stream[Status]] = {}
 
     def add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
-        host = self._process.host
-        self._process.before_call("bookies", f"add to {bookie}")
+        host = self.process.host
+        self.process.before_call("bookies", f"add to {bookie}")
         if host.paused:  # it sends this when it wakes up, behind what it held back before
-            self._process.loop.call_soon(self._add, bookie, run, on_done)
+            self.process.loop.call_soon(self._add, bookie, run, on_done)
         elif host.up:
             self._add(bookie, run, on_done)
 
     def _add(self, bookie: BookieId, run: AddRun, on_done: Callable[[Status], None]) -> None:
-        if not run.recovery and not run.explicit_lac:
+        if run.recovery:
+            self._world.copied(self.process, bookie, run)
+        elif not run.explicit_lac:
             self._world.sent(run)
         target = self._world.bookies[bookie]
         stream = self._streams.get(bookie)
         if stream is None:
             stream = self._streams[bookie] = Stream(
-                self._world.network, self._process.host, target.host, timeout_s=ADD_TIMEOUT_S
+                self._world.network, self.process.host, target.host, timeout_s=ADD_TIMEOUT_S
             )
         run = replace(run, frames=self._world.network.carry(run.frames))
-        loop = self._process.loop
+        loop = self.process.loop
 
         def heard(status: Status | None) -> None:
             loop.call_soon(on_done, Status.UNREACHABLE if status is None else status)
@@ -66,7 +68,7 @@ class SimTransport:
         target = self._world.bookies[bookie]
         timeout_s = READ_TIMEOUT_S + query.wait_ms / 1000
         ask = partial(target.read, query)
-        answer: ReadAnswer | None = await self._ask(target.host, ask, timeout_s)
+        answer: ReadAnswer | None = await self.ask(target.host, ask, timeout_s)
         if answer is None:
             return ReadAnswer(Status.UNREACHABLE)
         return replace(answer, frames=self._world.network.carry(answer.frames))
@@ -74,18 +76,18 @@ class SimTransport:
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
         await self._before(f"read the LAC of {bookie}")
         target = self._world.bookies[bookie]
-        answer = await self._ask(target.host, partial(target.read_lac, query), READ_TIMEOUT_S)
+        answer = await self.ask(target.host, partial(target.read_lac, query), READ_TIMEOUT_S)
         return answer or LacAnswer(Status.UNREACHABLE)
 
     async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
         await self._before(f"ask {bookie} what it holds")
         target = self._world.bookies[bookie]
-        answer = await self._ask(target.host, partial(target.read_held, query), READ_TIMEOUT_S)
+        answer = await self.ask(target.host, partial(target.read_held, query), READ_TIMEOUT_S)
         return answer or HeldAnswer(Status.UNREACHABLE)
 
     async def _before(self, what: str) -> None:
-        host = self._process.host
-        self._process.before_call("bookies", what)
+        host = self.process.host
+        self.process.before_call("bookies", what)
         if not host.up or host.paused:
             await asyncio.sleep(0)  # goes on when it wakes up, or never
 
@@ -99,13 +101,13 @@ class SimTransport:
         """Return the connections on which adds wait for an answer."""
         return [stream for stream in self._streams.values() if stream.is_busy]
 
-    async def _ask(
+    async def ask(
         self,
         target: Host,
         handle: Callable[[Callable[[Answer], None]], None],
         timeout_s: float,
     ) -> Answer | None:
-        loop = self._process.loop
+        loop = self.process.loop
         heard: asyncio.Future[Answer | None] = loop.create_future()
 
         def settle(answer: Answer | None) -> None:
@@ -115,6 +117,6 @@ class SimTransport:
         def hear(answer: Answer | None) -> None:
             loop.call_soon(settle, answer)
 
-        host, network = self._process.host, self._world.network
+        host, network = self.process.host, self._world.network
         network.request(host, target, handle, hear, timeout_s=timeout_s)
         return await heard

@@ -5,6 +5,7 @@ from typing import Final
 
 from bookie.storage.config import StorageConfig
 from leader.record import CandidateRecord
+from ledger.ids import BookieId
 from ledger.quorum import Quorum
 from ledger.requests import AddRun
 from tests.simulation.bookie import SimBookie
@@ -90,12 +91,15 @@ class World(Cluster):
         at = LOOPBACK if self._lifelines == ONE_MACHINE else own
         machine = self.machines.setdefault(at, Machine(f"stack {at}"))
         address = own if self._lifelines == MANY_MACHINES else LOOPBACK
-        made = Process(self, f"{name}.{number}", machine, address)
+        made = self._make_process(f"{name}.{number}", machine, address)
         if self._skew_s:
             made.loop.skew_s = self.scheduler.random.uniform(-self._skew_s, self._skew_s)
         self.processes.append(made)
         self.loops.append(made.loop)
         return made
+
+    def _make_process(self, name: str, machine: Machine, address: str) -> Process:
+        return Process(self, name, machine, address)
 
     @property
     def collects(self) -> bool:
@@ -128,6 +132,9 @@ class World(Cluster):
             self.scheduler.mark("death_noticed")
         elif lifeline is None or process.sockets.listens(lifeline.port):
             self.logs.deposed.append(f"{by} took the node of {name} away, which lives")
+
+    def copied(self, by: Process, bookie: BookieId, run: AddRun) -> None:
+        """Take note of what is sent to *bookie* by who recovers or repairs."""
 
     def sent(self, run: AddRun) -> None:
         """Take note of the frames that a ledger's writer sends, the first time."""

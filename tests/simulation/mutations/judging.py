@@ -14,11 +14,11 @@ from typing import Final
 from tests.simulation.check import INVARIANTS
 from tests.simulation.logs.check import INVARIANTS as INVARIANTS_OF_LOGS
 from tests.simulation.logs.check import INVARIANTS_OF_ALL
-from tests.simulation.logs.workload import LogSimulation
 from tests.simulation.mutations import MUTATIONS, put_back
 from tests.simulation.mutations.plugin import VARIABLE
+from tests.simulation.repair.check import INVARIANTS as INVARIANTS_OF_REPAIR
+from tests.simulation.scenarios_of_seeds import SCENARIOS
 from tests.simulation.stepping import SimulationError
-from tests.simulation.workload import Simulation
 
 SEEDS_MAX: Final = 2000
 NOT_CAUGHT: Final = "NOT CAUGHT"
@@ -70,7 +70,7 @@ def fails_its_test(name: str) -> bool:
 
 def _judge_by_seeds(name: str, seeds_max: int, began: float) -> Verdict:
     """A seed that breaks without the bug as well says nothing about it."""
-    run = LogSimulation.attempt if MUTATIONS[name].logs else Simulation.attempt
+    run = SCENARIOS[MUTATIONS[name].scenario].attempt
     for seed in range(seeds_max):
         with put_back(name):
             outcome = run(seed)
@@ -84,7 +84,7 @@ def caught_by(error: SimulationError) -> str:
     """Return the invariant that *error* is about, or what else found it."""
     first = error.broken.partition(":")[0]
     of_logs = {*INVARIANTS_OF_LOGS, *INVARIANTS_OF_ALL, "no_ledger_leaks_for_ever"}
-    if first in INVARIANTS or first in of_logs:
+    if first in INVARIANTS or first in of_logs or first in INVARIANTS_OF_REPAIR:
         return first
     if first == "AssertionError":
         return "an assertion of production code"

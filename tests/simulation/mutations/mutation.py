@@ -34,8 +34,8 @@ class Mutation:
     name: str
     reference: str
     apply: Callable[[Patch], None]
-    logs: bool
-    """Whether the scenario of logs has to find it, not that of ledgers."""
+    scenario: str
+    """Which simulator has to find it: a name of `SCENARIOS`."""
     test: str
     """The test that has to fail with it, as pytest names it; empty: only a simulator finds it."""
     drawn: bool
@@ -47,7 +47,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {}
 
 
 def mutation(
-    reference: str, *, logs: bool = False, test: str = "", drawn: bool = True
+    reference: str,
+    *,
+    logs: bool = False,
+    repair: bool = False,
+    test: str = "",
+    drawn: bool = True,
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     """Enter the decorated function into the table, under its own name.
 
@@ -57,7 +62,8 @@ def mutation(
         name = apply.__name__
         assert name not in MUTATIONS, f"two mutations are called {name}"
         assert test or drawn, f"nothing has to find {name}"
-        MUTATIONS[name] = Mutation(name, reference, apply, logs, test, drawn)
+        scenario = "logs" if logs else "repair" if repair else "ledgers"
+        MUTATIONS[name] = Mutation(name, reference, apply, scenario, test, drawn)
         return apply
 
     return enter

@@ -1,0 +1,379 @@
+"""Bugs of repair: of workers, of auditors, of those who empty bookies."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bookie.autorecovery import looking, replicating
+from bookie.autorecovery.auditor import _Auditing
+from bookie.autorecovery.marks import Marks, _mark_path
+from bookie.autorecovery.protocol import auditing, auditing_events, choosing, decommissioning
+from bookie.autorecovery.protocol import replicating_events as protocol
+from bookie.autorecovery.protocol.auditing import Auditor
+from bookie.autorecovery.protocol.decommissioning import Decommission
+from bookie.autorecovery.protocol.replicating import Replication, _Work
+from bookie.identity.cookie import Cookie
+from ledger.environment import Environment
+from ledger.errors import NoSuchNode
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
+from ledger.protocol.answers import Found
+from ledger.protocol.shared import (
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReplacementsChosen,
+    WriteMetadata,
+)
+from ledger.quorum import Quorum
+from ledger.registry import COOKIES
+from ledger.requests import HeldAnswer, ReadAnswer, Status
+from tests.simulation.mutations.mutation import Patch, mutation
+
+_BUGS = "tests/bookie/autorecovery/test_ancestors_bugs.py"
+_EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py"
+
+
+# Workers: what is copied, and where.
+
+
+@mutation("BK-816", repair=True)
+def copies_the_open_fragment(patch: Patch) -> None:
+    """What members have of it is taken for all that there is."""
+    honest = Replication._concerned
+
+    def concerned(self: Replication, metadata: LedgerMetadata) -> list[_Work]:
+        last = metadata.last_fragment
+        works = honest(self, metadata)
+        if metadata.settled_end(last) is None and not self._mark_bookies().isdisjoint(last.bookies):
+            gone = {
+                index: bookie in self._registered
+                for index, bookie in enumerate(last.bookies)
+                if self._must_go(bookie)
+            }
+            works.append(_Work(last, last.first_entry, EntryId(last.first_entry), gone))
+        return works
+
+    patch.set(Replication, "_concerned", concerned)
+
+
+@mutation("plan of repair", repair=True)
+def swaps_before_the_last_copy_is_durable(patch: Patch) -> None:
+    honest = Replication._frames_read
+
+    def frames_read(self: Replication, event: protocol.FramesRead) -> protocol.ReplicationEffect:
+        effect = honest(self, event)
+        work = self._todo[0] if self._todo else None
+        if not isinstance(effect, protocol.SendFrames) or work is None or not work.copies:
+            return effect
+        return self._copy() if work.position > work.copies[0].last else effect
+
+    patch.set(Replication, "_frames_read", frames_read)
+
+
+@mutation("plan of repair", repair=True)
+def writes_over_what_others_wrote(patch: Patch) -> None:
+    """The swap is not judged by what is there now."""
+    honest = Replication._swap_answered
+
+    def answered(
+        self: Replication, event: MetadataWritten | MetadataRead | MetadataFailed
+    ) -> protocol.ReplicationEffect:
+        if isinstance(event, MetadataRead) and event.metadata is not None:
+            assert self._swapping is not None
+            self._version = event.version
+            return WriteMetadata(self._swapping, event.version)
+        return honest(self, event)
+
+    patch.set(Replication, "_swap_answered", answered)
+
+
+@mutation("plan of repair", repair=True)
+def compares_ensembles_and_not_keys(patch: Patch) -> None:
+    """Whatever fragment has the same bookies is changed with it."""
+    honest = LedgerMetadata.replaced
+
+    def replaced(
+        self: LedgerMetadata, first_entry: int, index: int, old: BookieId, new: BookieId
+    ) -> LedgerMetadata | SwapRefusal:
+        changed = honest(self, first_entry, index, old, new)
+        if isinstance(changed, SwapRefusal):
+            return changed
+        fragment = next(each for each in self.fragments if each.first_entry == first_entry)
+        bookies = (*fragment.bookies[:index], new, *fragment.bookies[index + 1 :])
+        fragments = tuple(
+            Fragment(each.first_entry, bookies) if each.bookies == fragment.bookies else each
+            for each in self.fragments
+        )
+        return replace(self, fragments=fragments)
+
+    patch.set(LedgerMetadata, "replaced", replaced)
+
+
+@mutation("bk PR 641 (#596)", repair=True)
+def takes_a_member_for_the_target(patch: Patch) -> None:
+    honest = Environment.replacements
+
+    def replacements(
+        self: Environment,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        indexes: Sequence[int],
+        exclude: Collection[BookieId],
+    ) -> tuple[tuple[int, BookieId], ...]:
+        nobody = tuple(BookieId(f"nobody-{at}") for at in range(len(ensemble)))
+        return honest(self, quorum, nobody, indexes, exclude)
+
+    def replaced(
+        self: LedgerMetadata, first_entry: int, index: int, old: BookieId, new: BookieId
+    ) -> LedgerMetadata | SwapRefusal:
+        fragment = next(each for each in self.fragments if each.first_entry == first_entry)
+        if self.settled_end(fragment) is None or fragment.bookies[index] != old:
+            return SwapRefusal.OTHER_MEMBER
+        bookies = (*fragment.bookies[:index], new, *fragment.bookies[index + 1 :])
+        fragments = tuple(
+            Fragment(each.first_entry, bookies) if each is fragment else each
+            for each in self.fragments
+        )
+        return replace(self, fragments=fragments)
+
+    patch.set(Environment, "replacements", replacements)
+    patch.set(LedgerMetadata, "replaced", replaced)
+
+
+@mutation("plan of repair", repair=True)
+def copies_what_the_place_does_not_hold(patch: Patch) -> None:
+    patch.set(choosing, "holds", lambda _index, _entry_id, _quorum: True)
+
+
+@mutation("bk#3917", repair=True)
+def leaves_the_last_entry_out(patch: Patch) -> None:
+    honest = Replication._concerned
+
+    def concerned(self: Replication, metadata: LedgerMetadata) -> list[_Work]:
+        works = honest(self, metadata)
+        if metadata.state is LedgerState.CLOSED:
+            for work in works:
+                if work.last == metadata.last_entry:
+                    work.last -= 1
+        return works
+
+    patch.set(Replication, "_concerned", concerned)
+
+
+@mutation("bk#3692", repair=True)
+def leaves_empty_fragments_to_a_bookie_that_goes(patch: Patch) -> None:
+    honest = Replication._targets_chosen
+
+    def chosen(self: Replication, event: ReplacementsChosen) -> protocol.ReplicationEffect:
+        if self._todo[0].is_empty:
+            return self._fragment_done()
+        return honest(self, event)
+
+    patch.set(Replication, "_targets_chosen", chosen)
+
+
+@mutation("plan of repair", repair=True)
+def unmarks_in_whatever_version(patch: Patch) -> None:
+    async def unmark(self: Marks, ledger_id: LedgerId, _version: int) -> bool:
+        try:
+            await self._store.delete(_mark_path(ledger_id))
+        except NoSuchNode:
+            return True
+        return True
+
+    patch.set(Marks, "unmark", unmark)
+
+
+@mutation("bk#1197", repair=True)
+def takes_a_time_out_for_missing_entries(patch: Patch) -> None:
+    listed, read = looking._Listing.heard, looking._Reading.heard
+
+    def heard(self: looking._Listing, answer: HeldAnswer) -> None:
+        if answer.status is Status.UNREACHABLE:
+            answer = HeldAnswer(Status.NO_SUCH_LEDGER)
+        listed(self, answer)
+
+    def heard_too(self: looking._Reading, found: Found) -> None:
+        if found.status is Status.UNREACHABLE:
+            found = replace(found, status=Status.NO_SUCH_LEDGER)
+        read(self, found)
+
+    patch.set(looking._Listing, "heard", heard)
+    patch.set(looking._Reading, "heard", heard_too)
+
+
+@mutation("plan of repair", repair=True)
+def copies_what_came_unverified(patch: Patch) -> None:
+    def unverified(answer: ReadAnswer, _ledger_id: int, _mac: object) -> Found:
+        frames = dict(answer.each())
+        headers: dict[int, Any] = dict.fromkeys(frames)
+        return Found(answer.status, headers, frames, answer.considered, None, -1, answer.fenced)
+
+    patch.set(replicating, "verified", unverified)
+
+
+@mutation(
+    "bk#1908",
+    drawn=False,
+    test=f"{_BUGS}::test_1908_a_ledger_with_an_entry_that_is_lost_everywhere_fills_no_disk",
+)
+def copies_what_it_can_before_it_knows_of_the_rest(patch: Patch) -> None:
+    """No simulator loses an entry for good: that is what it looks for."""
+    honest = choosing.choose
+
+    def choose(*arguments: Any, **options: Any) -> choosing.Chosen:
+        chosen = honest(*arguments, **options)
+        first, last, quorum, shares = arguments
+        copies = [
+            copy
+            for index in options["moving"]
+            for copy in choosing._copies_for(index, first, last, quorum, shares, options["moving"])[
+                0
+            ]
+        ]
+        rest = [copy for copy in chosen.copies if copy.index not in options["moving"]]
+        return replace(chosen, copies=(*rest, *copies))
+
+    from bookie.autorecovery.protocol import replicating as machine
+
+    patch.set(machine, "choose", choose)
+
+
+# Workers and writers.
+
+
+@mutation("plan of repair", repair=True)
+def counts_the_grace_from_the_lock(patch: Patch) -> None:
+    honest = Replication._after_fragments
+
+    def after(self: Replication) -> protocol.ReplicationEffect:
+        assert self._mark is not None
+        kept = self._mark
+        now = [replace(lack, since_ms=self._now_ms) for lack in kept.lacks]
+        self._mark = replace(kept, lacks=tuple(now))
+        try:
+            return honest(self)
+        finally:
+            self._mark = kept
+
+    patch.set(Replication, "_after_fragments", after)
+
+
+@mutation("plan of repair", repair=True)
+def fences_without_grace(patch: Patch) -> None:
+    honest = Replication._after_fragments
+
+    def after(self: Replication) -> protocol.ReplicationEffect:
+        kept = self._config
+        self._config = replace(kept, open_fragment_grace_ms=0)
+        try:
+            return honest(self)
+        finally:
+            self._config = kept
+
+    patch.set(Replication, "_after_fragments", after)
+
+
+@mutation("plan of repair", repair=True)
+def fences_though_there_is_no_spare(patch: Patch) -> None:
+    def chosen(self: Replication, _event: ReplacementsChosen) -> protocol.ReplicationEffect:
+        return self._recover()
+
+    patch.set(Replication, "_spare_chosen", chosen)
+
+
+# Auditors.
+
+
+@mutation("bk#1197, plan of repair", repair=True)
+def asks_who_is_there_before_it_reads_the_ledgers(patch: Patch) -> None:
+    honest = Auditor._learn
+
+    def learn(self: Auditor, seen: auditing_events.BookiesSeen, now: float) -> None:
+        if self.phase is not auditing.Phase.JUDGING:
+            honest(self, seen, now)
+
+    patch.set(Auditor, "_learn", learn)
+
+
+@mutation("bk#4419", repair=True)
+def knows_only_whom_it_has_seen(patch: Patch) -> None:
+    honest = _Auditing._see
+
+    async def see(self: _Auditing) -> auditing_events.BookiesSeen:
+        seen = await honest(self)
+        met = self.__dict__.setdefault("met", set())
+        met |= seen.registered
+        return replace(seen, known=seen.known & met)
+
+    patch.set(_Auditing, "_see", see)
+
+
+@mutation(
+    "bk#3316",
+    drawn=False,
+    test=f"{_BUGS}::test_4012_a_ledger_on_all_bookies_waits_and_others_are_repaired",
+)
+def a_ledger_that_waits_keeps_the_others_waiting(patch: Patch) -> None:
+    """Nothing waits for ever in a simulation, so the others are repaired all the same."""
+    from bookie.autorecovery import worker
+
+    async def run_once(self: worker.Worker) -> worker.Scan:
+        scan = worker.Scan()
+        there = frozenset(found.bookie for found in self._client.bookies.available())
+        async for ledger_id in self._marks.list():
+            await self._take(ledger_id, there, scan, news=True)
+            if await self._marks.read(ledger_id) is not None:
+                break
+        return scan
+
+    patch.set(worker.Worker, "run_once", run_once)
+
+
+# Bookies that are emptied, and names.
+
+
+@mutation(
+    "plan of repair",
+    drawn=False,
+    test=f"{_EMPTIED}::test_once_it_is_stopped_its_name_is_forgotten_last",
+)
+def forgets_a_name_after_one_scan(patch: Patch) -> None:
+    """Takes a client that was late within one scan, and never after it."""
+    patch.set(decommissioning, "CLEAN_SCANS", 1)
+
+
+@mutation("plan of repair", repair=True)
+def forgets_a_name_first(patch: Patch) -> None:
+    honest = Decommission._judge_bookie
+
+    def judge(
+        self: Decommission, seen: decommissioning.BookieSeen
+    ) -> list[decommissioning.DecommissionEffect]:
+        if seen.is_known and seen.is_leaving and not seen.is_registered:
+            self.phase = decommissioning.Phase.FORGETTING
+            return [decommissioning.Forget(seen.version)]
+        return honest(self, seen)
+
+    patch.set(Decommission, "_judge_bookie", judge)
+
+
+@mutation("bk#4812", repair=True)
+def a_retired_name_serves_again(patch: Patch) -> None:
+    """A bookie without data takes the name of one whose data were given up."""
+    from bookie.identity import stamp
+
+    honest = stamp._check
+
+    async def check(store: Any, directories: Any, bookie: str, *rest: Any) -> Any:
+        path = f"{COOKIES}/{bookie}"
+        try:
+            found = await store.get(path)
+        except NoSuchNode:
+            return await honest(store, directories, bookie, *rest)
+        if Cookie.decode(found.value).is_retired:
+            await store.delete(path)
+        return await honest(store, directories, bookie, *rest)
+
+    patch.set(stamp, "_check", check)

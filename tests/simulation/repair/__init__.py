@@ -1,0 +1,1 @@
+"""The simulator of repair: auditors, workers and decommissions beside writers and recoverers."""

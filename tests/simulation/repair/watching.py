@@ -1,0 +1,55 @@
+"""Shows what each repair is at, for the oracle and for coverage; changes nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bookie.autorecovery.protocol import replicating_events as protocol
+from bookie.autorecovery.replicating import _Repair
+from ledger.clock import now_ms
+from ledger.ids import BookieId
+from tests.simulation.logs.transport import SimTransport
+from tests.simulation.repair.oracle import Fenced
+from tests.simulation.repair.process import RepairProcess
+
+
+@contextmanager
+def watched_repairs() -> Iterator[None]:
+    """Report what repairs do, within the block."""
+    honest = _Repair._execute
+
+    async def execute(
+        self: _Repair, effect: protocol.ReplicationEffect
+    ) -> protocol.ReplicationEvent | None:
+        transport = self._environment.transport
+        assert isinstance(transport, SimTransport)
+        process = transport.process
+        assert isinstance(process, RepairProcess)
+        ledger_id, name = self._ledger_id, type(effect).__name__
+        process.mark(f"repair_{name}")
+        process.loop.step = name
+        if isinstance(effect, protocol.Finish):
+            process.targets.pop(ledger_id, None)
+            process.mark(f"repair_{effect.outcome.name.lower()}")
+            process.note(f"ends with {ledger_id}: {effect.outcome.value} {effect.why}")
+        if isinstance(effect, protocol.Look):
+            history = process.world.repairs.history(ledger_id)
+            process.had[ledger_id, effect.bookie] = frozenset(
+                entry for entry, held in history.copies.items() if effect.bookie in held
+            )
+        if isinstance(effect, protocol.RecoverLedger):
+            process.recovering[ledger_id] = None
+            writable = tuple(map(BookieId, self._environment.bookies.writable()))
+            process.world.repairs.happened.append(
+                Fenced(ledger_id, process.name, now_ms(), writable)
+            )
+        try:
+            return await honest(self, effect)
+        finally:
+            process.loop.step = ""
+            process.recovering.pop(ledger_id, None)
+
+    _Repair._execute = execute  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _Repair._execute = honest  # type: ignore[method-assign]

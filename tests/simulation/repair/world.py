@@ -1,0 +1,208 @@
+"""One simulated world with repair: bookies that may be emptied, and processes that repair."""
+
+from typing import Final
+
+from bookie.autorecovery.mark import Mark, Reason
+from bookie.autorecovery.marks import LOCKS, MARKS
+from ledger.ids import BookieId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.manager.layout import LEDGERS
+from ledger.quorum import Quorum
+from ledger.registry import AVAILABLE, COOKIES
+from ledger.requests import AddRun
+from tests.simulation.bookie import SimBookie
+from tests.simulation.client import describe
+from tests.simulation.cluster import Choices
+from tests.simulation.disks_elsewhere import known
+from tests.simulation.logs.process import Process
+from tests.simulation.logs.profile import NO_LIFELINES
+from tests.simulation.logs.serving import Serving
+from tests.simulation.logs.sockets import Machine
+from tests.simulation.logs.world import Bookies, World
+from tests.simulation.repair.oracle import (
+    Copied,
+    Forgotten,
+    MarkedLost,
+    Repairs,
+    Served,
+    Unmarked,
+    Written,
+)
+from tests.simulation.repair.process import RepairProcess
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.store import SimStore
+
+HEALED_CHECKPOINT_S: Final = 2.0, 20.0
+_PREFIX: Final = "urL"
+
+
+class RepairWorld(World):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        bookies: Bookies,
+        quorum: Quorum,
+        choices: Choices,
+        lags_s: tuple[float, ...],
+        collects: bool,
+        grace_ms: int,
+        disks_fail: bool,
+    ) -> None:
+        super().__init__(
+            scheduler,
+            bookies=bookies,
+            quorum=quorum,
+            choices=choices,
+            lags_s=lags_s,
+            lifelines=NO_LIFELINES,
+            late_replies=0.0,
+            skew_s=0.0,
+            collects=collects,
+        )
+        self.ledgers = LedgerStore(SimStore(self.metadata, self.operator), choices.layout.name)
+        self.oracle.may_move = True
+        self.repairs = Repairs(self.oracle, grace_ms, disks_fail)
+        self.metadata.on_report = self._reported
+        self.workers: list[RepairProcess] = []
+        """All processes of repair."""
+        self._registered: dict[BookieId, float] = {}
+        """Since when bookies are registered."""
+        self._servings: dict[BookieId, Serving] = {}
+
+    def new_bookie(self) -> SimBookie:
+        """Let another bookie come, with a name of its own."""
+        name = BookieId(f"b{len(self.bookies) + 1}")
+        assert name not in self.bookies, "names of incarnations are others"
+        self.racks[name] = self.racks[BookieId("b1")]
+        bookie = self.bookies[name] = SimBookie(self, name, self._storage)
+        if self.on_new_bookie is not None:
+            self.on_new_bookie(bookie)
+        return bookie
+
+    def heal(self) -> None:
+        """Let there be fewer checkpoints: nothing is left that they could meet."""
+        self._set_checkpoints(HEALED_CHECKPOINT_S)
+
+    def repairer(self, role: str) -> RepairProcess:
+        """Return a new process: an "auditor", a "worker", or one that does "leaving"."""
+        process = self.process(role)
+        assert isinstance(process, RepairProcess)
+        self.workers.append(process)
+        return process
+
+    def _make_process(self, name: str, machine: Machine, address: str) -> Process:
+        return RepairProcess(self, name, machine, address)
+
+    def serve(self, bookie: SimBookie) -> None:
+        cookie = known(self, bookie.name)
+        self.repairs.happened.append(Served(bookie.name, cookie is not None and cookie.is_retired))
+        if bookie.read_only:
+            bookie.storage.set_read_only(read_only=True)
+        serving = self._servings[bookie.name] = Serving(self, bookie, read_only=bookie.read_only)
+        self.loops.append(serving.loop)
+
+    def announce_read_only(self, bookie: SimBookie) -> None:
+        self._servings[bookie.name].set_read_only()
+
+    # What is seen of repair.
+
+    def copied(self, by: Process, bookie: BookieId, run: AddRun) -> None:
+        assert isinstance(by, RepairProcess)
+        ledger_id = LedgerId(run.ledger_id)
+        recovering = ledger_id in by.recovering
+        if not recovering:
+            by.targets.setdefault(ledger_id, {})[bookie] = None
+            self.scheduler.mark("entry_copied")
+        by.note(f"copies {run.entries[0]}..{run.entries[-1]} of {ledger_id} to {bookie}")
+        self.repairs.happened.append(
+            Copied(
+                ledger_id,
+                by.name,
+                bookie,
+                tuple(run.entries),
+                bytes(run.frames),
+                tuple(run.lengths),
+                recovering,
+                by.had.get((ledger_id, bookie), frozenset()),
+            )
+        )
+
+    def _reported(self, path: str, by: str) -> None:
+        """A node has changed."""
+        if path.startswith(f"{LEDGERS}/"):
+            self._ledger_written(path, by)
+        elif path.startswith(f"{MARKS}/") and (ledger_id := _ledger_of(path)) is not None:
+            self._mark_changed(path, ledger_id, by)
+        elif path.startswith(f"{LOCKS}/") and (ledger_id := _ledger_of(path)) is not None:
+            if self.metadata.tree.exists(path) is None:
+                self.repairs.locks.pop(ledger_id, None)
+            else:
+                self.repairs.locks[ledger_id] = None
+        elif path.startswith(f"{AVAILABLE}/"):
+            self._registration_changed(path)
+        elif path.startswith(f"{COOKIES}/") and self.metadata.tree.exists(path) is None:
+            bookie = BookieId(path.rpartition("/")[2])
+            self.scheduler.mark("bookie_forgotten")
+            self.bookies[bookie].is_forgotten = True
+            self.repairs.happened.append(Forgotten(bookie, by))
+
+    def _ledger_written(self, path: str, by: str) -> None:
+        names = tuple(path.split("/")[2:])
+        if len(names) != self.choices.layout.depth or self.metadata.tree.exists(path) is None:
+            return
+        ledger_id = self.choices.layout.ledger_id(names)
+        written = self.oracle.ledgers[ledger_id].metadata
+        if len(written) < 2:
+            return
+        change = Written(ledger_id, by, written[-2][1], written[-1][1])
+        self.repairs.happened.append(change)
+        if change.by_a_worker:
+            self.scheduler.note(by, f"made ledger {ledger_id} {describe(change.after)}")
+
+    def _mark_changed(self, path: str, ledger_id: LedgerId, by: str) -> None:
+        tree, repairs = self.metadata.tree, self.repairs
+        process = next((each for each in self.workers if each.name == by), None)
+        if tree.exists(path) is not None:
+            mark = Mark.decode(tree.get(path).value, path=path)
+            self.scheduler.note(by, f"marks {ledger_id}: {_said(mark)}")
+            before = repairs.marks.get(ledger_id, Mark(()))
+            if not before.lacks:
+                self.scheduler.mark("ledger_marked")
+            repairs.marked(ledger_id, mark)
+            if process is not None and by.startswith("auditor"):
+                self._marked_lost(ledger_id, process, before, mark)
+            return
+        seen = None if process is None else process.saw.seen.get(path)
+        self.scheduler.note(by, f"unmarks {ledger_id}")
+        self.scheduler.mark("ledger_unmarked")
+        repairs.happened.append(Unmarked(ledger_id, by, repairs.marks.pop(ledger_id), seen))
+
+    def _marked_lost(
+        self, ledger_id: LedgerId, by: RepairProcess, before: Mark, after: Mark
+    ) -> None:
+        known = {lack.bookie for lack in before.lacks if lack.reason is Reason.LOST}
+        for lack in after.lacks:
+            if lack.reason is Reason.LOST and lack.bookie not in known:
+                since_s = self._registered.get(lack.bookie)
+                read_s = by.saw.ledgers_read_s
+                self.repairs.happened.append(
+                    MarkedLost(ledger_id, by.name, lack.bookie, since_s, read_s)
+                )
+
+    def _registration_changed(self, path: str) -> None:
+        bookie, tree = BookieId(path.rpartition("/")[2]), self.metadata.tree
+        if tree.exists(path) is None:
+            self._registered.pop(bookie, None)
+        elif bookie not in self._registered:
+            self._registered[bookie] = self.scheduler.now
+
+
+def _ledger_of(path: str) -> LedgerId | None:
+    name = path.rpartition("/")[2]
+    return LedgerId(int(name.removeprefix(_PREFIX))) if name.startswith(_PREFIX) else None
+
+
+def _said(mark: Mark) -> str:
+    lacks = " ".join(f"{each.bookie}={each.reason.name}" for each in mark.lacks)
+    return f"{lacks} attempts {mark.attempts} {mark.deferred_why}"
