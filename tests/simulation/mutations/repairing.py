@@ -6,7 +6,7 @@ from typing import Any
 
 from bookie.autorecovery import looking, replicating
 from bookie.autorecovery.auditor import _Auditing
-from bookie.autorecovery.marks import Marks, _mark_path
+from bookie.autorecovery.marks import Ended, Marks
 from bookie.autorecovery.protocol import auditing, auditing_events, choosing, decommissioning
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.protocol.auditing import Auditor
@@ -17,6 +17,7 @@ from ledger.environment import Environment
 from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
+from ledger.metastore.port import ANY_VERSION
 from ledger.protocol.answers import Found
 from ledger.protocol.shared import (
     MetadataFailed,
@@ -175,14 +176,12 @@ def leaves_empty_fragments_to_a_bookie_that_goes(patch: Patch) -> None:
 
 @mutation("plan of repair", repair=True)
 def unmarks_in_whatever_version(patch: Patch) -> None:
-    async def unmark(self: Marks, ledger_id: LedgerId, _version: int) -> bool:
-        try:
-            await self._store.delete(_mark_path(ledger_id))
-        except NoSuchNode:
-            return True
-        return True
+    honest = Marks.end
 
-    patch.set(Marks, "unmark", unmark)
+    async def end(self: Marks, ledger_id: LedgerId, _version: int) -> Ended:
+        return await honest(self, ledger_id, ANY_VERSION)
+
+    patch.set(Marks, "end", end)
 
 
 @mutation("bk#1197", repair=True)
@@ -323,7 +322,7 @@ def a_ledger_that_waits_keeps_the_others_waiting(patch: Patch) -> None:
         scan = worker.Scan()
         there = frozenset(found.bookie for found in self._client.bookies.available())
         async for ledger_id in self._marks.list():
-            await self._take(ledger_id, there, scan, news=True)
+            await self._take(ledger_id, there, scan, came=True)
             if await self._marks.read(ledger_id) is not None:
                 break
         return scan

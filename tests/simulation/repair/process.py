@@ -1,7 +1,7 @@
 """A process of repair: an auditor, a worker or one that empties a bookie, by production drivers."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bookie.autorecovery.mark import Mark
@@ -9,7 +9,8 @@ from bookie.autorecovery.marks import MARKS
 from ledger.errors import BookieUnavailable, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.manager.layout import LEDGERS
-from ledger.metastore.port import Versioned
+from ledger.metastore.port import Op, Versioned
+from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory
 from tests.simulation.client import READ_TIMEOUT_S
 from tests.simulation.logs.process import Process
@@ -43,6 +44,15 @@ class SeeingStore(LoopStore):
         self.seen: dict[str, Mark] = {}
         self.ledgers_read_s: float | None = None
         """When the metadata of a ledger were read last."""
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        """In the session in which it was called, as a connection is of one session."""
+        owner = self.session.session_id if self._beating else None
+
+        def do(tree: Tree) -> None:
+            tree.multi(ops, owner=owner or "")
+
+        await self._call("multi", self._owned(owner, do))
 
     async def get(self, path: str) -> Versioned:
         if path.startswith(f"{LEDGERS}/"):
