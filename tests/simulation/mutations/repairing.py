@@ -50,7 +50,7 @@ def copies_the_open_fragment(patch: Patch) -> None:
             gone = {
                 index: bookie in self._registered
                 for index, bookie in enumerate(last.bookies)
-                if self._must_go(bookie)
+                if self._must_go(bookie, last)
             }
             works.append(_Work(last, last.first_entry, EntryId(last.first_entry), gone))
         return works

@@ -6,8 +6,8 @@ Things that happened stand here until they are checked, after the step that they
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bookie.autorecovery.mark import Mark
 from ledger.ids import BookieId, LedgerId
+from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata
 from ledger.quorum import holds
 from tests.simulation.oracle import LedgerHistory, Oracle

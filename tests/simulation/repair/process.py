@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from bookie.autorecovery.mark import Mark
-from bookie.autorecovery.marks import MARKS
 from ledger.errors import BookieUnavailable, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.manager.layout import LEDGERS
+from ledger.mark import Mark
+from ledger.marking import MARKS
 from ledger.metastore.port import Op, Versioned
 from ledger.metastore.tree import Tree
 from ledger.registry import BookieDirectory
