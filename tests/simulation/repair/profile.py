@@ -72,6 +72,7 @@ def draw(random: Random) -> RepairProfile:
         faults=random.randrange(12),
         disks_lost=0,
         forgeries=False,
+        weather=replace(floor.weather, corrupt=random.choice((0.0, 0.0, 0.0, 0.1))),
         moves=False,
         aimed_s=0.0,
         crash_after_promise=min(floor.crash_after_promise, 0.03),
