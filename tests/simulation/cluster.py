@@ -164,7 +164,11 @@ class Cluster:
         """Give *on_done* what the operator sees of all ledgers."""
 
         async def listed() -> list[LedgerId]:
-            return [ledger_id async for ledger_id in self.ledgers.list()]
+            while True:
+                try:
+                    return [ledger_id async for ledger_id in self.ledgers.list()]
+                except MetadataUnavailable:
+                    continue  # a connection from before everything healed
 
         drive(listed(), on_done)
 

@@ -61,7 +61,7 @@ def draw(random: Random) -> RepairProfile:
     floor = replace(
         floor,
         quorum=quorum,
-        bookies=quorum.ensemble + random.choice((1, 1, 2, 3)),
+        bookies=quorum.ensemble + random.choice((0, 1, 1, 2, 3)),
         ledgers=random.choice((1, 2, 3)),
         entries=entries,
         pauses_s=random.choice(((0.01, 0.1, 0.3), (0.1, 1.0, 3.0))),
@@ -77,6 +77,7 @@ def draw(random: Random) -> RepairProfile:
         aimed_s=0.0,
         crash_after_promise=min(floor.crash_after_promise, 0.03),
         begins_calm=True,
+        away_first=random.choice((0, 0, 0, 1)),
     )
     return RepairProfile(
         floor=floor,

@@ -99,6 +99,7 @@ class RepairSimulation(Simulation):
         for _ in range(self.repair.workers):
             self._work()
         self._step_until(FOUND_FIRST_S)
+        self._send_away()
         self._faults.begin()
         self._faults_until = self.scheduler.now + self.profile.faults_s
         writers = [self.cluster.writer() for _ in range(self.profile.ledgers)]

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from bookie.autorecovery.marks import LOCKS
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.manager.layout import LEDGERS
 from ledger.mark import Mark, Reason
-from ledger.marking import MARKS
+from ledger.marking import LOCKS, MARKS
 from ledger.quorum import Quorum
 from ledger.registry import AVAILABLE, COOKIES
 from ledger.requests import AddRun
