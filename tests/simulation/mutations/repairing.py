@@ -38,7 +38,7 @@ _EMPTIED = "tests/bookie/autorecovery/test_decommissioning.py"
 # Workers: what is copied, and where.
 
 
-@mutation("BK-816", repair=True)
+@mutation("plan of repair", repair=True)
 def copies_the_open_fragment(patch: Patch) -> None:
     """What members have of it is taken for all that there is."""
     honest = Replication._concerned
@@ -111,7 +111,7 @@ def compares_ensembles_and_not_keys(patch: Patch) -> None:
     patch.set(LedgerMetadata, "replaced", replaced)
 
 
-@mutation("bk PR 641 (#596)", repair=True)
+@mutation("bk#596", repair=True)
 def takes_a_member_for_the_target(patch: Patch) -> None:
     honest = Environment.replacements
 
@@ -307,27 +307,6 @@ def knows_only_whom_it_has_seen(patch: Patch) -> None:
         return replace(seen, known=seen.known & met)
 
     patch.set(_Auditing, "_see", see)
-
-
-@mutation(
-    "bk#3316",
-    drawn=False,
-    test=f"{_BUGS}::test_4012_a_ledger_on_all_bookies_waits_and_others_are_repaired",
-)
-def a_ledger_that_waits_keeps_the_others_waiting(patch: Patch) -> None:
-    """Nothing waits for ever in a simulation, so the others are repaired all the same."""
-    from bookie.autorecovery import worker
-
-    async def run_once(self: worker.Worker) -> worker.Scan:
-        scan = worker.Scan()
-        there = frozenset(found.bookie for found in self._client.bookies.available())
-        async for ledger_id in self._marks.list():
-            await self._take(ledger_id, there, scan, came=True)
-            if await self._marks.read(ledger_id) is not None:
-                break
-        return scan
-
-    patch.set(worker.Worker, "run_once", run_once)
 
 
 # Bookies that are emptied, and names.

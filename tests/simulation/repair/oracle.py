@@ -109,7 +109,7 @@ class Repairs:
     grace_ms: int
     """How long an open last fragment is left to its writer."""
     disks_fail: bool
-    """Whether bookies may be unable for a while to read what they have."""
+    """Whether bookies may be unable for a while to give what they have, as it is."""
     marks: dict[LedgerId, Mark] = field(default_factory=dict)
     """Those that there are."""
     locks: dict[LedgerId, None] = field(default_factory=dict)

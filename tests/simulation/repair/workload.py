@@ -75,7 +75,7 @@ class RepairSimulation(Simulation):
             lags_s=self.repair.lags_s,
             collects=self.repair.collects,
             grace_ms=round(self.repair.grace_s * 1000),
-            disks_fail=floor.disk_errors,
+            disks_fail=floor.disk_errors or floor.weather.corrupt > 0,
         )
 
     def _make_faults(self) -> Faults:
@@ -241,7 +241,8 @@ class RepairSimulation(Simulation):
 
     def _busy(self) -> list[str]:
         hopeless = rest_is_fully_replicated.hopeless(self.cluster)
-        busy = super()._busy()
+        waiting = [each.name for each in self.cluster.readers if each.ledger_id in hopeless]
+        busy = [each for each in super()._busy() if each not in waiting]
         busy += [
             f"emptying {bookie}"
             for bookie, process in self._leaving.items()

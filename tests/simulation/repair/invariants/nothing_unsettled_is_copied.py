@@ -26,9 +26,8 @@ def broken(repairs: Repairs, what: Happening) -> str | None:
             return where.format(entry) + ", which is not settled"
     fragment = metadata.fragment_of(what.entries[0])
     quorum = metadata.quorum
+    # Which place it is for is not known here: another worker may have given it one since.
     places = range(quorum.ensemble)
-    if what.bookie in fragment.bookies:
-        places = range(fragment.bookies.index(what.bookie), fragment.bookies.index(what.bookie) + 1)
     if not any(all(holds(place, entry, quorum) for entry in what.entries) for place in places):
         return where.format(what.entries) + ", which no place for it holds"
     return None
