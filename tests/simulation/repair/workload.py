@@ -20,6 +20,7 @@ from bookie.autorecovery.protocol.decommissioning import Outcome as Left
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.ids import BookieId, LedgerId
+from tests.simulation.away import GONE_S, send_away
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.logs.ambient import surroundings
@@ -99,7 +100,10 @@ class RepairSimulation(Simulation):
         for _ in range(self.repair.workers):
             self._work()
         self._step_until(FOUND_FIRST_S)
-        self._send_away()
+        if self.profile.away_first:
+            back_s = 1.5 * self.profile.faults_s
+            send_away(self.cluster, self._random, self.profile.away_first, back_s=back_s)
+            self._step_until(self.scheduler.now + GONE_S)
         self._faults.begin()
         self._faults_until = self.scheduler.now + self.profile.faults_s
         writers = [self.cluster.writer() for _ in range(self.profile.ledgers)]
