@@ -56,6 +56,7 @@ def test_settings_come_back() -> None:
         quorum=Quorum(5, 4, 3),
         codec=Codec.ZSTD,
         codec_level=7,
+        degraded_writes=False,
         record_bytes_max=10,
         roll_bytes=1,
         roll_age_s=0.5,

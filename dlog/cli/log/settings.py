@@ -54,6 +54,7 @@ def get(
         "dlog log settings set flights retention_age_s=7d roll_bytes=256M",
         "dlog log settings set flights codec=zstd:3",
         "dlog log settings set flights retention_waits_for_consumers=true",
+        "dlog log settings set flights degraded_writes=false",
     ),
 )
 def set_(
@@ -67,9 +68,9 @@ def set_(
 ) -> None:
     """Change settings of a log; print all of them.
 
-    Sizes may be written as 512K, 10M or 2G, times as 90s, 15m, 2h or 7d. Retention counts
-    at once, a codec from the next segment on that the writer begins, everything else from the
-    next time on that the log is opened for writing."""
+    Sizes may be written as 512K, 10M or 2G, times as 90s, 15m, 2h or 7d. Retention and degraded
+    writes count at once, a codec from the next segment on that the writer begins, everything else
+    from the next time on that the log is opened for writing."""
     changes = parse_settings(pairs, "NAME=VALUE")
 
     async def command() -> None:

@@ -34,6 +34,9 @@ def test_settings_are_changed_and_shown(shell: CliShell) -> None:
     assert shell.run("log", "settings", "get", "changed", "codec") == "zstd\n"
     assert shell.json("log", "settings", "get", "changed", "codec") == {"codec": "zstd"}
     assert "roll_bytes" in shell.run("log", "settings", "get", "changed")
+    assert shell.json("log", "settings", "get", "changed", "degraded_writes")["degraded_writes"]
+    shell.run("log", "create", "strict", "--set", "degraded_writes=false")
+    assert shell.run("log", "settings", "get", "strict", "degraded_writes") == "false\n"
     waits = "retention_waits_for_consumers"
     assert shell.run("log", "settings", "get", "changed", waits) == "true\n", "as 'set' takes it"
     assert shell.json("log", "show", "changed")["settings"] == found
