@@ -98,6 +98,8 @@ async def test_what_was_moved_away_is_evicted_gives_its_space_back_and_can_be_mo
             await Worker(client, AT_ONCE).run_once()  # a writer may have missed it
             start("b4")
             await until(lambda: len(client.bookies.available()) == 4, "the fourth is there")
+            logs = tmp_path / "b1" / "entrylog"
+            await until(lambda: len(list(logs.glob("*.log"))) > 1, "there is a newer log")
             before = log_bytes(tmp_path / "b1")
             assert before > LEDGERS * ENTRIES * ENTRY_BYTES
 
