@@ -130,6 +130,8 @@ class _Lock:
     session: Session
     is_certain: bool = False
     """Whether the store said that it is ours."""
+    is_given_up: bool = False
+    """Nobody here repairs the ledger any more; whether the store knows is not certain."""
 
 
 class Marks:
@@ -254,6 +256,7 @@ class Marks:
         lock = self._locks.get(ledger_id)
         if lock is None:
             return
+        lock.is_given_up = True
         if not lock.is_certain and await self._holder(ledger_id) != self._token:
             lock = None
         if lock is not None and self._holds(ledger_id):
@@ -278,8 +281,12 @@ class Marks:
         return node.token
 
     async def locked_ledgers(self) -> frozenset[LedgerId]:
-        """Return the ledgers that are being repaired now."""
-        return frozenset(await self._ledgers(LOCKS))
+        """Return the ledgers that are being repaired now.
+
+        A lock of this worker that the store could not take back is none: as long as the session
+        lives nobody else can repair the ledger."""
+        kept = {each for each, lock in self._locks.items() if lock.is_given_up}
+        return frozenset(await self._ledgers(LOCKS)) - kept
 
     async def locked(self) -> dict[LedgerId, str]:
         """Return the ledgers that are being repaired now, and by whom."""

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from bookie.autorecovery.marks import Audit, Ended, Marks
-from ledger.errors import DamagedMetadata
+from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
 from ledger.marking import LOCKS
@@ -211,3 +211,23 @@ def test_a_mark_names_a_bounded_number_of_lost_ranges_and_reaches_to_the_last() 
     named = Mark((A,)).deferred("no", now_ms=0, lost=lost).lost
     assert len(named) == LOST_RANGES_MAX
     assert named[-1][1] == 1998
+
+
+async def test_a_lock_that_the_store_could_not_take_back_keeps_nobody_waiting(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with backend.one() as store:
+        marks = Marks(store)
+        assert await marks.lock(SEVEN)
+        assert await marks.locked_ledgers() == {SEVEN}
+
+        async def away(path: str, _version: int = -1) -> None:
+            raise MetadataUnavailable(store.uri, path, 2.0)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "delete", away)
+            with pytest.raises(MetadataUnavailable):
+                await marks.unlock(SEVEN)
+        assert await marks.locked_ledgers() == frozenset()
+        assert await marks.lock(SEVEN)
+        assert await marks.locked_ledgers() == {SEVEN}
