@@ -95,6 +95,7 @@ class RepairSimulation(Simulation):
         self.scheduler.note("world", f"{self.repair}")
         self._leaving: dict[BookieId, RepairProcess] = {}
         """Bookies that are to be emptied, and who does it now."""
+        self._given_up: dict[LedgerId, None] = {}
         for _ in range(self.repair.auditors):
             self._audit()
         for _ in range(self.repair.workers):
@@ -243,8 +244,13 @@ class RepairSimulation(Simulation):
                 return
         super()._supervise(writer)
 
+    def _hopeless(self) -> dict[LedgerId, None]:
+        """Return the ledgers that are given up: for good, though who slept may bring one back."""
+        self._given_up |= rest_is_fully_replicated.hopeless(self.cluster)
+        return self._given_up
+
     def _busy(self) -> list[str]:
-        hopeless = rest_is_fully_replicated.hopeless(self.cluster)
+        hopeless = self._hopeless()
         waiting = [each.name for each in self.cluster.readers if each.ledger_id in hopeless]
         busy = [each for each in super()._busy() if each not in waiting]
         busy += [
@@ -259,9 +265,7 @@ class RepairSimulation(Simulation):
         return busy
 
     def _is_closed(self, ledger_id: LedgerId) -> bool:
-        return super()._is_closed(ledger_id) or ledger_id in rest_is_fully_replicated.hopeless(
-            self.cluster
-        )
+        return super()._is_closed(ledger_id) or ledger_id in self._hopeless()
 
     def _is_named(self, bookie: BookieId, ledger_id: LedgerId) -> bool:
         fragments = self.cluster.oracle.ledgers[ledger_id].recorded.fragments
@@ -303,8 +307,7 @@ class RepairSimulation(Simulation):
         for bookie in self.cluster.bookies.values():
             if not bookie.gone:
                 bookie.inspect()
-        hopeless = rest_is_fully_replicated.hopeless(self.cluster)
-        lacking = rest_is_fully_replicated.not_held(self.cluster, hopeless)
+        lacking = rest_is_fully_replicated.not_held(self.cluster, self._hopeless())
         if lacking:
             raise self._error(f"rest_is_fully_replicated: at the end {lacking}")
 
