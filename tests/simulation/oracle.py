@@ -56,8 +56,9 @@ class LedgerHistory:
     """Last entry whose add was resolved to the writer's caller."""
     acknowledgements: list[tuple[int, int]] = field(default_factory=list)
     """(first, last) of each confirmation, in the order of delivery."""
-    copies: dict[int, dict[str, None]] = field(default_factory=dict)
-    """Bookies that said by OK that they store an entry durably, by entry id."""
+    copies: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Bookies that said by OK that they store an entry durably, by entry id; and how many versions
+    the metadata had when they said it last."""
     added: dict[int, dict[str, None]] = field(default_factory=dict)
     """The same, of the writer's adds only."""
     broken_promises: list[str] = field(default_factory=list)
@@ -177,7 +178,7 @@ class Oracle:
         """*bookie* answered OK: it holds *entries* durably."""
         history = self.ledger(ledger_id)
         for entry_id in entries:
-            history.copies.setdefault(entry_id, {})[bookie] = None
+            history.copies.setdefault(entry_id, {})[bookie] = len(history.metadata)
             if by_writer:
                 history.added.setdefault(entry_id, {})[bookie] = None
 

@@ -129,7 +129,7 @@ class Promises:
                     answer = self._bookie.storage.read(ReadQuery(ledger_id, key, entry, entry))
                     if answer.status in {Status.IO_ERROR, Status.UNKNOWN}:
                         continue  # lost, and it knows: not a broken promise
-                    if self._bookie.has_lost_files and not self._is_evidence(history):
+                    if self._bookie.has_lost_files and not self._is_evidence(history, entry):
                         continue
                     found |= {entry: bytes(frame) for entry, frame in answer.each()}
                 if found.get(entry) != history.sent[entry]:
@@ -173,8 +173,16 @@ class Promises:
         else:
             self._cluster.oracle.evicted(self._name, ledger_id)
 
-    def _is_evidence(self, history: LedgerHistory) -> bool:
-        """Whether somebody may conclude from a "no" of this bookie where the ledger ends."""
+    def _is_evidence(self, history: LedgerHistory, entry: int) -> bool:
+        """Whether somebody may conclude from a "no" of this bookie where the ledger ends.
+
+        Only of the last fragment, and only if it was named there for *entry* ever since it promised
+        that: who is named again after he was replaced has to promise again, as his earlier answers
+        count for nothing, and takes no add of a writer if he knows that he has lost something."""
         if not history.is_there or history.recorded.last_entry is not None:
             return False
-        return self._name in history.recorded.last_fragment.bookies
+        since = max(0, history.copies[entry][self._name] - 1)
+        return entry >= history.recorded.last_fragment.first_entry and all(
+            self._name in metadata.fragment_of(entry).bookies
+            for _, metadata in history.metadata[since:]
+        )

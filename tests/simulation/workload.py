@@ -292,13 +292,18 @@ class Simulation(Stepped):
             self.scheduler.mark("recoverer_woke_after_hours")
 
     def _check_list(self) -> None:
-        """An operator lists the ledgers: every one that is there, and no other."""
+        """An operator lists the ledgers: every one that is there, and no other. A deletion that was
+        asked for may still come meanwhile."""
         lists: list[list[LedgerId]] = []
+        before = self._there()
         self.cluster.list_ledgers(lists.append)
         self._step_while(lambda: not lists)
-        there = sorted(i for i, history in self.cluster.oracle.ledgers.items() if history.is_there)
-        if lists[0] != there:
-            raise self._error(f"there are ledgers {there}, listed are {lists[0]}")
+        there, listed = self._there(), lists[0]
+        if listed != sorted(listed) or not set(there) <= set(listed) <= set(before):
+            raise self._error(f"there are ledgers {there}, listed are {listed}")
+
+    def _there(self) -> list[LedgerId]:
+        return sorted(i for i, history in self.cluster.oracle.ledgers.items() if history.is_there)
 
     def _check_disks(self) -> None:
         """The power fails once more; then every disk is asked for what it must hold."""

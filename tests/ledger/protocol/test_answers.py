@@ -4,6 +4,7 @@ import pytest
 
 from ledger.entry import encode_frame, mac_key
 from ledger.ids import BookieId
+from ledger.protocol import recovery_events
 from ledger.protocol.answers import (
     Fault,
     Found,
@@ -105,3 +106,14 @@ def test_a_fence_is_certain_only_if_a_bookie_says_so_and_could_know(status: Stat
     assert not fence_is_certain(LacAnswer(status, last_entry=7))
     knows = status in {Status.OK, Status.NO_SUCH_LEDGER, Status.FENCED, Status.UNKNOWN}
     assert fence_is_certain(LacAnswer(status, fenced=True)) == knows
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_recovery_takes_for_an_answer_only_what_may_deny(status: Status) -> None:
+    asked = recovery_events.SendRead(0, B, first=3, last=9, fence=True)
+    event = recovery_events.entries_read(asked, Found(status, considered=5, fenced=True))
+    assert event.answered == (status in {Status.OK, Status.NO_SUCH_LEDGER})
+    assert event.considered == (9 if status is Status.NO_SUCH_LEDGER else 5)
+    assert event.unknown == (status is Status.UNKNOWN)
+    unfenced = recovery_events.entries_read(asked, Found(status, considered=5))
+    assert not unfenced.answered

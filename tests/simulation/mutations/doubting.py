@@ -42,8 +42,14 @@ def takes_adds_again_when_limbo_is_over(patch: Patch) -> None:
     patch.set(Limbo, "takes_adds_to", takes_adds_to)
 
 
-@mutation("rule 76, limbo")
+@mutation(
+    "rule 76, limbo",
+    drawn=False,
+    test="tests/ledger/protocol/test_answers.py"
+    "::test_a_recovery_takes_for_an_answer_only_what_may_deny",
+)
 def takes_unknown_for_absence(patch: Patch) -> None:
+    """Eight of ten thousand seeds see it, the first one behind two thousand."""
     honest = recovery_events.entries_read
 
     def entries_read(asked: SendRead, found: Found) -> EntriesRead:
