@@ -64,7 +64,8 @@ class LogSettings:
     """Retention trims nothing that a named consumer of the log has not processed yet."""
     degraded_writes: bool = True
     """Begin a segment also if there are too few bookies, and name some that are away, as long as Qa
-    of each write set are there. Repair makes the missing copies. False: wait for bookies."""
+    of each write set are there to acknowledge, and Qw - Qa + 1 to recover. Repair makes the missing
+    copies. False: wait for bookies."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Self
 
-from google.protobuf.message import DecodeError
-
 from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, EntryId
+from ledger.nodes import parse_node
 from ledger.wire import metadata_pb2 as pb
 
 FORMAT_VERSION: Final = 1
@@ -88,7 +87,12 @@ class Mark:
     def bookies(self) -> frozenset[BookieId]:
         return frozenset(lack.bookie for lack in self.lacks)
 
-    def is_helped_by(self, there: Collection[BookieId]) -> bool:
+    def waits(self, now_ms: int, came: Collection[BookieId]) -> bool:
+        """Return whether its time has not come, nor what it may wait for. *came*: the bookies that
+        are there since some came; none if none did."""
+        return self.not_before_ms > now_ms and not (came and self._is_helped_by(came))
+
+    def _is_helped_by(self, there: Collection[BookieId]) -> bool:
         """Return whether, of the bookies that are *there* since some came, one may be what this
         waits for."""
         returned = any(
@@ -177,11 +181,8 @@ class Mark:
     def decode(cls, value: bytes, *, path: str) -> Self:
         """Return what *value*, read at *path*, says. Raises `DamagedMetadata`."""
         try:
-            node = pb.MarkNode.FromString(value)
-            if node.version != FORMAT_VERSION:
-                raise DamagedMetadata(
-                    path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
-                )
+            node = pb.MarkNode()
+            parse_node(node, value, path, version=FORMAT_VERSION)
             return cls(
                 tuple(
                     Lack(
@@ -201,7 +202,7 @@ class Mark:
                 urgent=node.urgent,
                 differing=tuple((each.first, each.last) for each in node.differing),
             )
-        except (DecodeError, ValueError) as error:
+        except ValueError as error:  # a reason that is none
             raise DamagedMetadata(path, str(error)) from error
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.ids import LedgerId
 from ledger.mark import Lack, Mark
+from ledger.metastore.nodes import put_node
 from ledger.metastore.port import MetadataStore
 
 MARKS: Final = "/underreplicated/ledgers"
@@ -80,18 +81,6 @@ async def ring(store: MetadataStore) -> None:
     """Let workers know that there are new marks; best effort, as they look by themselves."""
     with suppress(MetadataUnavailable):
         await put_node(store, MARKS, b"")
-
-
-async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
-    """Let the node have *value*, whether it exists or not. Raises `MetadataUnavailable`."""
-    for _ in range(WRITE_TRIES_MAX):
-        with suppress(NoSuchNode):
-            await store.set(path, value)
-            return
-        with suppress(NodeExists):
-            await store.create(path, value)
-            return
-    raise MetadataUnavailable(store.uri, path, 0.0, "others change it all the time")
 
 
 def path_of_mark(ledger_id: LedgerId) -> str:

@@ -19,6 +19,7 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.log_events import get_logger
+from ledger.metastore.nodes import children_of
 from ledger.metastore.paths import name_of
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.wire import metadata_pb2 as pb
@@ -229,7 +230,7 @@ class BookieDirectory:
         registered: dict[str, BookieRegistration] = {}
         damaged: dict[str, DamagedMetadata] = {}
         for root, read_only in ((READ_ONLY, True), (AVAILABLE, False)):
-            for bookie in await _children(self._store, root):
+            for bookie in await children_of(self._store, root):
                 try:
                     value = (await self._store.get(f"{root}/{bookie}")).value
                 except NoSuchNode:
@@ -239,7 +240,7 @@ class BookieDirectory:
                 except DamagedMetadata as error:
                     damaged[error.path] = error
         away = await self._read_cookies(registered)
-        leaving = await _children(self._store, DECOMMISSIONING)
+        leaving = await children_of(self._store, DECOMMISSIONING)
         for path, damage in damaged.items():
             if path not in self._damaged:
                 _log.warning("registration_left_out", path=path, reason=damage.reason)
@@ -256,7 +257,7 @@ class BookieDirectory:
         """Return the bookies with a cookie that are not registered now, retired ones left out;
         learn their addresses."""
         away: list[str] = []
-        for bookie in await _children(self._store, COOKIES):
+        for bookie in await children_of(self._store, COOKIES):
             if bookie in registered:
                 continue
             try:
@@ -294,13 +295,6 @@ async def limbo_of(store: MetadataStore, bookies: Iterable[str]) -> dict[str, st
         if limbo:
             reasons[bookie] = limbo
     return reasons
-
-
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoSuchNode:
-        return []
 
 
 def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:

@@ -63,11 +63,12 @@ class Suspicions:
 
     async def _write(self) -> None:
         try:
-            while self._waiting:
-                ledger_id, lack = self._waiting.popleft()
-                if await mark_ledger(self._store, ledger_id, [lack]):
-                    _log.info("replica_suspected", ledger_id=ledger_id, bookie=lack.bookie)
-            await ring(self._store)
+            while self._waiting:  # what is heard while it rings counts too
+                while self._waiting:
+                    ledger_id, lack = self._waiting.popleft()
+                    if await mark_ledger(self._store, ledger_id, [lack]):
+                        _log.info("replica_suspected", ledger_id=ledger_id, bookie=lack.bookie)
+                await ring(self._store)
         except LogError as error:
             self._waiting.clear()
             self._reported.clear()

@@ -13,11 +13,11 @@ from typing import Final
 from benchmarks.repair.counting import CountingStore
 from bookie.autorecovery.auditor import audit
 from bookie.autorecovery.checking import check_all
-from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.reports import Audit
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
-from ledger.metastore import open_store
+from ledger.metastore import MetadataStore, open_store
 
 _POLL_S: Final = 0.05
 
@@ -31,7 +31,7 @@ async def main(uri: str, what: str, lost: str) -> None:
     started, cpu = time.perf_counter(), time.process_time()
     found: dict[str, int]
     if what == "audit":
-        found = await _audit(client, Marks(plain), lost)
+        found = await _audit(client, plain, lost)
     else:
         check = await check_all(client)
         found = {"ledgers": check.ledgers, "lacking": check.lacking, "unsure": check.unsure}
@@ -49,7 +49,7 @@ async def main(uri: str, what: str, lost: str) -> None:
     await plain.close()
 
 
-async def _audit(client: LedgerClient, marks: Marks, lost: str) -> dict[str, int]:
+async def _audit(client: LedgerClient, store: MetadataStore, lost: str) -> dict[str, int]:
     """Be the auditor until a pass has missed the bookie *lost*."""
     since_ms, stop = now_ms(), asyncio.Event()
     auditing = asyncio.create_task(audit(client, AuditConfig(delay_s=0), stop))
@@ -57,7 +57,7 @@ async def _audit(client: LedgerClient, marks: Marks, lost: str) -> dict[str, int
         done, _ = await asyncio.wait({auditing}, timeout=_POLL_S)
         if done:
             raise AssertionError("the audit ended by itself") from auditing.exception()
-        found = await marks.last_audit()
+        found = await Audit.last(store)
         if found is not None and found.at_ms >= since_ms and lost in found.lost:
             break
     stop.set()

@@ -10,8 +10,7 @@ from typing import IO, Final
 
 from benchmarks.figures import Figure
 from benchmarks.results import Results
-from bookie.autorecovery.marks import CheckRecord, Marks
-from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
+from bookie.autorecovery.reports import CheckRecord, PlacementRecord, ReplicasRecord
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger import ClientConfig, LedgerClient
@@ -93,7 +92,7 @@ async def _all_is_checked(client: LedgerClient) -> None:
     """Write down that no check of all ledgers is due, or auditors would begin with those."""
     at_ms = now_ms()
     ledgers = CheckRecord(at_ms=at_ms, ledgers=0, lacking=0, unsure=0, unreadable=0)
-    await Marks(client.store).report_check(ledgers)
+    await ledgers.write(client.store)
     await PlacementRecord(at_ms=at_ms, ledgers=0, misplaced=0).write(client.store)
     await ReplicasRecord(at_ms=at_ms, ledgers=0, away=0, urgent=0).write(client.store)
 

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from typing import Final, assert_never
 
 from bookie.autorecovery.checking import Scrub, check_all, record
-from bookie.autorecovery.marks import Audit, Marks
+from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol import auditing_events as protocol
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing import Auditor as Auditing
 from bookie.autorecovery.protocol.checking import bounded_share
 from bookie.autorecovery.replicating import Pace
-from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
+from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.surveying import Part, parts_of
 from bookie.autorecovery.surveys import check_placement, check_replicas
 from leader import campaign
@@ -25,11 +25,12 @@ from ledger.background import Background
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
-from ledger.errors import LogError, NoSuchNode
+from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop
 from ledger.mark import Lack
+from ledger.metastore.nodes import children_of
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.process import this_process
 from ledger.protocol.shared import TimePassed
@@ -168,8 +169,8 @@ class _Auditing:
     async def _see(self) -> protocol.BookiesSeen:
         await self._store.sync(COOKIES)
         checked_ms = await self._checked_ms()
-        known = await self._children(COOKIES)
-        registered = await self._children(AVAILABLE) | await self._children(READ_ONLY)
+        known = await self._names(COOKIES)
+        registered = await self._names(AVAILABLE) | await self._names(READ_ONLY)
         for bookie in sorted(known - registered - self._retired):
             if await is_retired(self._store, bookie):
                 self._retired.add(bookie)
@@ -185,7 +186,7 @@ class _Auditing:
 
     async def _checked_ms(self) -> dict[protocol.CheckKind, int]:
         last = {
-            protocol.CheckKind.LEDGERS: await self._marks.last_check(),
+            protocol.CheckKind.LEDGERS: await CheckRecord.last(self._store),
             protocol.CheckKind.PLACEMENT: await PlacementRecord.last(self._store),
             protocol.CheckKind.REPLICAS: await ReplicasRecord.last(self._store),
         }
@@ -193,7 +194,7 @@ class _Auditing:
 
     async def _scrub(self) -> Scrub:
         """Return how much to read, by what the last check has found to be there."""
-        config, last = self._config, await self._marks.last_check()
+        config, last = self._config, await CheckRecord.last(self._store)
         share = config.scrub_share
         if last is not None and config.scrub_bytes_per_s > 0:
             share = bounded_share(share, copies_bytes=last.bytes, bytes_max=config.scrub_bytes_max)
@@ -203,7 +204,7 @@ class _Auditing:
         match kind:
             case protocol.CheckKind.LEDGERS:
                 check = await check_all(self._client, scrub=await self._scrub())
-                await record(self._marks, check, at_ms=self._now_ms())
+                await record(self._store, check, at_ms=self._now_ms())
                 _log.info("ledgers_checked", **asdict(check))
             case protocol.CheckKind.PLACEMENT:
                 placement = await check_placement(self._client, now_ms=self._now_ms())
@@ -216,11 +217,8 @@ class _Auditing:
                 report("replicas_counted", **asdict(replicas))
         return protocol.LedgersChecked()
 
-    async def _children(self, path: str) -> frozenset[BookieId]:
-        try:
-            return frozenset(map(BookieId, await self._store.children(path)))
-        except NoSuchNode:
-            return frozenset()
+    async def _names(self, path: str) -> frozenset[BookieId]:
+        return frozenset(map(BookieId, await children_of(self._store, path)))
 
     async def _read(self, *, begin: bool) -> protocol.LedgersRead:
         if begin or self._parts is None:
@@ -250,17 +248,16 @@ class _Auditing:
             _log.error("audit_alarm", reason=effect.alarm)
         elif effect.ledgers:
             _log.info("audit_pass", ledgers=effect.ledgers, marked=effect.marked, lost=effect.lost)
-        await self._marks.report(
-            Audit(
-                at_ms=self._now_ms(),
-                ledgers=effect.ledgers,
-                marked=effect.marked,
-                damaged=effect.damaged,
-                lost=effect.lost,
-                alarm=effect.alarm,
-                auditor=this_process(),
-            )
+        audit = Audit(
+            at_ms=self._now_ms(),
+            ledgers=effect.ledgers,
+            marked=effect.marked,
+            damaged=effect.damaged,
+            lost=effect.lost,
+            alarm=effect.alarm,
+            auditor=this_process(),
         )
+        await audit.write(self._store)
         return protocol.PassRecorded()
 
 

@@ -6,14 +6,15 @@ does not rot unnoticed. What follows from the answers is decided by `protocol.ch
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from bookie.autorecovery.looking import look
-from bookie.autorecovery.marks import CheckRecord, Marks
+from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.checking import Judgement, Question, judge, questions, to_read
 from bookie.autorecovery.protocol.choosing import Share
 from bookie.autorecovery.replicating import Pace
+from bookie.autorecovery.reports import CheckRecord
 from bookie.autorecovery.surveying import parts_of
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
@@ -22,6 +23,7 @@ from ledger.environment import Environment, repair_credentials
 from ledger.ids import LedgerId
 from ledger.mark import Lack
 from ledger.metadata import LedgerMetadata
+from ledger.metastore.port import MetadataStore
 
 LEDGERS_MAX: Final = 8
 """Checked at a time."""
@@ -107,15 +109,6 @@ async def _judged(
     return judge(metadata.quorum, asked, said, read)
 
 
-async def record(marks: Marks, check: Check, *, at_ms: int) -> None:
+async def record(store: MetadataStore, check: Check, *, at_ms: int) -> None:
     """Write down how *check* ended: the next one is due a while after that, whoever makes it."""
-    await marks.report_check(
-        CheckRecord(
-            at_ms=at_ms,
-            ledgers=check.ledgers,
-            lacking=check.lacking,
-            unsure=check.unsure,
-            unreadable=check.unreadable,
-            bytes=check.bytes,
-        )
-    )
+    await CheckRecord(at_ms=at_ms, **asdict(check)).write(store)

@@ -1,6 +1,5 @@
 """Where the copies of a ledger are: who should hold what, who is there, and what is lacking."""
 
-import asyncio
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -9,11 +8,12 @@ from bookie.autorecovery.looking import look
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.choosing import Share, Spans
 from ledger.client import LedgerClient
+from ledger.concurrently import for_each
 from ledger.environment import repair_credentials
-from ledger.errors import NoSuchNode
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata
+from ledger.metastore.nodes import children_of
 from ledger.registry import COOKIES, is_retired
 
 LOOKS_MAX: Final = 8
@@ -81,10 +81,7 @@ async def states_of(client: LedgerClient) -> dict[BookieId, BookieState]:
     """Return the state of each bookie that is registered or has a cookie."""
     states: dict[BookieId, BookieState] = {}
     leaving = await Marks(client.store).decommissioning()
-    try:
-        known = await client.store.children(COOKIES)
-    except NoSuchNode:
-        known = []
+    known = await children_of(client.store, COOKIES)
     registered = {found.bookie: found for found in client.bookies.available()}
     for name in sorted({*known, *registered}):
         bookie = BookieId(name)
@@ -107,7 +104,10 @@ async def locate(
     Raises `NoSuchLedger`, `DamagedMetadata`, `MetadataUnavailable`."""
     metadata, _ = await client.ledgers.read(ledger_id)
     marked = await Marks(client.store).read(ledger_id)
-    looks = asyncio.Semaphore(LOOKS_MAX)
+    holders: dict[tuple[Fragment, int], Holder] = {}
+
+    async def ask(member: tuple[Fragment, int]) -> None:
+        holders[member] = await holder(*member)
 
     async def holder(fragment: Fragment, index: int) -> Holder:
         bookie = fragment.bookies[index]
@@ -117,26 +117,26 @@ async def locate(
             return Holder(bookie, state, (), ())
         if not state.serves:
             return Holder(bookie, state, (), ((fragment.first_entry, end),))
-        async with looks:
-            share: Share = await look(
-                client.environment.transport,
-                repair_credentials(ledger_id, metadata),
-                bookie,
-                index,
-                metadata.quorum,
-                fragment.first_entry,
-                end,
-                thorough=False,
-            )
+        share: Share = await look(
+            client.environment.transport,
+            repair_credentials(ledger_id, metadata),
+            bookie,
+            index,
+            metadata.quorum,
+            fragment.first_entry,
+            end,
+            thorough=False,
+        )
         return Holder(bookie, state, share.missing, share.unsure)
 
+    indexes = range(metadata.quorum.ensemble)
+    members = [(fragment, index) for fragment in metadata.fragments for index in indexes]
+    await for_each(members, ask, at_once=LOOKS_MAX)
     places = [
         Place(
             fragment.first_entry,
             metadata.settled_end(fragment),
-            tuple(
-                await asyncio.gather(*(holder(fragment, i) for i in range(len(fragment.bookies))))
-            ),
+            tuple(holders[fragment, index] for index in indexes),
         )
         for fragment in metadata.fragments
     ]

@@ -6,9 +6,7 @@
     /underreplicated/disable                    exists: workers rest
     /underreplicated/throttle, /underreplicated/workers    see `throttling`
     /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
-    /underreplicated/bookiecheckctime           how the auditor's last pass ended
-    /underreplicated/checkallledgersctime       how the last check of all ledgers ended
-    /underreplicated/{placement,replicas}checkctime     how the others ended: see `reports`
+    /underreplicated/*ctime                     how passes and checks ended: see `reports`
     /bookies/decommissioning/<bookie>           persistent: the bookie is to be emptied
 
 Nothing here is needed for safety: two workers at one ledger copy the same bytes, and change its
@@ -24,13 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import Final, Self
-
-from google.protobuf.message import DecodeError
+from typing import Final
 
 from ledger.errors import (
     BadVersion,
-    DamagedMetadata,
     NodeExists,
     NoSuchNode,
 )
@@ -43,11 +38,12 @@ from ledger.marking import (
     mark_ledger,
     path_of_lock,
     path_of_mark,
-    put_node,
     read_mark,
     ring,
 )
+from ledger.metastore.nodes import children_of, put_node
 from ledger.metastore.port import DeleteOp, MetadataStore, Session, Watch
+from ledger.nodes import parse_node
 from ledger.process import this_process
 from ledger.registry import DECOMMISSIONING
 from ledger.wire import metadata_pb2 as pb
@@ -55,66 +51,7 @@ from ledger.wire import metadata_pb2 as pb
 URGENT: Final = "/underreplicated/urgent"
 DISABLE: Final = "/underreplicated/disable"
 DELAY: Final = "/underreplicated/lostbookierecoverydelay"
-LAST_AUDIT: Final = "/underreplicated/bookiecheckctime"
-LAST_CHECK: Final = "/underreplicated/checkallledgersctime"
 FORMAT_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """How a pass over all ledgers ended."""
-
-    at_ms: int
-    ledgers: int
-    marked: int
-    damaged: int
-    """Ledgers whose metadata could not be read."""
-    lost: tuple[BookieId, ...]
-    """Bookies that had been away for longer than the delay."""
-    alarm: str
-    """Why nothing was marked; empty if nothing is wrong."""
-    auditor: str = ""
-
-    def encode(self) -> bytes:
-        node = pb.AuditNode(
-            version=FORMAT_VERSION,
-            at_ms=self.at_ms,
-            ledgers=self.ledgers,
-            marked=self.marked,
-            damaged=self.damaged,
-            lost=self.lost,
-            alarm=self.alarm,
-            auditor=self.auditor,
-        )
-        return node.SerializeToString(deterministic=True)
-
-    @classmethod
-    def decode(cls, value: bytes) -> Self:
-        """Raises `DamagedMetadata`."""
-        node = pb.AuditNode()
-        parse_node(node, value, LAST_AUDIT)
-        return cls(
-            at_ms=node.at_ms,
-            ledgers=node.ledgers,
-            marked=node.marked,
-            damaged=node.damaged,
-            lost=tuple(BookieId(bookie) for bookie in node.lost),
-            alarm=node.alarm,
-            auditor=node.auditor,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRecord:
-    """How a check of all ledgers ended."""
-
-    at_ms: int
-    ledgers: int
-    lacking: int
-    unsure: int
-    unreadable: int
-    bytes: int = 0
-    """Payload of CLOSED ledgers, each copy counted."""
 
 
 class Ended(Enum):
@@ -199,7 +136,7 @@ class Marks:
         With *random* in any order: workers that go the same way, and meet once, would go on side by
         side and try to lock the same ledgers."""
         await self._store.sync(MARKS)
-        buckets = await _children(self._store, MARKS)
+        buckets = await children_of(self._store, MARKS)
         if random is not None:
             random.shuffle(buckets)
         for bucket in buckets:
@@ -215,7 +152,7 @@ class Marks:
             await self._store.delete(_urgent_path(ledger_id))
 
     async def _ledgers(self, path: str) -> tuple[LedgerId, ...]:
-        names = await _children(self._store, path)
+        names = await children_of(self._store, path)
         return tuple(each for name in names if (each := _ledger_of(name)) is not None)
 
     async def ring(self) -> None:
@@ -275,7 +212,7 @@ class Marks:
         path = path_of_lock(ledger_id)
         node = pb.RepairLockNode()
         try:
-            parse_node(node, (await self._store.get(path)).value, path)
+            parse_node(node, (await self._store.get(path)).value, path, version=FORMAT_VERSION)
         except NoSuchNode:
             return ""
         return node.token
@@ -291,15 +228,14 @@ class Marks:
     async def locked(self) -> dict[LedgerId, str]:
         """Return the ledgers that are being repaired now, and by whom."""
         holders: dict[LedgerId, str] = {}
-        for name in await _children(self._store, LOCKS):
+        for name in await children_of(self._store, LOCKS):
             ledger_id = _ledger_of(name)
             if ledger_id is None:
                 continue
             node = pb.RepairLockNode()
             try:
-                parse_node(
-                    node, (await self._store.get(f"{LOCKS}/{name}")).value, f"{LOCKS}/{name}"
-                )
+                path = f"{LOCKS}/{name}"
+                parse_node(node, (await self._store.get(path)).value, path, version=FORMAT_VERSION)
             except NoSuchNode:
                 continue
             holders[ledger_id] = node.worker
@@ -329,7 +265,7 @@ class Marks:
         except NoSuchNode:
             return None
         node = pb.RepairDelayNode()
-        parse_node(node, value, DELAY)
+        parse_node(node, value, DELAY, version=FORMAT_VERSION)
         return node.delay_s
 
     async def set_delay(self, delay_s: float | None) -> None:
@@ -343,7 +279,7 @@ class Marks:
 
     async def decommissioning(self) -> frozenset[BookieId]:
         """Return the bookies that are to be emptied."""
-        return frozenset(map(BookieId, await _children(self._store, DECOMMISSIONING)))
+        return frozenset(map(BookieId, await children_of(self._store, DECOMMISSIONING)))
 
     async def announce(self, bookie: BookieId) -> None:
         """Write down that *bookie* is to be emptied, for good or until `withdraw`."""
@@ -353,72 +289,6 @@ class Marks:
     async def withdraw(self, bookie: BookieId) -> None:
         with suppress(NoSuchNode):
             await self._store.delete(f"{DECOMMISSIONING}/{bookie}")
-
-    # The auditor's report.
-
-    async def report(self, audit: Audit) -> None:
-        await put_node(self._store, LAST_AUDIT, audit.encode())
-
-    async def last_audit(self) -> Audit | None:
-        """Return how the last pass ended, None if there was none. Raises `DamagedMetadata`."""
-        try:
-            return Audit.decode((await self._store.get(LAST_AUDIT)).value)
-        except NoSuchNode:
-            return None
-
-    async def report_check(self, check: CheckRecord) -> None:
-        node = pb.CheckNode(
-            version=FORMAT_VERSION,
-            at_ms=check.at_ms,
-            ledgers=check.ledgers,
-            lacking=check.lacking,
-            unsure=check.unsure,
-            unreadable=check.unreadable,
-            bytes=check.bytes,
-        )
-        await put_node(self._store, LAST_CHECK, node.SerializeToString(deterministic=True))
-
-    async def last_check(self) -> CheckRecord | None:
-        """Return how the last check ended, None if there was none. Raises `DamagedMetadata`."""
-        try:
-            value = (await self._store.get(LAST_CHECK)).value
-        except NoSuchNode:
-            return None
-        node = pb.CheckNode()
-        parse_node(node, value, LAST_CHECK)
-        return CheckRecord(
-            at_ms=node.at_ms,
-            ledgers=node.ledgers,
-            lacking=node.lacking,
-            unsure=node.unsure,
-            unreadable=node.unreadable,
-            bytes=node.bytes,
-        )
-
-
-async def _children(store: MetadataStore, path: str) -> list[str]:
-    try:
-        return await store.children(path)
-    except NoSuchNode:
-        return []
-
-
-def parse_node(
-    node: "pb.AuditNode | pb.CheckNode | pb.RepairLockNode | pb.RepairDelayNode"
-    " | pb.PlacementNode | pb.ReplicasNode"
-    " | pb.RepairThrottleNode | pb.RepairWorkerNode",
-    value: bytes,
-    path: str,
-) -> None:
-    """Read *value* into *node*. Raises `DamagedMetadata`, also if it is of another version."""
-    try:
-        node.ParseFromString(value)
-    except DecodeError as error:
-        raise DamagedMetadata(path, str(error)) from error
-    if node.version != FORMAT_VERSION:
-        raise DamagedMetadata(
-            path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
-        )
 
 
 def _urgent_path(ledger_id: LedgerId) -> str:

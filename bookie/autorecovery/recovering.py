@@ -16,11 +16,12 @@ from bookie.autorecovery.surveying import parts_of
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
-from ledger.errors import LogError, NoSuchNode
+from ledger.errors import LogError
 from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine, run_in_turn
 from ledger.mark import Lack, Reason
 from ledger.metadata import LedgerMetadata
+from ledger.metastore.nodes import children_of
 from ledger.protocol.shared import TimePassed
 from ledger.registry import COOKIES
 
@@ -147,10 +148,7 @@ class _Recovering:
     async def _look(self) -> protocol.BookiesSeen:
         store = self._client.store
         await store.sync(COOKIES)
-        try:
-            known = frozenset(map(BookieId, await store.children(COOKIES)))
-        except NoSuchNode:
-            known = frozenset()
+        known = frozenset(map(BookieId, await children_of(store, COOKIES)))
         found = self._client.bookies.available()
         return protocol.BookiesSeen(
             known,

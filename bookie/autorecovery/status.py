@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie.autorecovery.auditor import ELECTION
-from bookie.autorecovery.marks import Audit, CheckRecord, Marks
-from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.throttling import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
 from ledger.ids import LedgerId
@@ -90,7 +90,7 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     return AutorecoveryStatus(
         enabled=await marks.enabled(),
         auditor="" if leader is None else leader.candidate,
-        last_audit=await marks.last_audit(),
+        last_audit=await Audit.last(store),
         delay_s=await marks.delay_s(),
         marked=marked,
         repairing=await marks.locked(),
@@ -99,7 +99,7 @@ async def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         lost=lost,
         urgent=urgent,
         differing=differing,
-        last_check=await marks.last_check(),
+        last_check=await CheckRecord.last(store),
         placement=await PlacementRecord.last(store),
         replicas=await ReplicasRecord.last(store),
         throttle=await read_throttle(store),

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from bookie.autorecovery.marks import FORMAT_VERSION, parse_node
+from bookie.autorecovery.marks import FORMAT_VERSION
 from bookie.autorecovery.protocol.estimating import Estimate
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.worker import Worker
@@ -21,8 +21,9 @@ from leader.waiting import first_of
 from ledger.clock import now_ms
 from ledger.errors import DamagedMetadata, LogError, NodeExists, NoSuchNode
 from ledger.log_events import get_logger
-from ledger.marking import put_node
+from ledger.metastore.nodes import children_of, put_node
 from ledger.metastore.port import MetadataStore
+from ledger.nodes import parse_node
 from ledger.process import this_process
 from ledger.wire import metadata_pb2 as pb
 
@@ -72,7 +73,7 @@ async def read_throttle(store: MetadataStore) -> RepairThrottle:
     except NoSuchNode:
         return RepairThrottle()
     node = pb.RepairThrottleNode()
-    parse_node(node, value, THROTTLE)
+    parse_node(node, value, THROTTLE, version=FORMAT_VERSION)
     return RepairThrottle(
         bytes_per_s=node.bytes_per_s if node.HasField("bytes_per_s") else None,
         ledgers_max=node.ledgers if node.HasField("ledgers") else None,
@@ -149,15 +150,10 @@ async def reports(store: MetadataStore) -> list[WorkerReport]:
 
     One that cannot be read is left out. Raises `MetadataUnavailable`."""
     found: list[WorkerReport] = []
-    try:
-        names = await store.children(WORKERS)
-    except NoSuchNode:
-        return []
-    for name in names:
-        node = pb.RepairWorkerNode()
+    for name in await children_of(store, WORKERS):
+        node, path = pb.RepairWorkerNode(), f"{WORKERS}/{name}"
         try:
-            path = f"{WORKERS}/{name}"
-            parse_node(node, (await store.get(path)).value, path)
+            parse_node(node, (await store.get(path)).value, path, version=FORMAT_VERSION)
         except (NoSuchNode, DamagedMetadata):
             continue
         found.append(

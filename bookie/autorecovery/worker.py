@@ -176,8 +176,7 @@ class Worker(Background):
                     await self._forget(ledger_id)
                     return
                 mark, _ = found
-                helped = bool(came) and mark.is_helped_by(came)
-                if mark.not_before_ms > now_ms and not helped:
+                if mark.waits(now_ms, came):
                     self._queue.put_off(ledger_id, mark.not_before_ms)
                     return
             finish = await replicate(self._surroundings, ledger_id, came=came)

@@ -168,7 +168,6 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
 
     async def command() -> bool:
         from bookie.autorecovery.checking import Check, check_all, record
-        from bookie.autorecovery.marks import Marks
         from ledger.clock import now_ms
 
         async with connected(uri) as client:
@@ -178,7 +177,7 @@ def audit(uri: Uri = None, as_json: Json = False) -> None:
                     report(f"{check.ledgers} ledgers checked, {check.lacking} lack entries", 0, 0)
 
                 check = await check_all(client, on_progress=show)
-            await record(Marks(client.store), check, at_ms=now_ms())
+            await record(client.store, check, at_ms=now_ms())
         if as_json:
             print_json(
                 {

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.reports import Audit
 from bookie.autorecovery.status import autorecovery_status
 from dlog.aio import Log
 from dlog.local.cluster import LocalCluster
@@ -105,7 +106,7 @@ async def test_every_copy_is_made_again_after_a_bookie_and_its_disk_are_gone(
             store = await open_store(uri)
 
             async def healed() -> bool:
-                audit = await Marks(store).last_audit()
+                audit = await Audit.last(store)
                 marked = [ledger_id async for ledger_id in Marks(store).list()]
                 return audit is not None and name in audit.lost and not marked
 

@@ -3,6 +3,8 @@
 import asyncio
 from typing import cast
 
+import pytest
+
 from ledger.client import LedgerClient
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark, Reason
@@ -135,6 +137,26 @@ async def test_what_waits_and_what_is_remembered_is_bounded() -> None:
             await settle(suspicions)
     assert len(suspicions._waiting) <= WAITING_MAX
     assert len(suspicions._reported) <= REMEMBERED_MAX
+    await suspicions.close()
+    await store.close()
+
+
+async def test_what_is_heard_while_workers_are_called_is_marked_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = await open_store("memory://suspicions-late")
+    suspicions = Suspicions(store)
+    rings: list[MetadataStore] = []
+
+    async def ring(called: MetadataStore) -> None:
+        rings.append(called)
+        suspicions.heard(LedgerId(8), hint())
+
+    monkeypatch.setattr("ledger.suspecting.ring", ring)
+    suspicions.heard(SEVEN, hint())
+    await settle(suspicions)
+    assert await read_mark(store, LedgerId(8)) is not None
+    assert len(rings) == 2
     await suspicions.close()
     await store.close()
 

@@ -85,7 +85,7 @@ mutant(
 mutant(
     "tries a deferred ledger again at once",
     _REPLICATING,
-    old="        if event.mark.not_before_ms > event.now_ms and not (self._eager or helped):\n",
+    old="        if not self._eager and event.mark.waits(event.now_ms, self._came):\n",
     new="        if False:\n",
     test=_REPAIR + "a_mark_is_left_alone_until_its_time",
 )
@@ -486,9 +486,9 @@ mutant(
 )
 mutant(
     "tries all that waits when a bookie comes",
-    _REPLICATING,
-    old="        helped = bool(self._came) and event.mark.is_helped_by(self._came)\n",
-    new="        helped = bool(self._came)\n",
+    "ledger/mark.py",
+    old="not (came and self._is_helped_by(came))",
+    new="not came",
     test=_REPAIR + "a_mark_that_waits_for_no_bookie_is_left_alone_though_one_has_come",
 )
 mutant(

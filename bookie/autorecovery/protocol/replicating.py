@@ -248,8 +248,7 @@ class Replication:
         self._mark, self._mark_version, self._now_ms = event.mark, event.version, event.now_ms
         if event.mark is None:
             return self._unlock()
-        helped = bool(self._came) and event.mark.is_helped_by(self._came)
-        if event.mark.not_before_ms > event.now_ms and not (self._eager or helped):
+        if not self._eager and event.mark.waits(event.now_ms, self._came):
             until_ms = event.mark.not_before_ms
             self._outcome = Finish(Outcome.DEFERRED, event.mark.deferred_why, until_ms)
             return self._unlock()
@@ -551,9 +550,8 @@ class Replication:
         if swapped is self._metadata:  # a reply was lost
             return self._fragment_done()
         if again and self._metadata.state is LedgerState.CLOSED:
-            return (
-                self._end_round()
-            )  # the new bookies may have evicted what they got: send it again
+            # The new bookies may have evicted what they got: send it again.
+            return self._end_round()
         self.phase = Phase.SWAPPING
         self._swapping = swapped
         self._moved = moved

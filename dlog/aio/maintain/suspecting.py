@@ -7,12 +7,12 @@ right is for a person to say.
 from collections.abc import Iterable
 from typing import assert_never
 
-from bookie.autorecovery.marks import Marks
 from dlog.protocol.verifying import FragmentFault
 from ledger.checking import ReplicaFault
 from ledger.clock import now_ms
 from ledger.ids import LedgerId
 from ledger.mark import Lack, Reason
+from ledger.marking import mark_ledger, ring
 from ledger.metastore.port import MetadataStore
 
 
@@ -27,11 +27,10 @@ async def mark_faults(store: MetadataStore, faults: Iterable[FragmentFault]) -> 
         if reason is not None:
             lack = Lack(fault.bookie, reason, since_ms)
             lacks.setdefault(fault.ledger_id, []).append(lack)
-    marks = Marks(store)
     for ledger_id, found in lacks.items():
-        await marks.add(ledger_id, found)
+        await mark_ledger(store, ledger_id, found)
     if lacks:
-        await marks.ring()
+        await ring(store)
     return len(lacks)
 
 

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bookie.autorecovery.auditor import Auditor
-from bookie.autorecovery.marks import Audit, Marks
+from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.reports import Audit
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.ids import LedgerId
@@ -21,10 +22,10 @@ SOON = AuditConfig(delay_s=0.01)
 
 async def audited(client: LedgerClient) -> Audit:
     async def is_there() -> bool:
-        return await Marks(client.store).last_audit() is not None
+        return await Audit.last(client.store) is not None
 
     await eventually(is_there, "a pass has ended")
-    audit = await Marks(client.store).last_audit()
+    audit = await Audit.last(client.store)
     assert audit is not None
     return audit
 
@@ -54,10 +55,9 @@ async def test_who_died_before_the_first_auditor_started_is_lost_all_the_same() 
                 return set(await marked(client)) == expected
 
             await eventually(all_marked, "the ledgers of the lost bookie are marked")
-            marks = Marks(client.store)
 
             async def recorded() -> bool:
-                audit = await marks.last_audit()
+                audit = await Audit.last(client.store)
                 return audit is not None and (audit.lost, audit.marked) == ((lost,), len(expected))
 
             await eventually(recorded, "the record of the pass counts all of them")

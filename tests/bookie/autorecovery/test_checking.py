@@ -3,8 +3,8 @@
 import dlog.testing
 from bookie.autorecovery.auditor import Auditor
 from bookie.autorecovery.checking import check_all
-from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.reports import CheckRecord
 from bookie.autorecovery.worker import Worker
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import ClientConfig, LedgerClient
@@ -96,13 +96,12 @@ async def test_a_bookie_that_is_away_lacks_nothing_yet() -> None:
 async def test_the_auditor_checks_by_itself_and_leaves_when() -> None:
     async with world(3) as (_, client):
         await closed_ledger(client)
-        marks = Marks(client.store)
         async with Auditor(client):
 
             async def is_checked() -> bool:
-                return await marks.last_check() is not None
+                return await CheckRecord.last(client.store) is not None
 
             await eventually(is_checked)
-        checked = await marks.last_check()
+        checked = await CheckRecord.last(client.store)
         assert checked is not None
         assert (checked.ledgers, checked.lacking, checked.unreadable) == (1, 0, 0)

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from bookie.autorecovery.marks import Audit, Ended, Marks
+from bookie.autorecovery.marks import Ended, Marks
+from bookie.autorecovery.reports import Audit
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
@@ -163,13 +164,13 @@ async def test_switches_are_seen_by_all(backend: Backend) -> None:
 
 async def test_the_last_audit_is_kept(backend: Backend) -> None:
     async with backend.one() as store:
-        assert await Marks(store).last_audit() is None
+        assert await Audit.last(store) is None
         for ledgers in (1, 2):
             audit = Audit(
                 at_ms=1, ledgers=ledgers, marked=2, damaged=3, lost=(A.bookie,), alarm="so"
             )
-            await Marks(store).report(audit)
-            assert await Marks(store).last_audit() == audit
+            await audit.write(store)
+            assert await Audit.last(store) == audit
 
 
 async def test_a_worker_sees_when_it_is_rung_for(backend: Backend) -> None:

@@ -19,6 +19,7 @@ from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.auditing_events import CheckKind, CheckLedgers
 from bookie.autorecovery.protocol.decommissioning import Outcome as Emptied
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
+from bookie.autorecovery.reports import Audit, CheckRecord
 from bookie.autorecovery.surveys import check_placement, check_replicas
 from bookie.autorecovery.worker import Worker
 from bookie.errors import WrongDirectory
@@ -313,10 +314,10 @@ async def test_2802_passes_over_many_ledgers_leave_the_loop_to_the_stores_sessio
     lost = asyncio.Event()
     config = AuditConfig(delay_s=0, check_all_s=10**6, placement_s=10**6, replicas_s=10**6)
     auditing = asyncio.ensure_future(audit(client, config, lost))
-    marks = Marks(client.store)
 
     async def is_audited() -> bool:
-        return await marks.last_check() is not None and await marks.last_audit() is not None
+        store = client.store
+        return None not in (await CheckRecord.last(store), await Audit.last(store))
 
     await eventually(is_audited)
     await look_at_all(client)

@@ -6,11 +6,10 @@ import pytest
 
 from bookie.autorecovery.auditor import Auditor, _Auditing
 from bookie.autorecovery.checking import Scrub, check_all
-from bookie.autorecovery.marks import CheckRecord, Marks
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.protocol.replicating_events import Outcome
 from bookie.autorecovery.replicating import Pace
-from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
+from bookie.autorecovery.reports import CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.surveys import check_placement, check_replicas
 from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
@@ -107,9 +106,8 @@ async def test_an_auditor_reads_no_more_than_ends_in_time() -> None:
         auditing = _Auditing(client, config, lambda: NOW_MS)
         assert (await auditing._scrub()).share == 0.5
         for held, share in ((2000, 0.5), (4000, 0.25)):  # a thousand bytes in ten seconds
-            await Marks(client.store).report_check(
-                CheckRecord(at_ms=1, ledgers=1, lacking=0, unsure=0, unreadable=0, bytes=held)
-            )
+            report = CheckRecord(at_ms=1, ledgers=1, lacking=0, unsure=0, unreadable=0, bytes=held)
+            await report.write(client.store)
             assert (await auditing._scrub()).share == share
         await auditing.stop()
 
@@ -122,14 +120,14 @@ async def test_the_auditor_makes_all_checks_and_leaves_when() -> None:
 
             async def are_made() -> bool:
                 last = (
-                    await Marks(client.store).last_check(),
+                    await CheckRecord.last(client.store),
                     await PlacementRecord.last(client.store),
                     await ReplicasRecord.last(client.store),
                 )
                 return all(record is not None and record.at_ms == NOW_MS for record in last)
 
             await eventually(are_made)
-        check = await Marks(client.store).last_check()
+        check = await CheckRecord.last(client.store)
         assert check is not None
         assert check.bytes == 3 * len(b"entry 0entry 1entry 2")
 

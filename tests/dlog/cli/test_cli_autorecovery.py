@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie.autorecovery.marks import FORMAT_VERSION, Audit, Marks
-from bookie.autorecovery.reports import PlacementRecord, ReplicasRecord
+from bookie.autorecovery.marks import FORMAT_VERSION, Marks
+from bookie.autorecovery.reports import Audit, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.throttling import WORKERS
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
@@ -88,7 +88,7 @@ def test_status_shows_how_the_last_audit_ended(shell: CliShell) -> None:
             lost=(BookieId("bookie-9"),),
             alarm="2 of 3 bookies are away",
         )
-        await Marks(store).report(audit)
+        await audit.write(store)
         await store.close()
 
     asyncio.run(report())

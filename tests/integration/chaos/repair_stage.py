@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from bookie.autorecovery.checking import check_all
 from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.reports import Audit
 from bookie.autorecovery.surveying import parts_of
 from dlog.aio import Log
 from dlog.aio.admin import create_log
@@ -88,7 +89,7 @@ class RepairStage(Stage):
         """Return once an audit has found that *bookie* is lost."""
         deadline = time.monotonic() + WHOLE_S
         while True:
-            audit = await Marks(self.client.store).last_audit()
+            audit = await Audit.last(self.client.store)
             if audit is not None and bookie in audit.lost:
                 return
             assert time.monotonic() < deadline, f"no audit missed {bookie}"

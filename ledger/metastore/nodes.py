@@ -1,0 +1,31 @@
+"""What is done with nodes of any metadata store, whatever is in them."""
+
+from contextlib import suppress
+from typing import Final
+
+from ledger.errors import MetadataUnavailable, NodeExists, NoSuchNode
+from ledger.metastore.port import MetadataStore
+
+PUT_TRIES_MAX: Final = 100
+
+
+async def children_of(store: MetadataStore, path: str) -> list[str]:
+    """Return the names of the node's children; none, if there is no such node.
+
+    Raises `MetadataUnavailable`."""
+    try:
+        return await store.children(path)
+    except NoSuchNode:
+        return []
+
+
+async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
+    """Let the node have *value*, whether it exists or not. Raises `MetadataUnavailable`."""
+    for _ in range(PUT_TRIES_MAX):
+        with suppress(NoSuchNode):
+            await store.set(path, value)
+            return
+        with suppress(NodeExists):
+            await store.create(path, value)
+            return
+    raise MetadataUnavailable(store.uri, path, 0.0, "others change it all the time")
