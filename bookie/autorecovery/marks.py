@@ -7,10 +7,11 @@
     /underreplicated/throttle, /underreplicated/workers    see `throttling`
     /underreplicated/lostbookierecoverydelay    seconds, in place of the auditor's own
     /underreplicated/*ctime                     how passes and checks ended: see `reports`
+    /bookies/decommissioning                    its version counts the announcements
     /bookies/decommissioning/<bookie>           persistent: the bookie is to be emptied
 
-Nothing here is needed for safety: two workers at one ledger copy the same bytes, and change its
-metadata by compare-and-swap. Marks are changed by compare-and-swap, and deleted by version, so
+No mark and no lock is needed for safety: two workers at one ledger copy the same bytes, and change
+its metadata by compare-and-swap. Marks are changed by compare-and-swap, and deleted by version, so
 that what an auditor adds while a worker repairs stays; only together with the lock, so that no
 worker that slept deletes a later mark of the same version. 256 buckets: the names of 100,000 marks
 in one node would be more than ZooKeeper answers.
@@ -24,6 +25,7 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from bookie.autorecovery.protocol.replicating_events import Leaving
 from ledger.errors import (
     BadVersion,
     NodeExists,
@@ -42,7 +44,7 @@ from ledger.marking import (
     ring,
 )
 from ledger.metastore.nodes import children_of, put_node
-from ledger.metastore.port import DeleteOp, MetadataStore, Session, Watch
+from ledger.metastore.port import CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.nodes import parse_node
 from ledger.process import this_process
 from ledger.registry import DECOMMISSIONING
@@ -281,10 +283,25 @@ class Marks:
         """Return the bookies that are to be emptied."""
         return frozenset(map(BookieId, await children_of(self._store, DECOMMISSIONING)))
 
+    async def leaving(self) -> Leaving:
+        """Return who is to be emptied, and a version that each `announce` changes."""
+        version = await self._store.exists(DECOMMISSIONING)
+        if version is None:
+            with suppress(NodeExists):
+                await self._store.create(DECOMMISSIONING)
+            version = (await self._store.get(DECOMMISSIONING)).version
+        return Leaving(await self.decommissioning(), version)
+
     async def announce(self, bookie: BookieId) -> None:
-        """Write down that *bookie* is to be emptied, for good or until `withdraw`."""
+        """Write down that *bookie* is to be emptied, for good or until `withdraw`.
+
+        The same transaction changes the version of the list: whoever chose the bookie before, and
+        slept, swaps it in no more."""
         with suppress(NodeExists):
-            await self._store.create(f"{DECOMMISSIONING}/{bookie}")
+            await self._store.create(DECOMMISSIONING)
+        with suppress(NodeExists):
+            child = CreateOp(f"{DECOMMISSIONING}/{bookie}")
+            await self._store.multi((child, SetOp(DECOMMISSIONING, b"")))
 
     async def withdraw(self, bookie: BookieId) -> None:
         with suppress(NoSuchNode):

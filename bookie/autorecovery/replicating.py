@@ -14,15 +14,17 @@ from bookie.autorecovery.seen import Seen
 from ledger.backoff import Backoff
 from ledger.clock import now_ms
 from ledger.environment import Credentials, Environment, repair_credentials
-from ledger.errors import LogError, NoSuchLedger
+from ledger.errors import BadVersion, LogError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
-from ledger.machine_loop import Machine, carry_out, run_in_turn
+from ledger.machine_loop import Machine, read_metadata, run_in_turn
 from ledger.mark import Mark
 from ledger.metadata import LedgerMetadata
+from ledger.metastore.port import CheckOp
 from ledger.protocol import shared
 from ledger.protocol.answers import verified
 from ledger.recovering import recover_without_password
+from ledger.registry import DECOMMISSIONING
 from ledger.requests import AddRun, ReadQuery, Status
 from ledger.runs import runs_of
 from ledger.throttle import Throttle
@@ -171,8 +173,8 @@ class _Repair:
                 return await self._read_frames(effect)
             case protocol.SendFrames():
                 return await self._send_frames(effect)
-            case shared.WriteMetadata():
-                return await carry_out(effect, self._environment.ledgers, self._ledger_id)
+            case protocol.WriteSwap():
+                return await self._write_swap(effect)
             case protocol.RecoverLedger():
                 return await self._recover()
             case protocol.WriteMark(mark, version):
@@ -221,6 +223,26 @@ class _Repair:
             BookieId(found.bookie) for found in self._environment.bookies.available()
         )
         return protocol.LedgerRead(self._metadata, version, registered, leaving, self._now_ms())
+
+    async def _write_swap(
+        self, effect: protocol.WriteSwap
+    ) -> shared.MetadataEvent | protocol.MoreLeave:
+        check = CheckOp(DECOMMISSIONING, effect.leaving_version)
+        try:
+            version = await self._environment.ledgers.write(
+                self._ledger_id, effect.metadata, effect.version, only_if=check
+            )
+        except BadVersion as error:
+            if error.path == check.path:
+                self._seen.forget()
+                return protocol.MoreLeave()
+        except NoSuchLedger:
+            pass
+        except MetadataUnavailable:
+            return shared.MetadataFailed()
+        else:
+            return shared.MetadataWritten(version)
+        return await read_metadata(self._environment.ledgers, self._ledger_id)
 
     async def _look(self, effect: protocol.Look) -> protocol.Looked:
         metadata, credentials = self._known()

@@ -100,3 +100,5 @@ class ReplicasRecord(_Report):
     """Ledgers with entries on a bookie that was away, also within its delay."""
     urgent: int
     """Ledgers with entries for which fewer than Qa bookies were there."""
+    unknown: int = 0
+    """Ledgers with entries on a bookie that no cookie speaks of; they are marked."""

@@ -8,7 +8,8 @@ import asyncio
 from typing import Final
 
 from bookie.autorecovery.marks import Marks
-from ledger.ids import BookieId, LedgerId
+from bookie.autorecovery.protocol.replicating_events import Leaving
+from ledger.ids import LedgerId
 from ledger.mark import Mark, Reason
 
 SEEN_S: Final = 1.0
@@ -18,8 +19,7 @@ class Seen:
     """For one worker."""
 
     def __init__(self, marks: Marks) -> None:
-        self.leaving: frozenset[BookieId] = frozenset()
-        """Bookies that are to be emptied."""
+        self._leaving = Leaving(frozenset(), -1)
         self.urgent: tuple[LedgerId, ...] = ()
         """Marked ledgers that come before others."""
         self.locked: frozenset[LedgerId] = frozenset()
@@ -37,15 +37,19 @@ class Seen:
             return
         self.urgent = await self._marks.urgent()
         self.locked = await self._marks.locked_ledgers()
-        self.leaving = await self._marks.decommissioning()
+        self._leaving = await self._marks.leaving()
         self._read_at = now
         self.revision += 1
 
-    async def leaving_for(self, mark: Mark | None) -> frozenset[BookieId]:
+    def forget(self) -> None:
+        """Let all be read again: it has changed."""
+        self._read_at = None
+
+    async def leaving_for(self, mark: Mark | None) -> Leaving:
         """Return who is to be emptied, for the repair of what *mark* says. Raises as `refresh`."""
         lacks = () if mark is None else mark.lacks
         emptied = {lack.bookie for lack in lacks if lack.reason is Reason.DECOMMISSIONING}
         await self.refresh()
-        if not emptied <= self.leaving:
-            self.leaving = await self._marks.decommissioning()
-        return self.leaving
+        if not emptied <= self._leaving.bookies:
+            self._leaving = await self._marks.leaving()
+        return self._leaving

@@ -7,6 +7,8 @@ from bookie.autorecovery.surveying import parts_of
 from ledger.client import LedgerClient
 from ledger.ids import BookieId
 from ledger.mark import Lack, Reason
+from ledger.metastore.nodes import children_of
+from ledger.registry import COOKIES
 
 
 async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementRecord:
@@ -38,20 +40,35 @@ async def check_placement(client: LedgerClient, *, now_ms: int) -> PlacementReco
 
 
 async def check_replicas(client: LedgerClient, *, now_ms: int) -> ReplicasRecord:
-    """Count ledgers with entries on bookies that are away. Nothing is marked: a bookie within its
-    delay is not lost yet. Raises `MetadataUnavailable`."""
-    ledgers = away = urgent = 0
+    """Count ledgers with entries on bookies that are away.
+
+    Those are not marked: a bookie within its delay is not lost yet. But who has no cookie either
+    never comes back, and no auditor waits for it: so it is if a client that slept names a bookie
+    that was emptied and forgotten meanwhile.
+
+    Raises `MetadataUnavailable`."""
+    marks = Marks(client.store)
+    ledgers = away = urgent = unknown = 0
     async for part in parts_of(client.ledgers):
         # After the ledgers were read, as for who is lost (rule 85).
         registered = _registered(client)
-        for _, metadata in part:
+        known = registered | set(map(BookieId, await children_of(client.store, COOKIES)))
+        marked = False
+        for ledger_id, metadata in part:
             ledgers += 1
             if metadata is None:
                 continue
-            gone = members_with_entries(metadata) - registered
-            away += bool(gone)
-            urgent += is_urgent(metadata, gone)
-    return ReplicasRecord(at_ms=now_ms, ledgers=ledgers, away=away, urgent=urgent)
+            members = members_with_entries(metadata)
+            away += bool(members - registered)
+            urgent += is_urgent(metadata, members - registered)
+            if members <= known:
+                continue
+            unknown += 1
+            lacks = [Lack(bookie, Reason.LOST, now_ms) for bookie in sorted(members - known)]
+            marked |= await marks.add(ledger_id, lacks)
+        if marked:
+            await marks.ring()
+    return ReplicasRecord(at_ms=now_ms, ledgers=ledgers, away=away, urgent=urgent, unknown=unknown)
 
 
 def _registered(client: LedgerClient) -> frozenset[BookieId]:

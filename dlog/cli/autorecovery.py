@@ -138,6 +138,7 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
             shown["last count of replicas"] = shown_time(replicas.at_ms)
             shown["  ledgers with bookies away"] = replicas.away
             shown["  of them urgent"] = replicas.urgent
+            shown["  ledgers of unknown bookies"] = replicas.unknown
         print_facts(shown)
         if found.workers:
             sys.stdout.write("\n")

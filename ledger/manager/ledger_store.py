@@ -19,7 +19,7 @@ from ledger.manager.ids import BlockIds, SequentialIds
 from ledger.manager.layout import INSTANCE, LAYOUTS, LEDGERS
 from ledger.marking import MARKS, is_under_repair
 from ledger.metadata import LedgerMetadata
-from ledger.metastore.port import DeleteOp, MetadataStore, Session, SetOp, Watch
+from ledger.metastore.port import CheckOp, DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.vitals import Vitals
 from ledger.wire import metadata_pb2 as pb
 
@@ -92,12 +92,27 @@ class LedgerStore:
             raise NoSuchLedger(ledger_id) from error
         return LedgerMetadata.decode(node.value, path=path), node.version
 
-    async def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
-        """Compare and swap; return the new version. Raises `BadVersion`, `NoSuchLedger`."""
+    async def write(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        only_if: CheckOp | None = None,
+    ) -> int:
+        """Compare and swap, in one transaction with *only_if*; return the new version.
+
+        Raises `BadVersion`, also of the node that *only_if* names, and `NoSuchLedger`."""
+        path = self._path(ledger_id)
         try:
-            return await self._store.set(self._path(ledger_id), metadata.encode(), version)
+            if only_if is None:
+                return await self._store.set(path, metadata.encode(), version)
+            await self._store.multi((SetOp(path, metadata.encode(), version), only_if))
         except NoSuchNode as error:
+            if error.path != path:
+                raise
             raise NoSuchLedger(ledger_id) from error
+        return version + 1
 
     async def delete(self, ledger_id: LedgerId) -> None:
         """Delete whatever the state is (rule 6). No error if it is not there.

@@ -35,6 +35,8 @@ class CreateOp:
 
 @dataclass(frozen=True, slots=True)
 class SetOp:
+    """Raises the version by one, as every `set` does."""
+
     path: str
     value: bytes
     version: int = ANY_VERSION

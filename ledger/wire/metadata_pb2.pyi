@@ -535,6 +535,7 @@ class ReplicasNode(_message.Message):
     LEDGERS_FIELD_NUMBER: _builtins.int
     AWAY_FIELD_NUMBER: _builtins.int
     URGENT_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     at_ms: _builtins.int
     ledgers: _builtins.int
@@ -543,6 +544,8 @@ class ReplicasNode(_message.Message):
     """with entries of which a bookie is away"""
     urgent: _builtins.int
     """with entries that fewer than Qa bookies are there for"""
+    unknown: _builtins.int
+    """that name a bookie without a cookie"""
     def __init__(
         self,
         *,
@@ -551,10 +554,11 @@ class ReplicasNode(_message.Message):
         ledgers: _builtins.int = ...,
         away: _builtins.int = ...,
         urgent: _builtins.int = ...,
+        unknown: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "away", b"away", "ledgers", b"ledgers", "urgent", b"urgent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "away", b"away", "ledgers", b"ledgers", "unknown", b"unknown", "urgent", b"urgent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

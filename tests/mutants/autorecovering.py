@@ -499,3 +499,27 @@ mutant(
     test="tests/bookie/autorecovery/test_worker.py::"
     "test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes",
 )
+
+mutant(
+    "swaps in who is to be emptied since it was chosen",
+    "bookie/autorecovery/replicating.py",
+    old="        check = CheckOp(DECOMMISSIONING, effect.leaving_version)\n",
+    new="        check = CheckOp(DECOMMISSIONING)\n",
+    test="tests/bookie/autorecovery/test_worker.py::"
+    "test_a_worker_that_slept_names_no_bookie_that_is_to_be_emptied_meanwhile",
+)
+mutant(
+    "announces who is to be emptied to those alone who look later",
+    _MARKS,
+    old='            await self._store.multi((child, SetOp(DECOMMISSIONING, b"")))\n',
+    new="            await self._store.multi((child,))\n",
+    test="tests/bookie/autorecovery/test_worker.py::"
+    "test_a_worker_that_slept_names_no_bookie_that_is_to_be_emptied_meanwhile",
+)
+mutant(
+    "waits for members that no cookie speaks of",
+    "bookie/autorecovery/surveys.py",
+    old="            if members <= known:\n",
+    new="            if True:\n",
+    test=_CHECKS + "a_member_that_has_no_cookie_any_more_is_marked_as_lost",
+)

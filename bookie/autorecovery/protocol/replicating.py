@@ -19,6 +19,8 @@ the version that was read before the work.
 Invariants (asserted):
     a swap is written after every frame of its indexes was stored; of a CLOSED ledger, after the
         metadata were read that it changes, so that no bookie can have evicted them since
+    a swap is written only while nobody was added to those who are to be emptied since the new
+        bookies were chosen: else it would name one that is forgotten
     the mark is deleted only after a round that left nothing to do or to look at again
 """
 
@@ -36,6 +38,7 @@ from bookie.autorecovery.protocol.replicating_events import (
     FramesRead,
     FramesRefused,
     FramesStored,
+    Leaving,
     LedgerRead,
     LockRefused,
     LockTaken,
@@ -44,6 +47,7 @@ from bookie.autorecovery.protocol.replicating_events import (
     MarkGrew,
     MarkRead,
     MarkStored,
+    MoreLeave,
     Outcome,
     ReadFrames,
     ReadLedger,
@@ -58,6 +62,7 @@ from bookie.autorecovery.protocol.replicating_events import (
     Unlock,
     Unlocked,
     WriteMark,
+    WriteSwap,
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Mark, Reason
@@ -68,7 +73,6 @@ from ledger.protocol.shared import (
     MetadataRead,
     MetadataWritten,
     ReplacementsChosen,
-    WriteMetadata,
 )
 from ledger.quorum import holds
 from ledger.requests import Status
@@ -153,7 +157,7 @@ class Replication:
         self._metadata: LedgerMetadata | None = None
         self._version = -1
         self._registered: frozenset[BookieId] = frozenset()
-        self._leaving: frozenset[BookieId] = frozenset()
+        self._leaving = Leaving(frozenset(), -1)
         self._rounds = 0
         self._thorough = False
         """Whether what bookies hold is read, and not only asked for."""
@@ -213,7 +217,10 @@ class Replication:
                 return self._copy()
             case Phase.SENDING, FramesRefused():
                 return self._copy_failed(f"a copy was refused: {event.status.name}")
-            case Phase.SWAPPING, MetadataWritten() | MetadataRead() | MetadataFailed():
+            case (
+                Phase.SWAPPING,
+                MetadataWritten() | MetadataRead() | MetadataFailed() | MoreLeave(),
+            ):
                 return self._swap_answered(event)
             case Phase.CHOOSING_SPARE, ReplacementsChosen():
                 return self._spare_chosen(event)
@@ -297,7 +304,7 @@ class Replication:
         lack = self._mark.lack_of(bookie)
         if lack is None:
             return False
-        if bookie in self._leaving:
+        if bookie in self._leaving.bookies:
             return True
         if lack.reason is Reason.MISPLACED:
             # Where to is decided already; else it depends on what is better.
@@ -311,7 +318,7 @@ class Replication:
         assert self._mark is not None
         lack = self._mark.lack_of(bookie)
         emptied = lack is not None and lack.reason is Reason.DECOMMISSIONING
-        return bookie in self._leaving or emptied
+        return bookie in self._leaving.bookies or emptied
 
     def _is_worth_a_fence(self, bookie: BookieId) -> bool:
         """Return whether a writer is disturbed for it: not to spread copies better, and not for a
@@ -319,7 +326,7 @@ class Replication:
         assert self._mark is not None
         lack = self._mark.lack_of(bookie)
         gentle = lack is None or lack.reason in {Reason.MISPLACED, Reason.AWAY}
-        return bookie in self._leaving or not gentle
+        return bookie in self._leaving.bookies or not gentle
 
     # One fragment: choose, look, copy, swap.
 
@@ -375,7 +382,7 @@ class Replication:
     def _not_wanted(self) -> tuple[BookieId, ...]:
         """Return who must not get copies: who lacks some is no help, who leaves neither."""
         assert self._mark is not None
-        not_wanted = self._mark.bookies | self._leaving
+        not_wanted = self._mark.bookies | self._leaving.bookies
         if self._config.into is not None:
             not_wanted |= self._registered - self._config.into
         return tuple(sorted(not_wanted))
@@ -555,10 +562,10 @@ class Replication:
         self.phase = Phase.SWAPPING
         self._swapping = swapped
         self._moved = moved
-        return WriteMetadata(swapped, self._version)
+        return WriteSwap(swapped, self._version, self._leaving.version)
 
     def _swap_answered(
-        self, event: MetadataWritten | MetadataRead | MetadataFailed
+        self, event: MetadataWritten | MetadataRead | MetadataFailed | MoreLeave
     ) -> ReplicationEffect:
         self._unseen |= not isinstance(event, MetadataWritten)
         match event:
@@ -574,6 +581,8 @@ class Replication:
                 return self._swap(self._todo[0], self._moved, again=True)
             case MetadataFailed():
                 return self._end_round()  # it may be written: the next round sees
+            case MoreLeave():
+                return self._end_round()  # a new bookie among them may be forgotten by now
 
     def _fragment_done(self) -> ReplicationEffect:
         self._todo.pop(0)

@@ -14,7 +14,6 @@ from ledger.protocol.shared import (
     MetadataWritten,
     ReplacementsChosen,
     TimePassed,
-    WriteMetadata,
 )
 from ledger.requests import Status
 
@@ -52,6 +51,15 @@ class MarkRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """The list of bookies that are to be emptied."""
+
+    bookies: frozenset[BookieId]
+    version: int
+    """Read before the list was: who is added to that changes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRead:
     """Metadata as new as `ReadLedger` wants them, and who is there.
 
@@ -60,8 +68,7 @@ class LedgerRead:
     metadata: LedgerMetadata | None
     version: int
     registered: frozenset[BookieId]
-    leaving: frozenset[BookieId]
-    """Bookies that are to be emptied."""
+    leaving: Leaving
     now_ms: int
 
 
@@ -94,6 +101,11 @@ class FramesRefused:
     """It has them not, or perhaps."""
 
     status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class MoreLeave:
+    """The metadata were not written: more bookies are to be emptied than it was known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +156,7 @@ ReplicationEvent = (
     | MetadataRead
     | MetadataWritten
     | MetadataFailed
+    | MoreLeave
     | Recovered
     | RecoveryRefused
     | MarkStored
@@ -217,6 +230,17 @@ class SendFrames:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteSwap:
+    """Write metadata of the ledger, which is at *version*, iff the list of who is to be emptied is
+    still at *leaving_version*. Report MetadataWritten, MetadataRead, MetadataFailed, or MoreLeave.
+    """
+
+    metadata: LedgerMetadata
+    version: int
+    leaving_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecoverLedger:
     """Fence and close the ledger; report Recovered or RecoveryRefused."""
 
@@ -273,7 +297,7 @@ ReplicationEffect = (
     | ChooseBetter
     | ReadFrames
     | SendFrames
-    | WriteMetadata
+    | WriteSwap
     | RecoverLedger
     | WriteMark
     | DeleteMark

@@ -12,6 +12,7 @@ from bookie.autorecovery.protocol.replicating import Replication, ReplicationCon
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.mark import Lack, Mark, Reason
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.metastore.port import ANY_VERSION
 from ledger.protocol import shared
 from ledger.quorum import Quorum, holds
 from ledger.requests import Status
@@ -49,6 +50,7 @@ class World:
     end: int = -1
     """The last entry that was acknowledged, of a ledger that is not CLOSED."""
     leaving: str = ""
+    leaving_version: int = 0
     version: int = 0
     held: dict[BookieId, set[int]] = field(default_factory=dict)
     rotten: dict[BookieId, set[int]] = field(default_factory=dict)
@@ -167,7 +169,7 @@ class World:
                     self.metadata,
                     self.version,
                     frozenset(names(self.there)),
-                    frozenset(names(self.leaving)),
+                    protocol.Leaving(frozenset(names(self.leaving)), self.leaving_version),
                     self.now_ms,
                 )
             case protocol.Look():
@@ -183,7 +185,9 @@ class World:
                 return self._read(effect)
             case protocol.SendFrames():
                 return self._send(effect)
-            case shared.WriteMetadata(metadata, version):
+            case protocol.WriteSwap(metadata, version, leaving_version):
+                if leaving_version not in {self.leaving_version, ANY_VERSION}:
+                    return protocol.MoreLeave()
                 return self._write(metadata, version)
             case protocol.RecoverLedger():
                 return self._recover()

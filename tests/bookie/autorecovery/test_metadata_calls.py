@@ -73,7 +73,8 @@ async def test_a_ledger_that_moves_costs_six_calls_from_its_mark_to_the_marks_en
         assert scan.outcomes == {Outcome.DONE: moved}
         spent = store.calls.total()
         # Each ledger is in a bucket of its own here, which is listed once for up to 400 of them.
-        assert spent <= 6 * moved + moved + listing + 3, store.calls
+        # Four calls a second show what is common to all: see `Seen`.
+        assert spent <= 6 * moved + moved + listing + 4, store.calls
         assert store.calls["sync"] <= 1
         assert await Marks(counting.store).locked() == {}
         await counting.close()

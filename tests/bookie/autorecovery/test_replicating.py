@@ -180,7 +180,7 @@ def test_what_was_moved_is_known_by_its_compare_and_swap() -> None:
     world = lost_member()
     repair(world)
     assert world.written.count("ReadLedger") == 1
-    assert world.written[-2:] == ["WriteMetadata", "DeleteMark"]
+    assert world.written[-2:] == ["WriteSwap", "DeleteMark"]
 
 
 def test_without_a_bookie_to_copy_to_nothing_is_read_or_copied() -> None:
@@ -406,6 +406,18 @@ def test_a_bookie_that_was_to_be_emptied_and_is_kept_is_not_moved_from() -> None
     world.leaving = ""
     assert repair(world) == Finish(Outcome.DONE)
     assert world.version == 0
+
+
+def test_a_bookie_that_is_to_be_emptied_since_it_was_chosen_is_not_swapped_in() -> None:
+    world = lost_member()
+    running = Running(world)
+    while world.written[-1:] != ["SendFrames"]:
+        running.step()
+    [chosen] = [bookie for bookie in names("de") if world.of(bookie)]
+    world.leaving, world.leaving_version = chosen[-1], 1
+    assert running.end() == Finish(Outcome.DONE)
+    assert chosen not in metadata_of(world).fragments[0].bookies
+    assert world.is_whole()
 
 
 def test_another_workers_ledger_is_left_alone() -> None:

@@ -15,7 +15,8 @@ from bookie.autorecovery.worker import Worker
 from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Reason
+from ledger.mark import Lack, Reason
+from ledger.registry import COOKIES
 from ledger.requests import ReadAnswer, ReadQuery, Status
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
@@ -73,11 +74,30 @@ async def test_ledgers_with_bookies_away_are_counted_and_nothing_is_marked() -> 
         client = await cluster.client()
         ledger_id = await closed_ledger(client, entries=3)
         bookies = (await client.describe(ledger_id)).fragments[0].bookies
+        for bookie in bookies:
+            await client.store.create(f"{COOKIES}/{bookie}")
         for gone, (away, urgent) in enumerate([(0, 0), (1, 0), (1, 1)]):
             await kill(cluster, client, *bookies[:gone])
             found = await check_replicas(client, now_ms=NOW_MS)
             assert found == ReplicasRecord(at_ms=NOW_MS, ledgers=1, away=away, urgent=urgent)
         assert await mark_of(client, ledger_id) is None
+
+
+async def test_a_member_that_has_no_cookie_any_more_is_marked_as_lost() -> None:
+    async with local_bookies(4) as cluster:
+        client = await cluster.client()
+        ledger_id = await closed_ledger(client, entries=3)
+        *there, forgotten = (await client.describe(ledger_id)).fragments[0].bookies
+        for bookie in there:
+            await client.store.create(f"{COOKIES}/{bookie}")
+        assert (await check_replicas(client, now_ms=NOW_MS)).unknown == 0  # it still serves
+        await kill(cluster, client, forgotten)
+        assert (await check_replicas(client, now_ms=NOW_MS)).unknown == 1
+        mark = await mark_of(client, ledger_id)
+        assert mark is not None
+        assert mark.lacks == (Lack(forgotten, Reason.LOST, NOW_MS),)
+        assert (await Worker(client, AT_ONCE).run_once()).outcomes == {Outcome.DONE: 1}
+        assert forgotten not in (await client.describe(ledger_id)).fragments[0].bookies
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import dlog.testing
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.replicating import Pace, Surroundings, replicate
+from bookie.autorecovery.seen import Seen
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
@@ -140,6 +142,39 @@ async def test_a_mark_that_waits_for_a_bookie_is_taken_up_when_one_comes() -> No
         await eventually(lambda: is_there(client, lost))
         assert (await worker.run_once()).outcomes == {Outcome.DONE: 1}
         assert await mark_of(client, ledger_id) is None
+
+
+class Sleepy(Pace):
+    """Sleeps before it sends anything, until *bookies* are to be emptied."""
+
+    def __init__(self, marks: Marks, bookies: list[BookieId]) -> None:
+        super().__init__(0)
+        self._marks, self._bookies = marks, bookies
+
+    async def take(self, size_bytes: int) -> None:
+        await super().take(size_bytes)
+        for bookie in self._bookies:
+            await self._marks.announce(bookie)
+
+
+async def test_a_worker_that_slept_names_no_bookie_that_is_to_be_emptied_meanwhile() -> None:
+    async with world(5) as (cluster, client):
+        ledger_id = await closed_ledger(client)
+        before = await client.describe(ledger_id)
+        lost = before.fragments[0].bookies[1]
+        await kill(cluster, client, lost)
+        await mark_lost(client, ledger_id, lost)
+        members = before.fragments[0].bookies
+        spares = [BookieId(b.name) for b in cluster.bookies if b.name not in members]
+        marks = Marks(client.store)
+        pace = Sleepy(marks, spares)
+        surroundings = Surroundings(
+            client.environment, marks, pace, ReplicationConfig(), Seen(marks)
+        )
+        finish = await replicate(surroundings, ledger_id)
+        assert pace.entries > 0
+        assert finish.outcome is Outcome.DEFERRED
+        assert await client.describe(ledger_id) == before
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ from ledger.protocol.shared import (
     MetadataRead,
     MetadataWritten,
     ReplacementsChosen,
-    WriteMetadata,
 )
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES
@@ -83,7 +82,7 @@ def writes_over_what_others_wrote(patch: Patch) -> None:
         if isinstance(event, MetadataRead) and event.metadata is not None:
             assert self._swapping is not None
             self._version = event.version
-            return WriteMetadata(self._swapping, event.version)
+            return protocol.WriteSwap(self._swapping, event.version, self._leaving.version)
         return honest(self, event)
 
     patch.set(Replication, "_swap_answered", answered)
@@ -355,3 +354,25 @@ def a_retired_name_serves_again(patch: Patch) -> None:
         return await honest(store, directories, bookie, *rest)
 
     patch.set(stamp, "_check", check)
+
+
+@mutation(
+    "decision 63",
+    drawn=False,
+    test="tests/bookie/autorecovery/test_replicating.py"
+    "::test_a_bookie_that_is_to_be_emptied_since_it_was_chosen_is_not_swapped_in",
+)
+def swaps_in_who_was_forgotten(patch: Patch) -> None:
+    """Takes a worker that sleeps between its choice and the swap while just the bookie that it
+    chose is emptied and forgotten."""
+    honest = Replication._next
+
+    def step(
+        self: Replication, event: protocol.ReplicationEvent
+    ) -> protocol.ReplicationEffect | None:
+        effect = honest(self, event)
+        if isinstance(effect, protocol.WriteSwap):
+            return replace(effect, leaving_version=ANY_VERSION)
+        return effect
+
+    patch.set(Replication, "_next", step)

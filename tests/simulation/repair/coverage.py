@@ -10,7 +10,7 @@ EFFECTS: Final = (
     "Look",
     "ReadFrames",
     "SendFrames",
-    "WriteMetadata",
+    "WriteSwap",
     "RecoverLedger",
     "WriteMark",
     "DeleteMark",

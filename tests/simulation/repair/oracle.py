@@ -115,6 +115,8 @@ class Repairs:
     locks: dict[LedgerId, None] = field(default_factory=dict)
     first_marked: dict[tuple[LedgerId, BookieId], int] = field(default_factory=dict)
     """Since when a mark ever named a bookie, at the earliest."""
+    forgotten: set[BookieId] = field(default_factory=set)
+    """Bookies whose cookies were deleted."""
     happened: list[Happening] = field(default_factory=list)
     """What is not checked yet."""
 

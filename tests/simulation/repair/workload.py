@@ -149,6 +149,7 @@ class RepairSimulation(Simulation):
             check_s=10.0,
             retry_s=1.0,
             check_all_s=self.repair.check_all_s,
+            replicas_s=self.repair.check_all_s,
             check_again_s=3.0,
         )
         await Auditor(process.ledgers, config).run()

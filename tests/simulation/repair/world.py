@@ -145,6 +145,7 @@ class RepairWorld(World):
             bookie = BookieId(path.rpartition("/")[2])
             self.scheduler.mark("bookie_forgotten")
             self.bookies[bookie].is_forgotten = True
+            self.repairs.forgotten.add(bookie)
             self.repairs.happened.append(Forgotten(bookie, by))
 
     def _ledger_written(self, path: str, by: str) -> None:
