@@ -69,6 +69,7 @@ class LedgerClient:
         self._owns_store = owns_store
         self._suspicions = Suspicions(store)
         environment.suspect = self._suspicions.heard
+        environment.doubt = self._suspicions.doubted
 
     @classmethod
     async def connect(cls, uri: str | MetadataStore, config: ClientConfig | None = None) -> Self:

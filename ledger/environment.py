@@ -34,6 +34,8 @@ class Environment:
     quarantine: Quarantine = field(default_factory=Quarantine)
     suspect: Callable[[LedgerId, RepairHint], None] = lambda _ledger_id, _hint: None
     """Called by readers with replicas of settled entries that are not as they should be."""
+    doubt: Callable[[LedgerId, Sequence[BookieId]], None] = lambda _ledger_id, _bookies: None
+    """Called by recoveries with members of a CLOSED ledger that may lack settled entries."""
 
     def ensemble(self, quorum: Quorum) -> tuple[BookieId, ...] | None:
         """Choose the ensemble of a new ledger, or None if there are too few bookies."""

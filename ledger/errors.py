@@ -14,6 +14,7 @@
     |  |- MetadataError
     |  |  |- MetadataUnavailable   no answer in time; the outcome of a write is unknown
     |  |  |- NoSuchNode / NodeExists / NodeNotEmpty / BadVersion
+    |  |  |- BookieForgotten       the cluster has no cookie of the bookie (any more)
     |  |  |- MetadataDenied        the store knows us not, or does not allow it
     |  |  `- NamespaceMismatch     instance, layout or format of the namespace is another one
     |  |- NotEnoughBookies
@@ -182,6 +183,17 @@ class BadVersion(MetadataError):
     def __init__(self, path: str, expected: int) -> None:
         super().__init__(f"node {path} is no longer at version {expected}; read it again")
         self.path, self.expected = path, expected
+
+
+class BookieForgotten(MetadataError):
+    """Ledgers count on nothing that this bookie holds, and must not begin to."""
+
+    def __init__(self, bookie: str) -> None:
+        super().__init__(
+            f"the cluster does not know bookie {bookie} (any more): it was emptied and forgotten, "
+            "or its cookie was deleted, so it is not registered; start it again to see which"
+        )
+        self.bookie = bookie
 
 
 class MetadataDenied(MetadataError):

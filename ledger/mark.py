@@ -56,10 +56,16 @@ class Lack:
 
 
 def written_without(
-    bookies: Iterable[BookieId], fragment: EntryId, since_ms: int
+    bookies: Iterable[BookieId],
+    fragment: EntryId,
+    since_ms: int,
+    *,
+    missed: Iterable[BookieId] = (),
 ) -> tuple[Lack, ...]:
-    """Return what to mark if the fragment at *fragment* is written without *bookies*."""
-    return tuple(Lack(bookie, Reason.AWAY, since_ms, fragment) for bookie in bookies)
+    """Return what to mark if the fragment at *fragment* is written without *bookies*, and others
+    *missed* entries before it: who is there again has just those copied to it."""
+    away = tuple(Lack(bookie, Reason.AWAY, since_ms, fragment) for bookie in bookies)
+    return away + tuple(Lack(bookie, Reason.MISSING, since_ms) for bookie in missed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class Mark:
         """Return whether, of the bookies that are *there* since some came, one may be what this
         waits for."""
         returned = any(
-            lack.reason in {Reason.LOST, Reason.AWAY} and lack.bookie in there
+            lack.reason in {Reason.LOST, Reason.AWAY, Reason.MISSING} and lack.bookie in there
             for lack in self.lacks
         )
         return self.wants_bookie or returned

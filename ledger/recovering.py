@@ -97,6 +97,7 @@ class _Recovering:
                 ledgers = self._environment.ledgers
                 self._run.spawn(carry_out(effect, ledgers, self._ledger_id))
             case protocol.FinishRecovery():
+                self._environment.doubt(self._ledger_id, effect.in_doubt)
                 if not self._result.done():
                     self._result.set_result(effect.metadata)
             case protocol.FailRecovery():

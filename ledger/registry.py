@@ -12,6 +12,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from ledger.errors import (
+    BookieForgotten,
     DamagedMetadata,
     MetadataError,
     NodeExists,
@@ -19,9 +20,9 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.log_events import get_logger
-from ledger.metastore.nodes import children_of
+from ledger.metastore.nodes import children_of, create_node
 from ledger.metastore.paths import name_of
-from ledger.metastore.port import MetadataStore, Watch
+from ledger.metastore.port import CheckOp, CreateOp, MetadataStore, Watch
 from ledger.wire import metadata_pb2 as pb
 
 AVAILABLE: Final = "/bookies/available"
@@ -59,7 +60,8 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
     Requires that the caller owns the bookie's directories, so that a node that is still there
     was made by a process that is dead, or by this one in a session that was lost. It would
     vanish with its session later on (rule 79): it is replaced, not waited for.
-    Raises `MetadataUnavailable`, `NodeExists`."""
+    Raises `BookieForgotten` if the bookie has no cookie, in the same transaction: its name may be
+    another's by now. Raises `MetadataUnavailable`, `NodeExists`."""
     node = pb.BookieNode(
         version=FORMAT_VERSION,
         address=registration.address,
@@ -67,11 +69,17 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
         rack=registration.rack,
     )
     value = node.SerializeToString(deterministic=True)
+    node_of_it = CreateOp(registration.path, value, ephemeral=True)
+    cookie = CheckOp(f"{COOKIES}/{registration.bookie}")
     for _ in range(REGISTER_TRIES_MAX):
         try:
-            await store.create(registration.path, value, ephemeral=True)
+            await store.multi((cookie, node_of_it))
         except NodeExists:
             await unregister(store, registration)
+        except NoSuchNode as error:
+            if error.path == cookie.path:
+                raise BookieForgotten(registration.bookie) from error
+            await create_node(store, READ_ONLY if registration.read_only else AVAILABLE)
         else:
             # What is announced now is the other way round from before, if there was a before.
             await unregister(store, replace(registration, read_only=not registration.read_only))

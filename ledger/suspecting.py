@@ -1,4 +1,5 @@
-"""What readers find missing or damaged, handed to repair: as marks, which its workers verify.
+"""What readers find missing or damaged, and recoveries doubt, handed to repair: as marks, which its
+workers verify.
 
 Best effort, beside the reads and never in their way: what cannot be marked now is found again by
 the next reader, or by the auditor's checks. Bounded: one mark is written at a time, a replica is
@@ -7,7 +8,7 @@ reported once in a while, and so many wait.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, assert_never
 
 from ledger.clock import now_ms
@@ -23,6 +24,7 @@ AGAIN_MS: Final = 600_000
 """After how long the share of a bookie in a ledger is reported again."""
 REMEMBERED_MAX: Final = 1000
 WAITING_MAX: Final = 100
+CLOSE_S: Final = 1.0
 
 _log = get_logger(__name__)
 
@@ -41,7 +43,15 @@ class Suspicions:
 
     def heard(self, ledger_id: LedgerId, hint: RepairHint) -> None:
         """Take note of a replica that is not as it should be, of an entry that is settled."""
-        at_ms, of = self._now_ms(), (ledger_id, hint.bookie)
+        self._suspect(ledger_id, hint.bookie, _reason_of(hint.fault))
+
+    def doubted(self, ledger_id: LedgerId, bookies: Iterable[BookieId]) -> None:
+        """Take note of members that may lack entries; a worker asks them what they hold."""
+        for bookie in bookies:
+            self._suspect(ledger_id, bookie, Reason.MISSING)
+
+    def _suspect(self, ledger_id: LedgerId, bookie: BookieId, reason: Reason) -> None:
+        at_ms, of = self._now_ms(), (ledger_id, bookie)
         if self._closed or at_ms < self._reported.get(of, at_ms - AGAIN_MS) + AGAIN_MS:
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -50,13 +60,15 @@ class Suspicions:
         if len(self._reported) >= REMEMBERED_MAX:
             del self._reported[next(iter(self._reported))]
         self._reported[of] = at_ms
-        self._waiting.append((ledger_id, Lack(hint.bookie, _reason_of(hint.fault), at_ms)))
+        self._waiting.append((ledger_id, Lack(bookie, reason, at_ms)))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def close(self) -> None:
-        """Write nothing more. Idempotent."""
+        """Write what waits, within a moment, and nothing more. Idempotent."""
         self._closed = True
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=CLOSE_S)
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)

@@ -233,7 +233,7 @@ class LedgerWriter:
                 assert_never(effect)
 
     async def _mark(self, effect: protocol.MarkLacks) -> None:
-        lacks = written_without(effect.bookies, effect.fragment, now_ms())
+        lacks = written_without(effect.bookies, effect.fragment, now_ms(), missed=effect.missed)
         event: protocol.WriterEvent = protocol.LacksMarked(effect)
         try:
             await mark_ledger(self._environment.ledgers.store, self.ledger_id, lacks)

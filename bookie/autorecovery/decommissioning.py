@@ -15,13 +15,16 @@ from ledger.errors import (
     BookieRefused,
     BookieUnavailable,
     LogError,
+    NodeExists,
     NoSuchNode,
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine, run_in_turn
 from ledger.mark import Lack, Reason
+from ledger.metastore.nodes import create_node
+from ledger.metastore.port import CreateOp, DeleteOp
 from ledger.protocol.shared import TimePassed
-from ledger.registry import COOKIES, find_registration
+from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, find_registration
 from ledger.transport.operator import BookieOperator
 
 HOPELESS_MAX = 100
@@ -171,9 +174,14 @@ class _Decommissioning:
         return protocol.Done()
 
     async def _forget(self, version: int) -> protocol.DecommissionEvent:
+        registrations = [f"{root}/{self._bookie}" for root in (AVAILABLE, READ_ONLY)]
         try:
-            await self._store.delete(f"{COOKIES}/{self._bookie}", version)
-        except BadVersion:
+            for root in (AVAILABLE, READ_ONLY):
+                await create_node(self._store, root)
+            # What can be created is not there: so it is forgotten only while it is not registered.
+            absent = [op(path) for path in registrations for op in (CreateOp, DeleteOp)]
+            await self._store.multi((DeleteOp(f"{COOKIES}/{self._bookie}", version), *absent))
+        except (BadVersion, NodeExists):
             return protocol.Refused("it was started again")
         except NoSuchNode:
             return protocol.Done()  # a reply was lost

@@ -43,7 +43,7 @@ from ledger.marking import (
     read_mark,
     ring,
 )
-from ledger.metastore.nodes import children_of, put_node
+from ledger.metastore.nodes import children_of, create_node, put_node
 from ledger.metastore.port import CreateOp, DeleteOp, MetadataStore, Session, SetOp, Watch
 from ledger.nodes import parse_node
 from ledger.process import this_process
@@ -287,8 +287,7 @@ class Marks:
         """Return who is to be emptied, and a version that each `announce` changes."""
         version = await self._store.exists(DECOMMISSIONING)
         if version is None:
-            with suppress(NodeExists):
-                await self._store.create(DECOMMISSIONING)
+            await create_node(self._store, DECOMMISSIONING)
             version = (await self._store.get(DECOMMISSIONING)).version
         return Leaving(await self.decommissioning(), version)
 
@@ -297,8 +296,7 @@ class Marks:
 
         The same transaction changes the version of the list: whoever chose the bookie before, and
         slept, swaps it in no more."""
-        with suppress(NodeExists):
-            await self._store.create(DECOMMISSIONING)
+        await create_node(self._store, DECOMMISSIONING)
         with suppress(NodeExists):
             child = CreateOp(f"{DECOMMISSIONING}/{bookie}")
             await self._store.multi((child, SetOp(DECOMMISSIONING, b"")))

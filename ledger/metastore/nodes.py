@@ -19,6 +19,12 @@ async def children_of(store: MetadataStore, path: str) -> list[str]:
         return []
 
 
+async def create_node(store: MetadataStore, path: str) -> None:
+    """Let there be an empty node, if there is none. Raises `MetadataUnavailable`."""
+    with suppress(NodeExists):
+        await store.create(path)
+
+
 async def put_node(store: MetadataStore, path: str, value: bytes) -> None:
     """Let the node have *value*, whether it exists or not. Raises `MetadataUnavailable`."""
     for _ in range(PUT_TRIES_MAX):

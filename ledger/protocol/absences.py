@@ -39,7 +39,9 @@ class Absences:
         """Those of them whose bookies take entries again."""
         self._marked: dict[BookieId, EntryId] = {}
         """The newest fragment of which repair knows that it was written without a bookie."""
-        self._marking = False
+        self._missed: dict[BookieId, None] = {}
+        """Bookies that refused, or never answered, what others confirmed; until that is marked."""
+        self._marking: MarkLacks | None = None
 
     def deadline(self) -> float | None:
         """Return when to leave bookies that are gone, or None."""
@@ -117,21 +119,33 @@ class Absences:
             self._gone_since.pop(index, None)
         self.plan(now)
 
-    def to_mark(self, fragment: EntryId) -> list[MarkLacks]:
-        """Return what repair is to know of the last fragment and does not know yet."""
+    def missed(self, index: int) -> None:
+        """The bookie at *index* has not stored what is confirmed: with the next fragment that is
+        settled, and nobody but repair will ever send it there."""
+        self._missed[self._acks.slots[index].bookie] = None
+
+    def to_mark(self, fragment: EntryId, *, closed: bool = False) -> list[MarkLacks]:
+        """Return what repair is to know, and does not know yet, of the last fragment, which begins
+        at *fragment*, and of those that are settled: all, once the ledger is *closed*."""
         bookies = tuple(
             bookie
             for bookie in (self._acks.slots[index].bookie for index in self.lacking)
             if self._marked.get(bookie) != fragment
         )
-        if not bookies or self._marking:
+        members = self._acks.bookies
+        missed = tuple(bookie for bookie in self._missed if closed or bookie not in members)
+        if not (bookies or missed) or self._marking is not None:
             return []
-        self._marking = True
-        return [MarkLacks(bookies, fragment)]
+        self._marking = MarkLacks(bookies, fragment, missed)
+        for bookie in missed:
+            del self._missed[bookie]
+        return [self._marking]
 
     def marked(self, event: LacksMarked) -> None:
-        self._marking = False
+        self._marking = None
         self._marked.update(dict.fromkeys(event.marked.bookies, event.marked.fragment))
 
     def marking_failed(self) -> None:
-        self._marking = False
+        assert self._marking is not None, "it was asked for"
+        self._missed.update(dict.fromkeys(self._marking.missed))
+        self._marking = None

@@ -139,8 +139,7 @@ class Recovery:
         """Go on from what is stored, whoever wrote it."""
         self.metadata, self.version = metadata, version
         if metadata.state is LedgerState.CLOSED:
-            self.phase = Phase.DONE
-            return [FinishRecovery(metadata, version)]
+            return self._finish(metadata, version)
         if self.phase is Phase.CLOSING:
             return self._close()
         if metadata.state is LedgerState.OPEN:
@@ -153,8 +152,7 @@ class Recovery:
             self.metadata, self.version = self.metadata.in_recovery(), version
             return self._begin_fencing()
         if self.phase is Phase.CLOSING and self._closing is not None:
-            self.phase = Phase.DONE
-            return [FinishRecovery(self._closing, version)]
+            return self._finish(self._closing, version)
         return []
 
     def _metadata_read(self, event: MetadataRead) -> list[RecoveryEffect]:
@@ -261,6 +259,13 @@ class Recovery:
         merged = replace(self.metadata, fragments=fragments)
         self._closing = merged.closed(self._search.last_found, self._search.length)
         return [WriteMetadata(self._closing, self.version)]
+
+    def _finish(self, metadata: LedgerMetadata, version: int) -> list[RecoveryEffect]:
+        self.phase = Phase.DONE
+        assert metadata.last_entry is not None, "it is CLOSED"
+        last = metadata.last_fragment
+        found = self._closing is not None and metadata.last_entry >= last.first_entry
+        return [FinishRecovery(metadata, version, last.bookies if found else ())]
 
     def _time_passed(self, now: float) -> list[RecoveryEffect]:
         search, copies = self._search, self._copies

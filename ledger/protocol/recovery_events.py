@@ -150,6 +150,9 @@ class FinishRecovery:
 
     metadata: LedgerMetadata
     version: int
+    in_doubt: tuple[BookieId, ...] = ()
+    """Members of the last fragment, if this recovery has found its end: what was in flight to them
+    when the writer died, and confirmed without them, is below where the recovery began."""
 
 
 class Failure(Enum):

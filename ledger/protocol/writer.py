@@ -276,6 +276,8 @@ class Writer:
     def _refused(self, event: AddsRefused, now: float) -> list[WriterEffect]:
         if not self._acks.is_current(event.index, event.generation):
             return []  # the bookie was replaced already
+        if event.first <= self.last_add_confirmed:
+            self._absences.missed(event.index)
         if self.phase is Phase.CLOSING:
             return []  # all is confirmed: only the closing CAS decides what the ledger is
         match event.status:
@@ -400,7 +402,8 @@ class Writer:
         self._patience_until = self._retry_at = None
         replaced = self._change.put()
         self._absences.began_fragment(replaced, now)
-        effects = self._send_pending(replaced)
+        effects: list[WriterEffect] = [*self._absences.to_mark(metadata.last_fragment.first_entry)]
+        effects += self._send_pending(replaced)
         if self._change.failed:  # more bookies failed meanwhile (rule 24)
             return effects + self._begin_change()
         self._change.end()
@@ -431,10 +434,11 @@ class Writer:
         self.metadata, self.version = metadata, version
         self._closing = None
         self._retry_at = None
+        marks = self._absences.to_mark(metadata.last_fragment.first_entry, closed=True)
         self._acks = AckTracker(
             metadata.quorum, metadata.last_fragment.bookies, confirmed=self._acks.confirmed
         )
-        return [FinishClose(metadata, version)]
+        return [*marks, FinishClose(metadata, version)]
 
     # Answers of the metadata store.
 

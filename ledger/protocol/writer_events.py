@@ -114,10 +114,12 @@ class PublishLac:
 @dataclass(frozen=True, slots=True)
 class MarkLacks:
     """Mark the ledger for repair: the fragment that begins at *fragment* is written without
-    *bookies*. Report LacksMarked or MarkingFailed; there is never more than one under way."""
+    *bookies*, and those that *missed* entries lack some that are settled. Report LacksMarked or
+    MarkingFailed; there is never more than one under way."""
 
     bookies: tuple[BookieId, ...]
     fragment: EntryId
+    missed: tuple[BookieId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

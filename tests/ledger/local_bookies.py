@@ -15,8 +15,9 @@ from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.client import ClientConfig, LedgerClient
 from ledger.metastore import open_store
+from ledger.metastore.nodes import create_node
 from ledger.metastore.port import MetadataStore
-from ledger.registry import BookieRegistration, register, unregister
+from ledger.registry import COOKIES, BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
 from tests.bookie.memory_storage import MemoryStorage
 from tests.patience import PATIENT
@@ -48,6 +49,7 @@ class LocalBookie:
         self._registration = BookieRegistration(
             self.name, f"127.0.0.1:{self._port}", info.incarnation, self._rack
         )
+        await create_node(self._store, f"{COOKIES}/{self.name}")
         await register(self._store, self._registration)
 
     def _open(self) -> Storage:

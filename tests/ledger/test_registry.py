@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.errors import MetadataUnavailable, NotEnoughBookies
+from ledger.errors import BookieForgotten, MetadataUnavailable, NotEnoughBookies
 from ledger.metastore.memory import MemoryStore
+from ledger.metastore.nodes import create_node
+from ledger.metastore.port import MetadataStore
 from ledger.registry import (
     COOKIES,
     DECOMMISSIONING,
@@ -28,6 +30,12 @@ def open_memory() -> MemoryStore:
     return MemoryStore("memory://registry", "registry")
 
 
+async def come(store: MetadataStore, registration: BookieRegistration) -> None:
+    """Register a bookie that is known."""
+    await create_node(store, f"{COOKIES}/{registration.bookie}")
+    await register(store, registration)
+
+
 @asynccontextmanager
 async def following(store: MemoryStore) -> AsyncIterator[BookieDirectory]:
     directory = BookieDirectory(store)
@@ -40,8 +48,8 @@ async def test_the_directory_follows_registrations_in_order_of_names() -> None:
     store = open_memory()
     async with following(open_memory()) as directory:
         assert directory.available() == ()
-        await register(store, B2)
-        await register(store, B1)
+        await come(store, B2)
+        await come(store, B1)
         assert await directory.wait_for(2, PATIENCE_S) == (B1, B2)
         await unregister(store, B2)
         await unregister(store, B2)
@@ -52,26 +60,26 @@ async def test_the_directory_follows_registrations_in_order_of_names() -> None:
 
 
 async def test_a_directory_starts_with_who_is_there() -> None:
-    await register(open_memory(), B1)
+    await come(open_memory(), B1)
     async with following(open_memory()) as directory:
         assert directory.available() == (B1,)
 
 
 async def test_a_registration_goes_with_the_session_of_its_bookie() -> None:
     bookie = open_memory()
-    await register(bookie, B1)
+    await come(bookie, B1)
     async with following(open_memory()) as directory:
         bookie.expire()
         await until(lambda: directory.available() == ())
-        await register(bookie, B1)
+        await come(bookie, B1)
         await until(lambda: directory.available() == (B1,))
 
 
 async def test_a_node_of_an_earlier_session_is_replaced_so_that_it_cannot_take_us_along() -> None:
     earlier, now = open_memory(), open_memory()
-    await register(earlier, B1)
+    await come(earlier, B1)
     started_again = replace(B1, incarnation="i9", address="host1:9")
-    await register(now, started_again)
+    await come(now, started_again)
     await earlier.close()
     async with following(open_memory()) as directory:
         assert directory.available() == (started_again,)
@@ -81,20 +89,20 @@ async def test_a_node_of_an_earlier_session_is_replaced_so_that_it_cannot_take_u
 async def test_a_bookie_goes_read_only_and_back_in_one_place_at_a_time() -> None:
     store = open_memory()
     async with following(open_memory()) as directory:
-        await register(store, B1)
+        await come(store, B1)
         read_only = replace(B1, read_only=True)
-        await register(store, read_only)
+        await come(store, read_only)
         await until(lambda: directory.available() == (read_only,))
         assert directory.writable() == ()
         with pytest.raises(NotEnoughBookies, match="available: none"):
             await directory.wait_for(1, 0.01)
-        await register(store, B1)
+        await come(store, B1)
         await until(lambda: directory.available() == (B1,))
         assert await store.children("/bookies/readonly") == []
 
 
 async def test_waiting_for_more_bookies_than_come_names_who_is_there() -> None:
-    await register(open_memory(), B1)
+    await come(open_memory(), B1)
     async with following(open_memory()) as directory:
         with pytest.raises(NotEnoughBookies) as caught:
             await directory.wait_for(3, 0.01)
@@ -126,11 +134,11 @@ async def test_addresses_of_absent_bookies_come_from_their_cookies() -> None:
 async def test_a_damaged_registration_is_told_and_hides_no_other(root: str, value: bytes) -> None:
     store = open_memory()
     await store.create(f"{root}/odd", value)
-    await register(store, B1)
+    await come(store, B1)
     async with following(open_memory()) as directory:  # it was there before
         assert directory.available() == (B1,)
         assert [error.path for error in directory.damaged()] == [f"{root}/odd"]
-        await register(store, B2)
+        await come(store, B2)
         await until(lambda: directory.available() == (B1, B2))
         await store.delete(f"{root}/odd")
         await until(lambda: directory.damaged() == ())
@@ -138,8 +146,8 @@ async def test_a_damaged_registration_is_told_and_hides_no_other(root: str, valu
 
 async def test_a_registration_that_is_damaged_while_it_is_followed_is_left_out() -> None:
     store = open_memory()
-    await register(store, B1)
-    await register(store, B2)
+    await come(store, B1)
+    await come(store, B2)
     async with following(open_memory()) as directory:
         await store.set(B2.path, b"\xff")
         await store.create("/bookies/available/b3", b"\xff")  # a change that wakes it
@@ -151,10 +159,10 @@ async def test_a_registration_that_is_damaged_while_it_is_followed_is_left_out()
 async def test_a_store_out_of_reach_leaves_the_last_list_and_fails_a_start() -> None:
     follower = open_memory()
     store = open_memory()
-    await register(store, B1)
+    await come(store, B1)
     async with following(follower) as directory:
         follower.cut()
-        await register(store, B2)
+        await come(store, B2)
         await settled()
         assert directory.available() == (B1,)
         follower.heal()
@@ -169,8 +177,8 @@ async def test_a_registration_whose_reply_was_lost_can_be_made_again() -> None:
     flaky = FlakyStore(store)
     flaky.lose_replies = ["create"]
     with pytest.raises(MetadataUnavailable):
-        await register(flaky, B1)
-    await register(flaky, B1)
+        await come(flaky, B1)
+    await come(flaky, B1)
     async with following(open_memory()) as directory:
         assert directory.available() == (B1,)
 
@@ -181,7 +189,7 @@ async def test_who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves()
         retired_ms = 1 if name == "b3" else 0
         cookie = pb.CookieNode(version=2, bookie=name, address="x:1", retired_ms=retired_ms)
         await store.create(f"{COOKIES}/{name}", cookie.SerializeToString())
-    await register(store, B1)
+    await come(store, B1)
     await store.create(f"{DECOMMISSIONING}/b4")
     async with following(open_memory()) as directory:
         assert directory.away() == ("b2",)
@@ -201,3 +209,14 @@ async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:
         end()
         await directory.look_again()
         assert len(heard) == 1
+
+
+async def test_nobody_is_registered_under_a_name_that_is_not_known_any_more() -> None:
+    store = open_memory()
+    await come(store, B1)
+    await unregister(store, B1)
+    await store.delete(f"{COOKIES}/b1")
+    with pytest.raises(BookieForgotten, match="b1"):
+        await register(store, B1)
+    async with following(open_memory()) as directory:
+        assert directory.available() == ()

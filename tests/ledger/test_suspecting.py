@@ -176,3 +176,18 @@ async def test_a_store_that_does_not_answer_is_asked_again_by_the_next_reader() 
     suspicions.heard(LedgerId(8), hint())
     assert suspicions._writing is None
     await real.close()
+
+
+async def test_what_waits_is_marked_before_the_client_is_closed() -> None:
+    """Who recovers a ledger and ends has doubts too."""
+    store = await open_store("memory://suspicions-last")
+    suspicions = Suspicions(store)
+    suspicions.doubted(SEVEN, [NAME, BookieId("bookie-8")])
+    await suspicions.close()
+    found = await read_mark(store, SEVEN)
+    assert found is not None
+    assert {(lack.bookie, lack.reason) for lack in found[0].lacks} == {
+        (NAME, Reason.MISSING),
+        ("bookie-8", Reason.MISSING),
+    }
+    await store.close()

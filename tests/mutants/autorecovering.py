@@ -433,8 +433,8 @@ mutant(
 mutant(
     "counts bookies that are away as there",
     "bookie/autorecovery/surveys.py",
-    old="            gone = members_with_entries(metadata) - registered\n",
-    new="            gone = members_with_entries(metadata) & frozenset()\n",
+    old="            away += bool(members - registered)\n",
+    new="            pass\n",
     test=_CHECKS + "ledgers_with_bookies_away_are_counted_and_nothing_is_marked",
 )
 mutant(
@@ -522,4 +522,12 @@ mutant(
     old="            if members <= known:\n",
     new="            if True:\n",
     test=_CHECKS + "a_member_that_has_no_cookie_any_more_is_marked_as_lost",
+)
+mutant(
+    "forgets a bookie that is registered",
+    "bookie/autorecovery/decommissioning.py",
+    old='multi((DeleteOp(f"{COOKIES}/{self._bookie}", version), *absent))\n',
+    new='delete(f"{COOKIES}/{self._bookie}", version)\n',
+    test="tests/bookie/autorecovery/test_decommissioning.py::"
+    "test_a_bookie_that_registered_since_it_was_looked_at_is_not_forgotten",
 )

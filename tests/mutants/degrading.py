@@ -143,3 +143,57 @@ mutant(
     new="    if lack.reason is not Reason.AWAY:\n",
     test=_AWAY + "of_a_closed_ledger_all_fragments_are_looked_at[abc]",
 )
+mutant(
+    "keeps to itself what a bookie missed",
+    _WRITER,
+    old="            self._absences.missed(event.index)\n",
+    new="            pass\n",
+    test="tests/bookie/autorecovery/test_missed.py::"
+    "test_the_writer_that_leaves_a_bookie_marks_what_that_missed",
+)
+mutant(
+    "marks what a bookie missed as written without it",
+    "ledger/writer.py",
+    old="written_without(effect.bookies, effect.fragment, now_ms(), missed=effect.missed)\n",
+    new="written_without(effect.bookies + effect.missed, effect.fragment, now_ms())\n",
+    test="tests/bookie/autorecovery/test_missed.py::"
+    "test_the_writer_that_leaves_a_bookie_marks_what_that_missed",
+)
+mutant(
+    "marks what is in flight before the ledger is CLOSED",
+    _WRITER,
+    old="        if self.phase is Phase.CLOSING:\n",
+    new="        if self.phase is Phase.CLOSING:\n"
+    "            return [*self._absences.to_mark(EntryId(0), closed=True)]\n"
+    "        if self.phase is Phase.CLOSING:\n",
+    test=_STEP + "what_was_in_flight_while_the_ledger_was_closed_is_marked_behind_that",
+)
+mutant(
+    "forgets what was missed if it could not be marked",
+    _ABSENCES,
+    old="        self._missed.update(dict.fromkeys(self._marking.missed))\n",
+    new="",
+    test=_STEP + "what_could_not_be_marked_is_marked_with_the_next_change",
+)
+mutant(
+    "doubts nobody after a recovery",
+    "ledger/recovering.py",
+    old="                self._environment.doubt(self._ledger_id, effect.in_doubt)\n",
+    new="                pass\n",
+    test="tests/bookie/autorecovery/test_missed.py::"
+    "test_what_a_dead_writer_had_in_flight_is_looked_for_after_the_recovery",
+)
+mutant(
+    "drops what waits to be marked when it is closed",
+    "ledger/suspecting.py",
+    old="            await asyncio.wait([self._writing], timeout=CLOSE_S)\n",
+    new="            pass\n",
+    test="tests/ledger/test_suspecting.py::test_what_waits_is_marked_before_the_client_is_closed",
+)
+mutant(
+    "registers who is forgotten",
+    _REGISTRY,
+    old="            await store.multi((cookie, node_of_it))\n",
+    new="            await store.multi((node_of_it,))\n",
+    test=_LIST + "nobody_is_registered_under_a_name_that_is_not_known_any_more",
+)

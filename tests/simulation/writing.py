@@ -178,7 +178,7 @@ class WritingClient(Client[protocol.WriterEvent, protocol.WriterEffect]):
 
     def _mark_lacks(self, effect: protocol.MarkLacks) -> None:
         async def mark() -> protocol.WriterEvent:
-            lacks = written_without(effect.bookies, effect.fragment, 0)
+            lacks = written_without(effect.bookies, effect.fragment, 0, missed=effect.missed)
             try:
                 await mark_ledger(self.ledgers.store, self.ledger_id, lacks)
             except MetadataUnavailable:

@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bookie.autorecovery.decommissioning import decommission, keep
+from bookie.autorecovery.decommissioning import (
+    _ask_read_only,
+    _Decommissioning,
+    decommission,
+    keep,
+)
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.protocol.decommissioning import (
     Announce,
@@ -297,3 +302,18 @@ async def test_a_bookie_may_be_kept_after_all() -> None:
             return not await Marks(client.store).decommissioning()
 
         await eventually(is_kept)
+
+
+async def test_a_bookie_that_registered_since_it_was_looked_at_is_not_forgotten() -> None:
+    """It was on its way while it was looked for, and its cookie is as it was."""
+    async with world(3) as (cluster, client):
+        name = BookieId(cluster.bookies[0].name)
+        emptying = _Decommissioning(client, name, lambda _: None, _ask_read_only)
+        cookie = f"{COOKIES}/{name}"
+        version = await client.store.exists(cookie)
+        assert version is not None
+        assert isinstance(await emptying.execute(Forget(version)), Refused)
+        assert await client.store.exists(cookie) == version
+        await kill(cluster, client, name)
+        assert await emptying.execute(Forget(version)) == Done()
+        assert await client.store.exists(cookie) is None

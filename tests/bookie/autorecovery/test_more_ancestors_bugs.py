@@ -32,9 +32,10 @@ from ledger.mark import Reason
 from ledger.marking import MARKS
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.metastore import open_store
+from ledger.metastore.nodes import create_node
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.quorum import Quorum
-from ledger.registry import BookieRegistration, register
+from ledger.registry import COOKIES, BookieRegistration, register
 from tests.bookie.autorecovery.audit_rig import Cluster
 from tests.bookie.autorecovery.repair_world import Running, World, ledger, names, repair
 from tests.bookie.autorecovery.test_worker import (
@@ -298,6 +299,7 @@ async def test_2802_passes_over_many_ledgers_leave_the_loop_to_the_stores_sessio
     """What keeps a session alive runs in the same loop: nothing may hold it for long."""
     client = await LedgerClient.connect("memory://long-passes")
     for name in "abcd":
+        await create_node(client.store, f"{COOKIES}/{name}")
         await register(client.store, BookieRegistration(name, "127.0.0.1:1", "i"))
     await ledgers(client, MANY)
     loop = asyncio.get_running_loop()

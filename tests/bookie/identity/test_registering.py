@@ -1,7 +1,7 @@
 """A bookie stays registered whatever happens to its session (rule 79)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,10 +10,13 @@ import pytest
 from bookie.identity.registering import Registrar
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.memory import MemoryStore
-from ledger.registry import BookieRegistration, register
+from ledger.metastore.nodes import create_node
+from ledger.metastore.port import CreateOp, Op
+from ledger.registry import COOKIES, BookieRegistration, register
 from tests.waiting import PATIENCE_S, eventually, settled, until
 
 ANNA = BookieRegistration("anna", "127.0.0.1:1", "start 1")
+COOKIE = f"{COOKIES}/anna"
 READ_ONLY_ANNA = replace(ANNA, read_only=True)
 
 
@@ -24,6 +27,9 @@ class Watched:
         self.store = MemoryStore("memory://cluster", "cluster")
         self.other = MemoryStore("memory://cluster", "cluster")
         self.registrar = Registrar(self.store, ANNA)
+
+    async def make_known(self) -> None:
+        await create_node(self.other, COOKIE)
 
     async def is_registered(self) -> bool:
         return await self.other.exists(ANNA.path) is not None
@@ -51,6 +57,7 @@ class Watched:
 @asynccontextmanager
 async def registered() -> AsyncIterator[Watched]:
     watched = Watched()
+    await watched.make_known()
     await watched.registrar.start()
     try:
         yield watched
@@ -99,6 +106,7 @@ async def test_a_store_out_of_reach_does_not_hold_up_the_end() -> None:
 @pytest.mark.slow
 async def test_a_first_registration_that_fails_is_told() -> None:
     watched = Watched()
+    await watched.make_known()
     watched.store.cut()
     with pytest.raises(MetadataUnavailable):
         await watched.registrar.start()
@@ -107,6 +115,7 @@ async def test_a_first_registration_that_fails_is_told() -> None:
 
 async def test_a_session_that_ends_before_the_first_registration_is_replaced() -> None:
     watched = Watched()
+    await watched.make_known()
     watched.store.cut()
     starting = asyncio.create_task(watched.registrar.start())
     await settled()  # it has tried
@@ -133,17 +142,17 @@ def test_while_it_moves_it_is_always_in_one_list() -> None:
     async def scenario() -> None:
         async with registered() as watched:
             calls: list[str] = []
-            create, delete = watched.store.create, watched.store.delete
+            multi, delete = watched.store.multi, watched.store.delete
 
-            async def creating(path: str, *args: object, **options: object) -> str:
-                calls.append(f"create {path}")
-                return await create(path, *args, **options)  # type: ignore[arg-type]
+            async def creating(ops: Sequence[Op]) -> None:
+                await multi(ops)
+                calls.extend(f"create {op.path}" for op in ops if isinstance(op, CreateOp))
 
             async def deleting(path: str, *args: object, **options: object) -> None:
                 calls.append(f"delete {path}")
                 await delete(path, *args, **options)  # type: ignore[arg-type]
 
-            watched.store.create = creating  # type: ignore[method-assign]
+            watched.store.multi = creating  # type: ignore[method-assign]
             watched.store.delete = deleting  # type: ignore[method-assign]
             watched.registrar.set_read_only(read_only=True)
             await watched.until_in(available=False, read_only=True)
@@ -203,6 +212,7 @@ async def test_a_store_out_of_reach_delays_the_move_only(
 
 async def test_the_node_of_a_crashed_start_in_the_other_list_is_taken_away() -> None:
     watched = Watched()
+    await watched.make_known()
     await register(watched.other, replace(READ_ONLY_ANNA, incarnation="start 0"))
     await watched.registrar.start()
     assert await watched.lists() == (True, False)

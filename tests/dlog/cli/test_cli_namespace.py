@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from dlog.cli.app import app
 from dlog.cli.names import complete_log
 from ledger.metastore import open_store
+from ledger.metastore.nodes import create_node
 from ledger.registry import BookieRegistration, register
 
 
@@ -103,6 +104,7 @@ def test_a_registration_that_cannot_be_read_is_told_and_the_others_are_listed(
 
     async def command() -> Result:
         store = await open_store(uri)
+        await create_node(store, "/cookies/good")
         await register(store, BookieRegistration("good", "host:3181", "i1"))
         await store.create("/bookies/readonly/bad", b"\xff")
         result = await asyncio.to_thread(dlog, "bookie", "list", "--uri", uri)

@@ -215,6 +215,21 @@ async def test_multi_does_all_in_order(backend: Backend) -> None:
         assert await b.exists("/brief") is None
 
 
+async def test_what_can_come_and_go_in_one_transaction_is_not_there(backend: Backend) -> None:
+    """So a transaction can depend on the absence of a node."""
+    async with backend.one() as store:
+        await store.create("/a/b")
+        away = (CreateOp("/a/c"), DeleteOp("/a/c"))
+        await store.multi((SetOp("/a", b"x", 0), *away))
+        assert await store.get("/a") == Versioned(b"x", 1)
+        assert await store.children("/a") == ["b"]
+        await store.create("/a/c", ephemeral=True)
+        with pytest.raises(NodeExists) as caught:
+            await store.multi((SetOp("/a", b"y", 1), *away))
+        assert caught.value.path == "/a/c"
+        assert await store.get("/a") == Versioned(b"x", 1)
+
+
 @pytest.mark.parametrize(
     ("bad", "error", "path"),
     [

@@ -257,3 +257,57 @@ def test_a_lost_reply_to_a_change_that_was_wished_for_is_found_out() -> None:
     machine = gone_on_without_a()
     step(machine, listed("abc"), MetadataFailed(), now=2.0)
     assert step(machine, TimePassed(), now=3.0) == [ReadMetadata()]
+
+
+# What was in flight to a bookie when it failed.
+
+
+def in_flight_to_c(*, count: int = 1) -> Writer:
+    """Return a writer whose entries A and B have confirmed; C has answered nothing."""
+    machine = writer()
+    step(machine, AppendRequested(count, 10))
+    step(machine, AddsStored(0, 0, 0, count - 1), AddsStored(1, 0, 0, count - 1))
+    return machine
+
+
+def refused(first: int, last: int) -> AddsRefused:
+    return AddsRefused(2, 0, first, last, Status.UNREACHABLE)
+
+
+def test_what_a_replaced_bookie_missed_is_marked_once_it_is_settled() -> None:
+    """Nobody else would find it before all ledgers are checked."""
+    machine = in_flight_to_c()
+    assert step(machine, refused(0, 0)) == [ChooseReplacements((2,), (A, B, C), (A, B, C))]
+    step(machine, ReplacementsChosen(((2, D),)))
+    marks = MarkLacks((), EntryId(1), missed=(C,))
+    assert step(machine, MetadataWritten(1))[0] == marks
+    assert step(machine, LacksMarked(marks)) == []
+
+
+def test_what_a_replaced_bookie_was_not_needed_for_yet_is_not_marked() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 0, 0))
+    step(machine, refused(0, 0), ReplacementsChosen(((2, D),)))
+    assert step(machine, MetadataWritten(1)) == [SendAdds(2, D, 1, 0, 0)]
+
+
+def test_what_was_in_flight_while_the_ledger_was_closed_is_marked_behind_that() -> None:
+    """A mark of what is not settled yet would be taken for done."""
+    machine = in_flight_to_c()
+    closed = METADATA.closed(EntryId(0), 10)
+    assert step(machine, CloseRequested()) == [WriteMetadata(closed, 0)]
+    assert step(machine, refused(0, 0)) == []
+    assert step(machine, MetadataWritten(1)) == [
+        MarkLacks((), EntryId(0), missed=(C,)),
+        FinishClose(closed, 1),
+    ]
+
+
+def test_what_could_not_be_marked_is_marked_with_the_next_change() -> None:
+    machine = in_flight_to_c(count=2)
+    step(machine, refused(0, 1), ReplacementsChosen(((2, D),)), MetadataWritten(1), MarkingFailed())
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 2, 2, Status.UNREACHABLE))
+    step(machine, ReplacementsChosen(((0, C),)), AddsStored(2, 1, 2, 2))
+    assert step(machine, MetadataWritten(2))[-1] == SendAdds(0, C, 1, 2, 2)  # C is back: a member
+    step(machine, AddsStored(0, 1, 2, 2), AddsStored(1, 0, 2, 2), CloseRequested())
+    assert step(machine, MetadataWritten(3))[0] == MarkLacks((), EntryId(2), missed=(C,))

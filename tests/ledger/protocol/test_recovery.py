@@ -159,7 +159,9 @@ def test_the_end_needs_as_many_explicit_negatives_as_the_fence() -> None:
         ForgetEntries(0),
         WriteMetadata(MARKED.closed(EntryId(0), 10), 1),
     ]
-    assert step(machine, MetadataWritten(2)) == [FinishRecovery(MARKED.closed(EntryId(0), 10), 2)]
+    assert step(machine, MetadataWritten(2)) == [
+        FinishRecovery(MARKED.closed(EntryId(0), 10), 2, in_doubt=(A, B, C))
+    ]
 
 
 def test_an_error_is_never_a_negative() -> None:
@@ -309,7 +311,7 @@ def test_a_lost_closing_cas_adopts_what_another_recoverer_wrote() -> None:
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0), has(1, 0))
     other = MARKED.closed(EntryId(3), 40)
-    assert step(machine, MetadataRead(other, 5)) == [FinishRecovery(other, 5)]
+    assert step(machine, MetadataRead(other, 5)) == [FinishRecovery(other, 5, in_doubt=(A, B, C))]
 
 
 def test_a_closing_cas_that_meets_edits_of_older_fragments_keeps_them() -> None:
@@ -369,7 +371,7 @@ def test_write_backs_that_are_refused_while_it_closes_change_nothing() -> None:
     for index in (1, 2):
         assert step(machine, WriteBackRefused(index, 0, 0, 0, Status.UNREACHABLE)) == []
     closed = MARKED.closed(EntryId(0), 10)
-    assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2)]
+    assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2, in_doubt=(A, B, C))]
 
 
 def unknown(index: int, first: int, *lengths: int) -> EntriesRead:
@@ -401,3 +403,10 @@ def test_a_bookie_in_limbo_is_asked_again_for_later_entries_and_gives_what_it_ha
     effects = step(machine, has(1, 0, 10))
     assert machine.last_found == 1
     assert [effect for effect in effects if isinstance(effect, SendRead)] == reads(2, 0)
+
+
+def test_a_recovery_that_finds_nothing_doubts_nobody() -> None:
+    machine = recovery()
+    step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0), has(1, 0))
+    closed = MARKED.closed(EntryId(-1), 0)
+    assert step(machine, MetadataWritten(2)) == [FinishRecovery(closed, 2)]
