@@ -21,7 +21,7 @@ from bookie.identity.cookie import Cookie, read_cookie
 from bookie.identity.lives import Claim, report, with_census
 from bookie.loss.census import read_census
 from bookie.tools.formatting import retire
-from ledger.errors import MetadataError, MetadataUnavailable
+from ledger.errors import MetadataError, MetadataUnavailable, NoSuchNode
 from ledger.registry import COOKIES
 from tests.simulation.disk import SimDisk
 from tests.simulation.host import Host
@@ -82,7 +82,7 @@ async def told(store: SimStore, claim: Claim, census: "Census", *, clean: bool =
 
     try:
         return await report(store, claim, change)
-    except MetadataUnavailable:
+    except (MetadataUnavailable, NoSuchNode):  # the latter: it was forgotten, and goes on
         return claim  # reported with the next one
 
 

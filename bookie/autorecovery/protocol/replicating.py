@@ -380,9 +380,9 @@ class Replication:
         return any(lack is not None and lack.reason is not Reason.MISPLACED for lack in lacks)
 
     def _not_wanted(self) -> tuple[BookieId, ...]:
-        """Return who must not get copies: who lacks some is no help, who leaves neither."""
-        assert self._mark is not None
-        not_wanted = self._mark.bookies | self._leaving.bookies
+        """Return who must not get copies. Who lacks some here may get others: where all lack some,
+        and one leaves, nobody else could take its place."""
+        not_wanted = self._leaving.bookies
         if self._config.into is not None:
             not_wanted |= self._registered - self._config.into
         return tuple(sorted(not_wanted))

@@ -431,3 +431,13 @@ def assert_healed(world: World) -> None:
     assert world.mark is None
     if world.metadata is not None:
         assert world.is_whole()
+
+
+def test_who_lacks_entries_itself_may_take_the_place_of_who_leaves() -> None:
+    """Else a mark that names all bookies would be in its own way for ever."""
+    metadata = ledger((0, "abc"), (5, "abd"), last=9)
+    world = World(metadata, "abcd", leaving="a").lacks("a", Reason.DECOMMISSIONING)
+    world.lacks("bcd", Reason.MISSING)
+    assert repair(world) == Finish(Outcome.DONE)
+    assert [set(each.bookies) for each in metadata_of(world).fragments] == [set(names("bcd"))] * 2
+    assert world.is_whole()

@@ -79,9 +79,11 @@ class LoopStore:
 
     def watch(self, path: str) -> Watch:
         host, loop, metadata = self._process.host, self._process.loop, self._metadata
+        life = host.life
 
         def changed() -> None:
-            loop.call_soon(watch.wake)
+            if host.life == life:  # else it would wake up what has crashed
+                loop.call_soon(watch.wake)
 
         watch = PathWatch(path, lambda _: metadata.unwatch(host, path, changed))
         metadata.watch(host, path, changed)

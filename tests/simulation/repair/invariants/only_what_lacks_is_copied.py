@@ -10,6 +10,8 @@ def broken(repairs: Repairs, what: Happening) -> str | None:
     if not isinstance(what, Copied) or what.recovering or repairs.disks_fail:
         return None
     history = repairs.history(what.ledger_id)
+    if not history.is_there:
+        return None  # a bookie that has heard of that has collected it
     fragment = history.recorded.fragment_of(what.entries[0])
     if what.bookie not in fragment.bookies or what.bookie in history.lost_disks:
         return None
