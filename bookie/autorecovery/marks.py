@@ -185,7 +185,8 @@ class Marks:
             )
         except NodeExists:  # also after a create of ours whose reply was lost
             if await self._holder(ledger_id) != self._token:
-                del self._locks[ledger_id]
+                if self._locks.get(ledger_id) is lock:  # else its session has ended meanwhile
+                    del self._locks[ledger_id]
                 return False
         lock.is_certain = True
         return True

@@ -10,7 +10,8 @@ from bookie.autorecovery.reports import Audit
 from ledger.errors import DamagedMetadata, MetadataUnavailable
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import LOST_RANGES_MAX, Lack, Mark, Reason
-from ledger.marking import LOCKS
+from ledger.marking import LOCKS, path_of_lock
+from ledger.metastore.memory import MemoryStore
 from ledger.process import this_process
 from tests.ledger.metastore.backends import Backend
 
@@ -232,3 +233,20 @@ async def test_a_lock_that_the_store_could_not_take_back_keeps_nobody_waiting(
         assert await marks.locked_ledgers() == frozenset()
         assert await marks.lock(SEVEN)
         assert await marks.locked_ledgers() == {SEVEN}
+
+
+async def test_a_lock_of_another_is_refused_also_if_the_session_ends_meanwhile() -> None:
+    store, other = (MemoryStore("memory://locks-of-two", "locks-of-two") for _ in range(2))
+    marks, create = Marks(store), store.create
+    assert await Marks(other).lock(SEVEN)
+
+    async def slow(path: str, *args: object, **options: object) -> str:
+        try:
+            return await create(path, *args, **options)  # type: ignore[arg-type]
+        finally:
+            if path == path_of_lock(SEVEN):
+                store.expire()
+                assert await marks.lock(FAR)
+
+    store.create = slow  # type: ignore[method-assign]
+    assert not await marks.lock(SEVEN)

@@ -292,6 +292,10 @@ class RepairSimulation(Simulation):
         for client in clients:
             at_s = pause_s + self._random.choice((0.0, 0.01, 1.0)) * self._random.random()
             self.scheduler.after(at_s, partial(self._wake_after_hours, client))
+        for reader in cluster.readers:  # of what is given up: they would ask for hours
+            if not reader.done and reader.host.up and not reader.host.paused:
+                reader.host.pause()
+                self.scheduler.after(pause_s, reader.host.resume)
         hosts = [*(each.host for each in sleepers), *(each.host for each in clients)]
         self.scheduler.after(pause_s, cluster.hurry)
         self.scheduler.after(pause_s, self._audit)
