@@ -45,7 +45,7 @@ from bookie.journal.recovery import is_new
 from bookie.loss.census import read_census
 from bookie.storage.ledger_directory import DIRECTORIES
 from bookie.storage.replay import initialise, is_blank
-from ledger.errors import BadVersion, DamagedMetadata, NodeExists, NoSuchNode
+from ledger.errors import BadVersion, BookieForgotten, DamagedMetadata, NodeExists, NoSuchNode
 from ledger.metastore.port import MetadataStore, Versioned
 from ledger.registry import COOKIES
 
@@ -110,8 +110,8 @@ async def identify(
     Takes the directories' locks. Call it before the storage is opened. *until_alone* is waited
     for where the locks do not show that nobody else uses the same data: it returns when no
     bookie is registered under the name, or raises. Raises `DirectoryInUse`, a `WrongDirectory`,
-    `InvalidBookieName`, a `FileDamaged`, `StorageFailed` if a disk fails, and what the store
-    raises."""
+    `InvalidBookieName`, a `FileDamaged`, `StorageFailed` if a disk fails, `BookieForgotten`, and
+    what the store raises."""
     if not bookie or "/" in bookie or not bookie.isprintable():
         raise InvalidBookieName(bookie)
     directories.lock()
@@ -128,6 +128,8 @@ async def identify(
             return known if doubt is None else replace(known, checkpoint=number, census=b"")
 
         claim = await _count(store, stamped, node, counted, entropy(16).hex())
+    except NoSuchNode as error:  # it was emptied before, and forgotten just now
+        raise BookieForgotten(bookie) from error
     except OSError as error:
         raise StorageFailed("checking the identity of the data", str(error)) from error
     cookie = _of_life(claim.cookie, stamped[0])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.test_log_chaos import ROOT, SKIPPED, chaos
 
-SECONDS: Final = 30
+SECONDS: Final = 15
 DEADLINE_S: Final = 600
 
 

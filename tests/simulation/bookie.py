@@ -31,7 +31,7 @@ from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import doubtful_of, look
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
-from ledger.errors import MetadataError, MetadataUnavailable, StorageError
+from ledger.errors import BookieForgotten, MetadataError, MetadataUnavailable, StorageError
 from ledger.ids import BookieId
 from ledger.manager import LedgerStore
 from ledger.requests import (
@@ -331,7 +331,7 @@ class SimBookie:
                 self._went_down(f"loses power {where}", self.crash)
             else:
                 self._went_down(f"is killed {where}", self.kill)
-        except (OSError, StorageFailed, MetadataUnavailable) as error:
+        except (OSError, StorageFailed, MetadataUnavailable, BookieForgotten) as error:
             self._failed(error)
         except (FileDamaged, WrongDirectory) as error:
             known = self.name in self._cluster.oracle.lost_disks or self.is_forgotten

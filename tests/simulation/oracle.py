@@ -75,6 +75,8 @@ class LedgerHistory:
     """(bookie, place in `metadata`) of each eviction, in order."""
     lost_disks: dict[str, None] = field(default_factory=dict)
     """Bookies whose disk was lost or damaged; the same object for all ledgers."""
+    stored_since: dict[str, set[int]] = field(default_factory=dict)
+    """What such a bookie said that it stores since it lost its disk."""
     seen_lac: int = NO_ENTRY
     """Highest last-add-confirmed that any client believed, the writer included."""
     seen_lac_by: str = ""
@@ -128,7 +130,10 @@ class LedgerHistory:
 
     def copies_left(self, entry_id: int) -> int:
         """Return the same without those whose disk was lost."""
-        return sum(bookie not in self.lost_disks for bookie in self._holders(entry_id))
+        return sum(
+            bookie not in self.lost_disks or entry_id in self.stored_since.get(bookie, ())
+            for bookie in self._holders(entry_id)
+        )
 
     def _holders(self, entry_id: int) -> list[str]:
         metadata = self.recorded
@@ -176,7 +181,9 @@ class Oracle:
         self, bookie: str, ledger_id: int, entries: Iterable[int], *, by_writer: bool = False
     ) -> None:
         """*bookie* answered OK: it holds *entries* durably."""
-        history = self.ledger(ledger_id)
+        history, entries = self.ledger(ledger_id), tuple(entries)
+        if bookie in self.lost_disks:
+            history.stored_since.setdefault(bookie, set()).update(entries)
         for entry_id in entries:
             history.copies.setdefault(entry_id, {})[bookie] = len(history.metadata)
             if by_writer:
@@ -188,6 +195,7 @@ class Oracle:
         self.lost_disks[bookie] = None
         for ledger_id, history in self.ledgers.items():
             self.changed[ledger_id] = None
+            history.stored_since.pop(bookie, None)
             if wholly:
                 history.fenced.pop(bookie, None)
 

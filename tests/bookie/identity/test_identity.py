@@ -43,7 +43,7 @@ from bookie.identity.stamp import (
 from bookie.loss.census import PATH as CENSUS
 from bookie.storage.engine import BookieStorage
 from bookie.storage.ledger_directory import DIRECTORIES
-from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
+from ledger.errors import BookieForgotten, DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.port import MetadataStore, Versioned
 from ledger.registry import COOKIES
@@ -811,6 +811,25 @@ def test_a_retired_name_never_serves_again() -> None:
                 await start(store, where)
 
     with_store("memory://identity-retired", test)
+
+
+def test_a_bookie_that_is_forgotten_while_it_starts_says_so() -> None:
+    """It was emptied, and stopped; an operator's command forgets it just then."""
+
+    async def test(store: MetadataStore) -> None:
+        disk = SimDisk(0)
+        await start(store, disk)
+        honest = store.set
+
+        async def forgotten(*args: Any, **options: Any) -> int:
+            await store.delete(NODE)
+            return await honest(*args, **options)
+
+        store.set = forgotten  # type: ignore[method-assign]
+        with pytest.raises(BookieForgotten, match="b:1"):
+            await start(store, disk)
+
+    with_store("memory://cookies-forgotten", test)
 
 
 def test_a_damaged_census_is_refused_until_an_operator_accepts_the_loss() -> None:

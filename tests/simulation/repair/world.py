@@ -141,8 +141,11 @@ class RepairWorld(World):
                 self.repairs.locks[ledger_id] = None
         elif path.startswith(f"{AVAILABLE}/"):
             self._registration_changed(path)
-        elif path.startswith(f"{COOKIES}/") and self.metadata.tree.exists(path) is None:
+        elif path.startswith(f"{COOKIES}/"):
             bookie = BookieId(path.rpartition("/")[2])
+            if self.metadata.tree.exists(path) is not None:
+                self.repairs.forgotten.discard(bookie)  # a name that is free may be taken
+                return
             self.scheduler.mark("bookie_forgotten")
             self.bookies[bookie].is_forgotten = True
             self.repairs.forgotten.add(bookie)

@@ -38,7 +38,9 @@ def hopeless(world: "RepairWorld") -> dict[LedgerId, None]:
 def broken(world: "RepairWorld", but: Collection[LedgerId]) -> str | None:
     """Return what keeps it from being so, apart from the ledgers *but*; None if nothing does."""
     repairs = world.repairs
-    marked = [ledger_id for ledger_id in repairs.marks if ledger_id not in but]
+    # What nobody was answered to have created is nobody's, and may stay OPEN for ever.
+    owned = [each for each in repairs.marks if repairs.history(each).owners]
+    marked = [ledger_id for ledger_id in owned if ledger_id not in but]
     if marked:
         return f"rest_is_fully_replicated: marks of ledgers {sorted(marked)}"
     if any(ledger_id not in but for ledger_id in repairs.locks):
