@@ -56,6 +56,8 @@ class Fenced:
     ledger_id: LedgerId
     by: str
     now_ms: int
+    members: tuple[BookieId, ...]
+    """Of the last fragment, as far as the worker knows."""
     writable: tuple[BookieId, ...]
     """Who is there and takes entries, as far as the worker knows."""
 

@@ -39,8 +39,10 @@ def watched_repairs() -> Iterator[None]:
         if isinstance(effect, protocol.RecoverLedger):
             process.recovering[ledger_id] = None
             writable = tuple(map(BookieId, self._environment.bookies.writable()))
+            assert self._metadata is not None, "it was read"
+            members = self._metadata.last_fragment.bookies
             process.world.repairs.happened.append(
-                Fenced(ledger_id, process.name, now_ms(), writable)
+                Fenced(ledger_id, process.name, now_ms(), members, writable)
             )
         try:
             return await honest(self, effect)

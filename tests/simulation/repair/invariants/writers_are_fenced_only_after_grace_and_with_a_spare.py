@@ -25,6 +25,6 @@ def broken(repairs: Repairs, what: Happening) -> str | None:
         return None  # its writer has left that bookie meanwhile, and the CAS will say so
     if what.now_ms < min(since_ms) + repairs.grace_ms:
         return f"{where} {what.now_ms - min(since_ms)} ms after it was marked"
-    if not any(bookie not in bookies for bookie in what.writable):
+    if not any(bookie not in what.members for bookie in what.writable):
         return f"{where}, and there is no bookie to go on with"
     return None
