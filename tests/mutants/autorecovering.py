@@ -3,6 +3,7 @@
 from tests.mutants.mutant import mutant
 
 _REPLICATING = "bookie/autorecovery/protocol/replicating.py"
+_SITUATION = "bookie/autorecovery/protocol/situation.py"
 _CHOOSING = "bookie/autorecovery/protocol/choosing.py"
 _AUDITING = "bookie/autorecovery/protocol/auditing.py"
 _MARKS = "bookie/autorecovery/marks.py"
@@ -19,8 +20,8 @@ _LOOK = "tests/bookie/autorecovery/test_looking.py::test_"
 mutant(
     "copies the open fragment",
     _REPLICATING,
-    old="            if end is None or not any(_concerns",
-    new="            end = 9 if end is None else end\n            if not any(_concerns",
+    old="            if end is None or not self._situation.concerns",
+    new="            end = 9 if end is None else end\n            if not self._situation.concerns",
     test=_REPAIR + "a_repair_leaves_every_copy_where_it_belongs_and_no_mark[open_ledger]",
 )
 mutant(
@@ -105,9 +106,9 @@ mutant(
 )
 mutant(
     "moves what a bookie has that came back",
-    _REPLICATING,
-    old="        return given_up and not there and _concerns",
-    new="        return given_up and _concerns",
+    _SITUATION,
+    old="        return given_up and not there and self",
+    new="        return given_up and self",
     test=_REPAIR + "a_bookie_that_came_back_with_everything_is_unmarked_without_a_copy",
 )
 
@@ -317,9 +318,9 @@ mutant(
 )
 mutant(
     "moves for placement while a source is away",
-    _REPLICATING,
-    old="            or not self._registered.issuperset(work.fragment.bookies)\n",
-    new="",
+    _SITUATION,
+    old="        if not self.registered.issuperset(fragment.bookies):\n",
+    new="        if False:\n",
     test=_REPAIR + "nobody_is_exchanged_while_a_source_is_away",
 )
 mutant(

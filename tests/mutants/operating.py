@@ -24,8 +24,8 @@ mutant(
 mutant(
     "fences a writer to spread copies better",
     _REPLICATING,
-    old="            if self._must_go(bookie, last) and self._is_worth_a_fence(bookie)\n",
-    new="            if self._must_go(bookie, last)\n",
+    old=" and self._situation.is_worth_a_fence(bookie)\n",
+    new="\n",
     test=_MOVE + "nobody_is_fenced_to_spread_copies",
 )
 mutant(

@@ -24,7 +24,7 @@ Invariants (asserted):
     the mark is deleted only after a round that left nothing to do or to look at again
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -38,7 +38,6 @@ from bookie.autorecovery.protocol.replicating_events import (
     FramesRead,
     FramesRefused,
     FramesStored,
-    Leaving,
     LedgerRead,
     LockRefused,
     LockTaken,
@@ -64,8 +63,9 @@ from bookie.autorecovery.protocol.replicating_events import (
     WriteMark,
     WriteSwap,
 )
+from bookie.autorecovery.protocol.situation import Situation
 from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Mark, Reason
+from ledger.mark import Mark
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState, SwapRefusal
 from ledger.protocol.shared import (
     ChooseReplacements,
@@ -154,10 +154,7 @@ class Replication:
         self._mark: Mark | None = None
         self._mark_version = -1
         self._now_ms = 0
-        self._metadata: LedgerMetadata | None = None
-        self._version = -1
-        self._registered: frozenset[BookieId] = frozenset()
-        self._leaving = Leaving(frozenset(), -1)
+        self._read: Situation | None = None
         self._rounds = 0
         self._thorough = False
         """Whether what bookies hold is read, and not only asked for."""
@@ -179,6 +176,11 @@ class Replication:
         self._wants_bookie = False
         self._wait_until_ms = 0
         self._wait_why = ""
+
+    @property
+    def _situation(self) -> Situation:
+        assert self._read is not None, "mark and metadata were read"
+        return self._read
 
     def deadline(self) -> float | None:
         """Never: waiting is done in the mark, so that any worker may go on."""
@@ -271,62 +273,35 @@ class Replication:
         return ReadLedger(fresh=self._rounds > 1)
 
     def _ledger_read(self, event: LedgerRead) -> ReplicationEffect:
-        self._metadata, self._version = event.metadata, event.version
-        self._registered, self._leaving = event.registered, event.leaving
         self._now_ms = event.now_ms
         if event.metadata is None:  # deleted: nothing is lacking
             return self._delete_mark()
+        assert self._mark is not None, "it was read first"
+        self._read = Situation(
+            mark=self._mark,
+            metadata=event.metadata,
+            version=event.version,
+            registered=event.registered,
+            leaving=event.leaving,
+            into=self._config.into,
+        )
         self._todo = self._concerned(event.metadata)
         return self._next_fragment()
 
     def _concerned(self, metadata: LedgerMetadata) -> list[_Work]:
         """Return the settled fragments that may lack what a bookie of the mark should hold."""
-        assert self._mark is not None
         works: list[_Work] = []
         for fragment in metadata.fragments:
             end = metadata.settled_end(fragment)
-            lacks = (lack for lack in self._mark.lacks if lack.bookie in fragment.bookies)
-            if end is None or not any(_concerns(lack, fragment, metadata) for lack in lacks):
+            if end is None or not self._situation.concerns(fragment):
                 continue
             gone = {
-                index: bookie in self._registered
+                index: bookie in self._situation.registered
                 for index, bookie in enumerate(fragment.bookies)
-                if self._must_go(bookie, fragment)
+                if self._situation.must_go(bookie, fragment)
             }
             works.append(_Work(fragment, fragment.first_entry, end, gone))
         return works
-
-    def _must_go(self, bookie: BookieId, fragment: Fragment) -> bool:
-        """Return whether what *bookie* holds of *fragment* is to be moved: it is marked, and not
-        back."""
-        assert self._mark is not None
-        assert self._metadata is not None
-        lack = self._mark.lack_of(bookie)
-        if lack is None:
-            return False
-        if bookie in self._leaving.bookies:
-            return True
-        if lack.reason is Reason.MISPLACED:
-            # Where to is decided already; else it depends on what is better.
-            return self._config.into is not None and bookie in self._registered
-        given_up = lack.reason in {Reason.LOST, Reason.DECOMMISSIONING, Reason.AWAY}
-        there = bookie in self._registered
-        return given_up and not there and _concerns(lack, fragment, self._metadata)
-
-    def _must_be_out(self, bookie: BookieId) -> bool:
-        """Return whether no fragment may name it in the end, not even an empty one."""
-        assert self._mark is not None
-        lack = self._mark.lack_of(bookie)
-        emptied = lack is not None and lack.reason is Reason.DECOMMISSIONING
-        return bookie in self._leaving.bookies or emptied
-
-    def _is_worth_a_fence(self, bookie: BookieId) -> bool:
-        """Return whether a writer is disturbed for it: not to spread copies better, and not for a
-        bookie that is only away. The writer knows of that one, and leaves it when it can."""
-        assert self._mark is not None
-        lack = self._mark.lack_of(bookie)
-        gentle = lack is None or lack.reason in {Reason.MISPLACED, Reason.AWAY}
-        return bookie in self._leaving.bookies or not gentle
 
     # One fragment: choose, look, copy, swap.
 
@@ -336,13 +311,13 @@ class Replication:
             if work.gone:
                 self.phase = Phase.CHOOSING
                 return ChooseReplacements(
-                    tuple(work.gone), self._not_wanted(), work.fragment.bookies
+                    tuple(work.gone), self._situation.not_wanted(), work.fragment.bookies
                 )
             if self._may_be_misplaced(work):
                 self.phase = Phase.PLACING
-                return ChooseBetter(self._not_wanted(), work.fragment.bookies)
-            members = self._mark_bookies().intersection(work.fragment.bookies)
-            if not work.is_empty and not members.isdisjoint(self._registered):
+                return ChooseBetter(self._situation.not_wanted(), work.fragment.bookies)
+            members = self._situation.mark.bookies.intersection(work.fragment.bookies)
+            if not work.is_empty and not members.isdisjoint(self._situation.registered):
                 return self._begin_looking(work)
             if not work.is_empty:
                 names = ", ".join(sorted(members))
@@ -352,15 +327,9 @@ class Replication:
 
     def _may_be_misplaced(self, work: _Work) -> bool:
         """Return whether to look for a better ensemble: only where every source is there."""
-        assert self._mark is not None
-        if (
-            work.is_placed
-            or work.is_empty
-            or not self._registered.issuperset(work.fragment.bookies)
-        ):
+        if work.is_placed or work.is_empty:
             return False
-        lacks = map(self._mark.lack_of, work.fragment.bookies)
-        return any(lack is not None and lack.reason is Reason.MISPLACED for lack in lacks)
+        return self._situation.may_be_misplaced(work.fragment)
 
     def _placed(self, event: ReplacementsChosen) -> ReplicationEffect:
         """Move what another ensemble would hold better: the bookies that have it are all there, and
@@ -368,24 +337,10 @@ class Replication:
         work = self._todo[0]
         work.is_placed = True
         work.gone, work.targets = dict.fromkeys(dict(event.bookies), True), dict(event.bookies)
-        if work.gone or self._lacks_entries(work):
+        if work.gone or self._situation.lacks_entries(work.fragment):
             return self._begin_looking(work)
         self._todo.pop(0)
         return self._next_fragment()
-
-    def _lacks_entries(self, work: _Work) -> bool:
-        """Return whether a member is marked for more than its place."""
-        assert self._mark is not None
-        lacks = map(self._mark.lack_of, work.fragment.bookies)
-        return any(lack is not None and lack.reason is not Reason.MISPLACED for lack in lacks)
-
-    def _not_wanted(self) -> tuple[BookieId, ...]:
-        """Return who must not get copies. Who lacks some here may get others: where all lack some,
-        and one leaves, nobody else could take its place."""
-        not_wanted = self._leaving.bookies
-        if self._config.into is not None:
-            not_wanted |= self._registered - self._config.into
-        return tuple(sorted(not_wanted))
 
     def _targets_chosen(self, event: ReplacementsChosen) -> ReplicationEffect:
         work = self._todo[0]
@@ -397,20 +352,16 @@ class Replication:
         short = len(work.targets) < len(work.gone)
         if work.is_empty:
             # Nothing is lacking in it; a bookie that leaves has to be out of it all the same.
-            if short and any(self._must_be_out(work.fragment.bookies[i]) for i in work.gone):
+            must_be_out = self._situation.must_be_out
+            if short and any(must_be_out(work.fragment.bookies[index]) for index in work.gone):
                 self._wants_bookie = True
             return self._swap(work, tuple(work.targets))
         if short:
             self._wants_bookie = True
-            members = set(work.fragment.bookies) & self._mark_bookies() & self._registered
-            if not work.targets and not members:
+            if not work.targets and not self._situation.members_to_ask(work.fragment):
                 self._todo.pop(0)  # nothing can be done; looking would read it all for nothing
                 return self._next_fragment()
         return self._begin_looking(work)
-
-    def _mark_bookies(self) -> frozenset[BookieId]:
-        assert self._mark is not None
-        return self._mark.bookies
 
     def _begin_looking(self, work: _Work) -> ReplicationEffect:
         self.phase = Phase.LOOKING
@@ -420,9 +371,9 @@ class Replication:
         """Look at the next member that is there; what others have is not known."""
         for index in range(len(work.shares), len(work.fragment.bookies)):
             bookie = work.fragment.bookies[index]
-            if bookie in self._registered:
+            if bookie in self._situation.registered:
                 return Look(bookie, index, work.first, work.last, self._thorough)
-            if bookie in self._mark_bookies() and index not in work.gone:
+            if bookie in self._situation.mark.bookies and index not in work.gone:
                 self._wait(f"{bookie} cannot be asked now", self._now_ms + AWAY_MS)
             work.shares.append(Share(unsure=((work.first, work.last),)))
         return self._choose(work)
@@ -431,16 +382,15 @@ class Replication:
         work = self._todo[0]
         bookie = work.fragment.bookies[len(work.shares)]
         work.shares.append(share)
-        if share.unsure and bookie in self._mark_bookies():
+        if share.unsure and bookie in self._situation.mark.bookies:
             self._troubles.append(f"bookie {bookie} did not say what it has")
         return self._look_on(work)
 
     def _choose(self, work: _Work) -> ReplicationEffect:
-        assert self._metadata is not None
         work.chosen = choose(
             work.first,
             work.last,
-            self._metadata.quorum,
+            self._situation.metadata.quorum,
             work.shares,
             moving={index: work.gone[index] for index in work.gone},
         )
@@ -458,9 +408,8 @@ class Replication:
 
     def _copy(self) -> ReplicationEffect:
         """Read what comes next of the copy under way; if there is none, swap."""
-        assert self._metadata is not None
         work = self._todo[0]
-        quorum = self._metadata.quorum
+        quorum = self._situation.metadata.quorum
         while work.copies:
             copy = work.copies[0]
             first = copy.next_from(work.position, quorum)
@@ -482,10 +431,9 @@ class Replication:
         return self._swap(work, tuple(moved))
 
     def _frames_read(self, event: FramesRead) -> ReplicationEffect:
-        assert self._metadata is not None
         work = self._todo[0]
         copy = work.copies[0]
-        first = copy.next_from(work.position, self._metadata.quorum)
+        first = copy.next_from(work.position, self._situation.metadata.quorum)
         if event.status is Status.IO_ERROR:
             return self._source_failed()
         if event.status is not Status.OK:
@@ -496,7 +444,7 @@ class Replication:
         expected = [
             entry_id
             for entry_id in range(first, min(event.considered, copy.last) + 1)
-            if copy.takes(entry_id, self._metadata.quorum)
+            if copy.takes(entry_id, self._situation.metadata.quorum)
         ]
         if list(event.entries) != expected:
             return self._source_failed()
@@ -542,10 +490,9 @@ class Replication:
         metadata that were read after the copies were made."""
         assert not work.copies, "a swap comes after every copy"
         assert work.failed.isdisjoint(moved), "nothing moves of which a copy failed"
-        assert self._metadata is not None
         if not moved:
             return self._fragment_done()
-        swapped = self._metadata
+        swapped = self._situation.metadata
         for index in moved:
             old, new = work.fragment.bookies[index], work.targets[index]
             replaced = swapped.replaced(work.fragment.first_entry, index, old, new)
@@ -554,15 +501,15 @@ class Replication:
             elif replaced is not SwapRefusal.DONE:  # somebody else was here: see what is there now
                 self._unseen = True
                 return self._end_round()
-        if swapped is self._metadata:  # a reply was lost
+        if swapped is self._situation.metadata:  # a reply was lost
             return self._fragment_done()
-        if again and self._metadata.state is LedgerState.CLOSED:
+        if again and self._situation.metadata.state is LedgerState.CLOSED:
             # The new bookies may have evicted what they got: send it again.
             return self._end_round()
         self.phase = Phase.SWAPPING
         self._swapping = swapped
         self._moved = moved
-        return WriteSwap(swapped, self._version, self._leaving.version)
+        return WriteSwap(swapped, self._situation.version, self._situation.leaving.version)
 
     def _swap_answered(
         self, event: MetadataWritten | MetadataRead | MetadataFailed | MoreLeave
@@ -571,18 +518,21 @@ class Replication:
         match event:
             case MetadataWritten(version):
                 assert self._swapping is not None
-                self._metadata, self._version = self._swapping, version
+                self._saw(self._swapping, version)
                 return self._fragment_done()
             case MetadataRead(metadata, version):
                 self._swap_tries += 1
                 if metadata is None or self._swap_tries >= SWAP_TRIES_MAX:
                     return self._end_round()
-                self._metadata, self._version = metadata, version
+                self._saw(metadata, version)
                 return self._swap(self._todo[0], self._moved, again=True)
             case MetadataFailed():
                 return self._end_round()  # it may be written: the next round sees
             case MoreLeave():
                 return self._end_round()  # a new bookie among them may be forgotten by now
+
+    def _saw(self, metadata: LedgerMetadata, version: int) -> None:
+        self._read = replace(self._situation, metadata=metadata, version=version)
 
     def _fragment_done(self) -> ReplicationEffect:
         self._todo.pop(0)
@@ -592,44 +542,33 @@ class Replication:
     # The last fragment, while its writer may still add to it.
 
     def _after_fragments(self) -> ReplicationEffect:
-        assert self._metadata is not None
-        last = self._metadata.last_fragment
-        settled = self._metadata.settled_end(last) is not None
-        if settled or self._mark_bookies().isdisjoint(last.bookies):
+        last = self._situation.metadata.last_fragment
+        settled = self._situation.metadata.settled_end(last) is not None
+        if settled or self._situation.mark.bookies.isdisjoint(last.bookies):
             return self._end_round()
         gone = tuple(
             index
             for index, bookie in enumerate(last.bookies)
-            if self._must_go(bookie, last) and self._is_worth_a_fence(bookie)
+            if self._situation.must_go(bookie, last) and self._situation.is_worth_a_fence(bookie)
         )
-        if self._metadata.state is LedgerState.IN_RECOVERY:
+        if self._situation.metadata.state is LedgerState.IN_RECOVERY:
             return self._recover()  # its writer is fenced already
-        if self._lacks_copies(last):
+        if self._situation.was_written_without(last):
             why = "its writer has not left the fragment that lacks copies"
             self._wait(why, self._now_ms + UNSETTLED_MS)
         if not gone:
             return self._end_round()
-        assert self._mark is not None
-        lost = [last.bookies[index] for index in gone]
-        since_ms = max(lack.since_ms for lack in self._mark.lacks if lack.bookie in lost)
+        since_ms = self._situation.marked_since_ms(last.bookies[index] for index in gone)
         over_ms = since_ms + self._config.open_fragment_grace_ms
         if self._now_ms < over_ms:
             self._wait("its writer is given time to leave the lost bookie", over_ms)
             return self._end_round()
         self.phase = Phase.CHOOSING_SPARE
-        return ChooseReplacements(gone, self._not_wanted(), last.bookies)
-
-    def _lacks_copies(self, last: Fragment) -> bool:
-        """Return whether *last*, which is open, was written without one of its bookies."""
-        assert self._mark is not None
-        return any(
-            lack.bookie in last.bookies and lack.fragment >= last.first_entry
-            for lack in self._mark.lacks
-        )
+        return ChooseReplacements(gone, self._situation.not_wanted(), last.bookies)
 
     def _spare_chosen(self, event: ReplacementsChosen) -> ReplicationEffect:
-        assert self._mark is not None
-        if event.bookies and self._mark.wants_bookie and not self._wants_bookie:
+        wanted_one = self._situation.mark.wants_bookie
+        if event.bookies and wanted_one and not self._wants_bookie:
             # It has come just now; the writer takes it by itself, and need not be fenced.
             over_ms = self._now_ms + self._config.open_fragment_grace_ms
             self._wait("its writer is given time to take the bookie that came", over_ms)
@@ -711,13 +650,3 @@ class Replication:
     def _finish(self, finish: Finish) -> ReplicationEffect:
         self.phase = Phase.DONE
         return finish
-
-
-def _concerns(lack: Lack, fragment: Fragment, metadata: LedgerMetadata) -> bool:
-    """Return whether *fragment* may lack copies because of *lack*.
-
-    A writer says which ones it wrote without the bookie. A recovery may have written the last one
-    of a CLOSED ledger without it."""
-    if lack.reason is not Reason.AWAY or metadata.state is LedgerState.CLOSED:
-        return True
-    return fragment.first_entry <= lack.fragment

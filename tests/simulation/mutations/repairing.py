@@ -45,11 +45,11 @@ def copies_the_open_fragment(patch: Patch) -> None:
     def concerned(self: Replication, metadata: LedgerMetadata) -> list[_Work]:
         last = metadata.last_fragment
         works = honest(self, metadata)
-        if metadata.settled_end(last) is None and not self._mark_bookies().isdisjoint(last.bookies):
+        if metadata.settled_end(last) is None and self._situation.concerns(last):
             gone = {
-                index: bookie in self._registered
+                index: bookie in self._situation.registered
                 for index, bookie in enumerate(last.bookies)
-                if self._must_go(bookie, last)
+                if self._situation.must_go(bookie, last)
             }
             works.append(_Work(last, last.first_entry, EntryId(last.first_entry), gone))
         return works
@@ -81,8 +81,8 @@ def writes_over_what_others_wrote(patch: Patch) -> None:
     ) -> protocol.ReplicationEffect:
         if isinstance(event, MetadataRead) and event.metadata is not None:
             assert self._swapping is not None
-            self._version = event.version
-            return protocol.WriteSwap(self._swapping, event.version, self._leaving.version)
+            leaving = self._situation.leaving
+            return protocol.WriteSwap(self._swapping, event.version, leaving.version)
         return honest(self, event)
 
     patch.set(Replication, "_swap_answered", answered)

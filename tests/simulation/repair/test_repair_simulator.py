@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bookie.autorecovery.protocol.replicating import Replication
+from bookie.autorecovery.protocol.situation import Situation
 from tests.simulation.__main__ import main
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations.judging import judge
@@ -58,7 +58,7 @@ def test_what_never_happened_to_repairs_is_named() -> None:
 def test_a_failure_tells_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Replication, "_must_go", lambda _self, _bookie: False)
+    monkeypatch.setattr(Situation, "must_go", lambda *_: False)
     monkeypatch.setattr(RepairSimulation, "healed_s_max", 100.0)
     assert main(["--repair", "--seeds", "0:40", "--jobs", "1", "--failures-max", "1"]) == 1
     printed = capsys.readouterr().out
