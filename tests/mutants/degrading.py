@@ -70,8 +70,8 @@ mutant(
 mutant(
     "marks once, whether that was written or not",
     _ABSENCES,
-    old="    def marking_failed(self) -> None:\n        self._marking = False\n",
-    new="    def marking_failed(self) -> None:\n        pass\n",
+    old="dict.fromkeys(self._marking.missed))\n        self._marking = None\n",
+    new="dict.fromkeys(self._marking.missed))\n",
     test=_STEP + "a_mark_is_repeated_until_it_is_known_to_be_written[answer0]",
 )
 mutant(
