@@ -16,7 +16,7 @@ from bookie.index import format as index_format
 from bookie.index import redo
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location
-from bookie.index.tombstones import Tombstones
+from bookie.index.tombstones import FENCES_PATH, Tombstones
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd, LogSummary
 from bookie.tools.findings import COPY, REBUILD, Findings, Progress
@@ -28,6 +28,10 @@ from ledger.errors import DamagedEntry
 _REDO_HEADER_BYTES: Final = 24
 _FILES_MAX: Final = 64
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
+_UNFENCED: Final = (
+    "put the file back from where it went; without it the bookie starts, serves what it has, and "
+    "takes no normal add to any ledger from before"
+)
 
 
 class LedgerDirectoryCheck:
@@ -56,6 +60,7 @@ class LedgerDirectoryCheck:
 
     def run(self) -> None:
         try:
+            self._check_fences()
             self._check_index()
             self._check_logs()
         finally:
@@ -63,6 +68,12 @@ class LedgerDirectoryCheck:
             self._index.close()
 
     # The index, and what it names.
+
+    def _check_fences(self) -> None:
+        try:
+            Tombstones.load(self._disk, path=FENCES_PATH)
+        except IndexDamaged as damage:
+            self._findings.damage(damage.path, damage.offset, damage.reason, _UNFENCED)
 
     def _check_index(self) -> None:
         findings, counts = self._findings, self._findings.counts

@@ -11,7 +11,7 @@ from bookie.entrylog.log_file import LogFile
 from bookie.errors import FileDamaged
 from bookie.index.format import PAGE_BYTES, decode_header, encode_header, path_of
 from bookie.index.redo import clear
-from bookie.index.tombstones import Tombstones
+from bookie.index.tombstones import FENCES_PATH, Tombstones
 from bookie.pieces import whole
 from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
@@ -168,6 +168,16 @@ def test_frames_that_no_index_names_are_counted_and_harmless() -> None:
     assert "77" in note.reason
     Tombstones.load(disk).add([77])
     assert not [note for note in checked(disk).notes if "no index of ledgers" in note.reason]
+
+
+def test_damaged_fences_of_evicted_ledgers_are_named() -> None:
+    disk = used_bookie().disk
+    Tombstones.load(disk, path=FENCES_PATH).add([5])
+    assert checked(disk).is_whole
+    damage(disk, FENCES_PATH, 3, "flipped")
+    [one] = checked(disk).damages
+    assert one.path.endswith(FENCES_PATH)
+    assert "takes no normal add" in one.advice
 
 
 def test_a_map_that_counts_less_than_there_is_is_damage() -> None:
