@@ -80,13 +80,13 @@ class Environment:
         return self.quarantine.quarantined(now=asyncio.get_running_loop().time())
 
     def _pool(self) -> Pool:
-        there = {found.bookie for found in self.bookies.available()}
+        writable = tuple(map(BookieId, self.bookies.writable()))
         return Pool(
-            tuple(BookieId(bookie) for bookie in self.bookies.writable()),
+            writable,
             avoid=self.quarantined(),
             racks={BookieId(bookie): rack for bookie, rack in self.bookies.racks().items()},
             away=tuple(
-                bookie for bookie in map(BookieId, self.bookies.away()) if bookie not in there
+                bookie for bookie in map(BookieId, self.bookies.away()) if bookie not in writable
             ),
         )
 

@@ -156,8 +156,8 @@ class BookieDirectory:
         return tuple(r.bookie for r in self.available() if not r.read_only)
 
     def away(self) -> tuple[str, ...]:
-        """Return the names of the bookies that may come back, sorted: known by a cookie, not
-        registered, neither retired nor to be emptied."""
+        """Return the names of the bookies that may take entries again, sorted: known by a cookie,
+        and not registered or read-only, and neither retired nor to be emptied."""
         return self._away
 
     def damaged(self) -> tuple[DamagedMetadata, ...]:
@@ -248,6 +248,7 @@ class BookieDirectory:
                 except DamagedMetadata as error:
                     damaged[error.path] = error
         away = await self._read_cookies(registered)
+        away += [name for name, found in registered.items() if found.read_only]
         leaving = await children_of(self._store, DECOMMISSIONING)
         for path, damage in damaged.items():
             if path not in self._damaged:

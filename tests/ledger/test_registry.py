@@ -183,7 +183,7 @@ async def test_a_registration_whose_reply_was_lost_can_be_made_again() -> None:
         assert directory.available() == (B1,)
 
 
-async def test_who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves() -> None:
+async def test_who_has_a_cookie_and_takes_no_entries_is_away_unless_it_leaves() -> None:
     store = open_memory()
     for name in ("b1", "b2", "b3", "b4"):
         retired_ms = 1 if name == "b3" else 0
@@ -197,6 +197,9 @@ async def test_who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves()
         await until(lambda: directory.away() == ("b2", "b4"))
         await unregister(store, B1)
         await until(lambda: directory.away() == ("b1", "b2", "b4"))
+        await come(store, replace(B2, read_only=True))
+        await until(lambda: directory.available() == (replace(B2, read_only=True),))
+        assert directory.away() == ("b1", "b2", "b4")
 
 
 async def test_who_listens_hears_of_each_reading_until_it_has_enough() -> None:

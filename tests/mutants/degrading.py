@@ -86,14 +86,14 @@ mutant(
     _REGISTRY,
     old="        self._away = tuple(sorted(bookie for bookie in away if bookie not in leaving))\n",
     new="        self._away = tuple(sorted(away))\n",
-    test=_LIST + "who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves",
+    test=_LIST + "who_has_a_cookie_and_takes_no_entries_is_away_unless_it_leaves",
 )
 mutant(
     "names a bookie whose name is retired",
     _REGISTRY,
     old="            if not cookie.retired_ms:\n                away.append(bookie)\n",
     new="            away.append(bookie)\n",
-    test=_LIST + "who_has_a_cookie_and_is_not_registered_is_away_unless_it_leaves",
+    test=_LIST + "who_has_a_cookie_and_takes_no_entries_is_away_unless_it_leaves",
 )
 mutant(
     "opens a log degraded that does not want that",
@@ -197,4 +197,11 @@ mutant(
     old="            await store.multi((cookie, node_of_it))\n",
     new="            await store.multi((node_of_it,))\n",
     test=_LIST + "nobody_is_registered_under_a_name_that_is_not_known_any_more",
+)
+mutant(
+    "stops for a full disk where it goes on for a dead one",
+    _REGISTRY,
+    old="        away += [name for name, found in registered.items() if found.read_only]\n",
+    new="",
+    test=_WRITES + "a_log_is_opened_and_written_while_one_of_three_bookies_is_read_only",
 )

@@ -16,7 +16,7 @@ from ledger.quorum import Quorum
 from ledger.registry import DECOMMISSIONING
 from tests.bookie.autorecovery.test_worker import AT_ONCE, copies, kill, mark_of, world
 from tests.patience import PATIENT
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 LOG = "degraded"
 
@@ -180,6 +180,48 @@ async def test_a_bookie_that_is_to_be_emptied_is_not_named() -> None:
         assert away in writer.metadata.fragments[0].bookies
         await writer.close()
         await client.close()
+
+
+async def test_a_log_is_opened_and_written_while_one_of_three_bookies_is_read_only() -> None:
+    """Its disk is full: that must not stop a log of three bookies."""
+    async with dlog.testing.cluster(bookies=3) as cluster:
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
+        full = await fill_up(cluster, client)
+        async with await Log.open(LOG, client=client) as log:
+            await log.append(b"one")
+            (ledger_id,) = await ledgers_of(client)
+            assert full in (await client.describe(ledger_id)).fragments[0].bookies
+            mark = await mark_of(client, ledger_id)
+            assert mark is not None
+            assert mark.bookies == {full}
+        await client.close()
+
+
+@pytest.mark.slow
+async def test_a_bookie_that_was_read_only_gets_its_copies_when_it_takes_them() -> None:
+    async with dlog.testing.cluster(bookies=3) as cluster:
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
+        await fill_up(cluster, client)
+        async with Worker(client, AT_ONCE), await Log.open(LOG, client=client) as log:
+            await log.append(b"one")
+            (ledger_id,) = await ledgers_of(client)
+            await cluster.set_read_only(1, read_only=False)
+
+            async def is_unmarked() -> bool:
+                return await mark_of(client, ledger_id) is None
+
+            await eventually(is_unmarked, "the mark is gone", timeout_s=60)
+            assert len((await client.describe(ledger_id)).fragments) > 1
+            await log.append(b"two")
+        assert await is_whole(client, ledger_id)
+        await client.close()
+
+
+async def fill_up(cluster: AsyncCluster, client: LedgerClient) -> str:
+    full = cluster.bookies[1].name
+    await cluster.set_read_only(1)
+    await until(lambda: full not in client.bookies.writable())
+    return full
 
 
 async def test_an_ordinary_ledger_names_nobody_who_is_away() -> None:
