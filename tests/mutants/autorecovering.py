@@ -532,3 +532,10 @@ mutant(
     test="tests/bookie/autorecovery/test_decommissioning.py::"
     "test_a_bookie_that_registered_since_it_was_looked_at_is_not_forgotten",
 )
+mutant(
+    "keeps who has left a ledger in its mark",
+    _SITUATION,
+    old="        return replace(mark, lacks=kept) if kept else mark\n",
+    new="        return mark\n",
+    test=_REPAIR + "who_has_left_a_ledger_is_not_kept_by_what_else_that_lacks",
+)

@@ -620,6 +620,8 @@ class Replication:
 
     def _write_mark(self, mark: Mark, why: str) -> ReplicationEffect:
         self.phase = Phase.MARKING
+        if self._read is not None:
+            mark = self._read.without_who_left(mark)
         self._outcome = Finish(Outcome.DEFERRED, why, mark.not_before_ms)
         return WriteMark(mark, self._mark_version)
 

@@ -6,7 +6,7 @@ emptied or stands badly.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bookie.autorecovery.protocol.replicating_events import Leaving
 from ledger.ids import BookieId
@@ -87,6 +87,17 @@ class Situation:
     def was_written_without(self, fragment: Fragment) -> bool:
         """Return whether *fragment*, which is open, was written without one of its bookies."""
         return any(lack.fragment >= fragment.first_entry for lack in self._lacks_in(fragment))
+
+    def without_who_left(self, mark: Mark) -> Mark:
+        """Return *mark* without bookies that are to be emptied and that no fragment names any more:
+        what else the ledger lacks must not keep them. If one is named again, it is marked again."""
+        named = {bookie for fragment in self.metadata.fragments for bookie in fragment.bookies}
+        kept = tuple(
+            lack
+            for lack in mark.lacks
+            if lack.bookie in named or lack.reason is not Reason.DECOMMISSIONING
+        )
+        return replace(mark, lacks=kept) if kept else mark
 
     def _lacks_in(self, fragment: Fragment) -> list[Lack]:
         return [lack for lack in self.mark.lacks if lack.bookie in fragment.bookies]

@@ -441,3 +441,16 @@ def test_who_lacks_entries_itself_may_take_the_place_of_who_leaves() -> None:
     assert repair(world) == Finish(Outcome.DONE)
     assert [set(each.bookies) for each in metadata_of(world).fragments] == [set(names("bcd"))] * 2
     assert world.is_whole()
+
+
+def test_who_has_left_a_ledger_is_not_kept_by_what_else_that_lacks() -> None:
+    """Its decommission waits until no mark names it."""
+    metadata = ledger((0, "abc"), (5, "bcd"), last=9)
+    world = World(metadata, "abcde", leaving="a").lacks("a", Reason.DECOMMISSIONING)
+    for bookie in names("bcd"):
+        world.of(bookie).discard(7)
+    world.lacks("d", Reason.DAMAGED)
+    assert repair(world).outcome is Outcome.DEFERRED
+    assert names("a")[0] not in metadata_of(world).fragments[0].bookies
+    assert world.mark is not None
+    assert world.mark.bookies == frozenset(names("d"))

@@ -144,12 +144,23 @@ class RepairWorld(World):
         elif path.startswith(f"{COOKIES}/"):
             bookie = BookieId(path.rpartition("/")[2])
             if self.metadata.tree.exists(path) is not None:
-                self.repairs.forgotten.discard(bookie)  # a name that is free may be taken
+                if bookie in self.repairs.forgotten:
+                    self._name_taken(bookie)
                 return
             self.scheduler.mark("bookie_forgotten")
             self.bookies[bookie].is_forgotten = True
             self.repairs.forgotten.add(bookie)
             self.repairs.happened.append(Forgotten(bookie, by))
+
+    def _name_taken(self, bookie: BookieId) -> None:
+        """A bookie without data has taken a name that was free: what another one had promised under
+        it was moved before, and counts for nothing."""
+        self.repairs.forgotten.discard(bookie)
+        self.bookies[bookie].is_forgotten = self.bookies[bookie].disk_was_replaced = False
+        for history in self.oracle.ledgers.values():
+            history.fenced.pop(bookie, None)
+            for held in history.copies.values():
+                held.pop(bookie, None)
 
     def _ledger_written(self, path: str, by: str) -> None:
         names = tuple(path.split("/")[2:])
