@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from bookie.autorecovery.protocol import replicating_events as protocol
 from bookie.autorecovery.replicating import _Repair
 from ledger.clock import now_ms
-from ledger.ids import BookieId
+from ledger.ids import BookieId, EntryId
 from tests.simulation.logs.transport import SimTransport
 from tests.simulation.repair.oracle import Fenced
 from tests.simulation.repair.process import RepairProcess
@@ -36,6 +36,11 @@ def watched_repairs() -> Iterator[None]:
             process.had[ledger_id, effect.bookie] = frozenset(
                 entry for entry, held in history.copies.items() if effect.bookie in held
             )
+        if isinstance(effect, protocol.SendFrames):
+            assert self._metadata is not None, "it was read"
+            members = self._metadata.fragment_of(EntryId(effect.entries[0])).bookies
+            if effect.bookie not in members:  # as far as the worker knows: it may have slept
+                process.had.pop((ledger_id, effect.bookie), None)
         if isinstance(effect, protocol.RecoverLedger):
             process.recovering[ledger_id] = None
             writable = tuple(map(BookieId, self._environment.bookies.writable()))
