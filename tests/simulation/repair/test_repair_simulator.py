@@ -11,7 +11,7 @@ from tests.simulation.mutations.judging import judge
 from tests.simulation.repair.coverage import REQUIRED_OF_REPAIR, missing_of_repair
 from tests.simulation.repair.workload import RepairSimulation
 
-SEEDS = range(60)
+SEEDS = range(40)
 FAST = [
     "swaps_before_the_last_copy_is_durable",
     "leaves_the_last_entry_out",
