@@ -37,32 +37,43 @@ class Suspicions:
         self._now_ms = wall_clock_ms
         self._reported: dict[tuple[LedgerId, BookieId], int] = {}
         """When, the oldest first."""
-        self._waiting: deque[tuple[LedgerId, Lack]] = deque()
+        self._waiting: deque[tuple[LedgerId, tuple[Lack, ...]]] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._dropping = False
+        """Whether the last one found no room."""
         self._closed = False
 
     def heard(self, ledger_id: LedgerId, hint: RepairHint) -> None:
         """Take note of a replica that is not as it should be, of an entry that is settled."""
-        self._suspect(ledger_id, hint.bookie, _reason_of(hint.fault))
+        self._suspect(ledger_id, (hint.bookie,), _reason_of(hint.fault))
 
     def doubted(self, ledger_id: LedgerId, bookies: Iterable[BookieId]) -> None:
         """Take note of members that may lack entries; a worker asks them what they hold."""
-        for bookie in bookies:
-            self._suspect(ledger_id, bookie, Reason.MISSING)
+        self._suspect(ledger_id, bookies, Reason.MISSING)
 
-    def _suspect(self, ledger_id: LedgerId, bookie: BookieId, reason: Reason) -> None:
-        at_ms, of = self._now_ms(), (ledger_id, bookie)
-        if self._closed or at_ms < self._reported.get(of, at_ms - AGAIN_MS) + AGAIN_MS:
+    def _suspect(self, ledger_id: LedgerId, bookies: Iterable[BookieId], reason: Reason) -> None:
+        at_ms = self._now_ms()
+        news = tuple(each for each in bookies if not self._is_known(ledger_id, each, at_ms))
+        if self._closed or not news:
             return
         if len(self._waiting) >= WAITING_MAX:
+            if not self._dropping:  # once, until there is room again
+                _log.warning("suspicions_dropped", first_ledger_id=ledger_id, bookies=news)
+            self._dropping = True
             return
-        self._reported.pop(of, None)
-        if len(self._reported) >= REMEMBERED_MAX:
-            del self._reported[next(iter(self._reported))]
-        self._reported[of] = at_ms
-        self._waiting.append((ledger_id, Lack(bookie, reason, at_ms)))
+        self._dropping = False
+        for bookie in news:
+            self._reported.pop((ledger_id, bookie), None)
+            if len(self._reported) >= REMEMBERED_MAX:
+                del self._reported[next(iter(self._reported))]
+            self._reported[ledger_id, bookie] = at_ms
+        lacks = tuple(Lack(bookie, reason, at_ms) for bookie in news)
+        self._waiting.append((ledger_id, lacks))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def _is_known(self, ledger_id: LedgerId, bookie: BookieId, at_ms: int) -> bool:
+        return at_ms < self._reported.get((ledger_id, bookie), at_ms - AGAIN_MS) + AGAIN_MS
 
     async def close(self) -> None:
         """Write what waits, within a moment, and nothing more. Idempotent."""
@@ -77,9 +88,10 @@ class Suspicions:
         try:
             while self._waiting:  # what is heard while it rings counts too
                 while self._waiting:
-                    ledger_id, lack = self._waiting.popleft()
-                    if await mark_ledger(self._store, ledger_id, [lack]):
-                        _log.info("replica_suspected", ledger_id=ledger_id, bookie=lack.bookie)
+                    ledger_id, lacks = self._waiting.popleft()
+                    if await mark_ledger(self._store, ledger_id, lacks):
+                        bookies = [lack.bookie for lack in lacks]
+                        _log.info("replicas_suspected", ledger_id=ledger_id, bookies=bookies)
                 await ring(self._store)
         except LogError as error:
             self._waiting.clear()

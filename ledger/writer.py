@@ -96,7 +96,7 @@ class LedgerWriter:
         """Set when `ready` has to look again."""
         self._runs: dict[tuple[int, int], list[AddRun]] = {}
         """Runs just built, shared by the bookies of one step."""
-        self._marking: asyncio.Task[None] | None = None
+        self._marking: set[asyncio.Task[None]] = set()
         """Goes on when the writer is over: what lacks copies still does."""
         self._list()
         self._unlisted = environment.bookies.on_change(self._list)
@@ -224,7 +224,9 @@ class LedgerWriter:
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
             case protocol.MarkLacks():
-                self._marking = self._loop.create_task(self._mark(effect))
+                marking = self._loop.create_task(self._mark(effect))
+                self._marking.add(marking)
+                marking.add_done_callback(self._marking.discard)
             case protocol.FinishClose():
                 self._stop()
                 if not self._closed.done():

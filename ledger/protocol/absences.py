@@ -134,8 +134,8 @@ class Absences:
         )
         members = self._acks.bookies
         missed = tuple(bookie for bookie in self._missed if closed or bookie not in members)
-        if not (bookies or missed) or self._marking is not None:
-            return []
+        if not (bookies or missed) or (self._marking is not None and not closed):
+            return []  # again when that one is written; behind the close nothing comes
         self._marking = MarkLacks(bookies, fragment, missed)
         for bookie in missed:
             del self._missed[bookie]

@@ -505,6 +505,8 @@ class Writer:
         effects: list[WriterEffect] = []
         for event in self._resends.due(now):
             if self._acks.is_current(event.index, event.generation):
+                if event.first <= self.last_add_confirmed:
+                    self._absences.missed(event.index)
                 first = max(event.first, self.last_add_confirmed + 1)
                 effects += self._sends([event.index], first, event.last)
         return effects

@@ -115,7 +115,7 @@ class PublishLac:
 class MarkLacks:
     """Mark the ledger for repair: the fragment that begins at *fragment* is written without
     *bookies*, and those that *missed* entries lack some that are settled. Report LacksMarked or
-    MarkingFailed; there is never more than one under way."""
+    MarkingFailed; there is never more than one under way, but for the one behind the close."""
 
     bookies: tuple[BookieId, ...]
     fragment: EntryId

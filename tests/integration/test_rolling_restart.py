@@ -69,7 +69,7 @@ async def test_restarting_all_bookies_in_turn_fails_no_append_and_copies_nothing
     (copied,) = re.findall(r"autorecovery_stopped.*", (tmp_path / "autorecovery.log").read_text())
     (entries,) = re.findall(r"\bentries=(\d+)\b", copied)
     if bookies > log.settings.quorum.ensemble:
-        assert int(entries) <= bookies, f"no more than was in flight to each: {copied}"
+        assert int(entries) < BETWEEN, f"less than any whole fragment has: {copied}"
     print(
         f"\n{bookies} bookies restarted in turn: {len(took)} appends, none failed; longest pause "
         f"of an append {max(took):.2f} s ({before:.3f} s before), {segments} segments, "

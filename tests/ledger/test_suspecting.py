@@ -191,3 +191,12 @@ async def test_what_waits_is_marked_before_the_client_is_closed() -> None:
         ("bookie-8", Reason.MISSING),
     }
     await store.close()
+
+
+async def test_a_recovery_is_one_mark_whomever_it_doubts() -> None:
+    store = await open_store("memory://suspicions-together")
+    suspicions = Suspicions(store)
+    suspicions.doubted(SEVEN, [NAME, BookieId("bookie-7"), BookieId("bookie-8")])
+    await suspicions.close()
+    assert await store.exists(path_of_mark(SEVEN)) == 0  # it was never changed
+    await store.close()

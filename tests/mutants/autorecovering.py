@@ -467,8 +467,8 @@ mutant(
 mutant(
     "reports a replica with each read",
     "ledger/suspecting.py",
-    old="        if self._closed or at_ms < self._reported",
-    new="        if self._closed or 0 > self._reported",
+    old="        return at_ms < self._reported.get(",
+    new="        return False and at_ms < self._reported.get(",
     test=_SUSPECT + "a_replica_is_reported_once_in_a_while",
 )
 mutant(

@@ -19,9 +19,10 @@ the version that was read before the work.
 Invariants (asserted):
     a swap is written after every frame of its indexes was stored; of a CLOSED ledger, after the
         metadata were read that it changes, so that no bookie can have evicted them since
-    a swap is written only while nobody was added to those who are to be emptied since the new
-        bookies were chosen: else it would name one that is forgotten
     the mark is deleted only after a round that left nothing to do or to look at again
+
+The metadata store takes a swap only while nobody was added to those who are to be emptied since
+the new bookies were chosen: else it would name one that is forgotten.
 """
 
 from dataclasses import dataclass, field, replace
@@ -316,10 +317,10 @@ class Replication:
             if self._may_be_misplaced(work):
                 self.phase = Phase.PLACING
                 return ChooseBetter(self._situation.not_wanted(), work.fragment.bookies)
-            members = self._situation.mark.bookies.intersection(work.fragment.bookies)
-            if not work.is_empty and not members.isdisjoint(self._situation.registered):
+            if not work.is_empty and self._situation.members_to_ask(work.fragment):
                 return self._begin_looking(work)
             if not work.is_empty:
+                members = self._situation.mark.bookies.intersection(work.fragment.bookies)
                 names = ", ".join(sorted(members))
                 self._wait(f"{names} cannot be asked now", self._now_ms + AWAY_MS)
             self._todo.pop(0)

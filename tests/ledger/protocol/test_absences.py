@@ -311,3 +311,25 @@ def test_what_could_not_be_marked_is_marked_with_the_next_change() -> None:
     assert step(machine, MetadataWritten(2))[-1] == SendAdds(0, C, 1, 2, 2)  # C is back: a member
     step(machine, AddsStored(0, 1, 2, 2), AddsStored(1, 0, 2, 2), CloseRequested())
     assert step(machine, MetadataWritten(3))[0] == MarkLacks((), EntryId(2), missed=(C,))
+
+
+def test_what_a_busy_bookie_refused_and_others_confirmed_meanwhile_is_marked_too() -> None:
+    """It is asked again for what is not confirmed, and for nothing else."""
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(2, 0, 0, 0, Status.TOO_MANY_REQUESTS))
+    step(machine, AddsStored(0, 0, 0, 0), AddsStored(1, 0, 0, 0))
+    deadline = machine.deadline()
+    assert deadline is not None
+    assert step(machine, TimePassed(), now=deadline) == []
+    step(machine, CloseRequested())
+    assert step(machine, MetadataWritten(1))[0] == MarkLacks((), EntryId(0), missed=(C,))
+
+
+def test_behind_the_close_nothing_waits_for_a_mark_that_is_being_written() -> None:
+    machine = in_flight_to_c()
+    step(machine, refused(0, 0), ReplacementsChosen(((2, D),)))
+    under_way = step(machine, MetadataWritten(1))[0]
+    assert under_way == MarkLacks((), EntryId(1), missed=(C,))
+    step(machine, AppendRequested(1, 10), AddsStored(0, 0, 1, 1), AddsStored(1, 0, 1, 1))
+    step(machine, CloseRequested(), AddsRefused(2, 1, 1, 1, Status.UNREACHABLE))
+    assert step(machine, MetadataWritten(2))[0] == MarkLacks((), EntryId(1), missed=(D,))
