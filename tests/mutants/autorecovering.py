@@ -539,3 +539,25 @@ mutant(
     new="        return mark\n",
     test=_REPAIR + "who_has_left_a_ledger_is_not_kept_by_what_else_that_lacks",
 )
+mutant(
+    "lets who missed entries wait when it is back",
+    "ledger/mark.py",
+    old="{Reason.LOST, Reason.AWAY, Reason.MISSING}",
+    new="{Reason.LOST, Reason.AWAY}",
+    test=_REPAIR + "who_missed_an_entry_and_comes_back_gets_it_at_once",
+)
+mutant(
+    "takes what a busy bookie refused for stored",
+    "ledger/protocol/writer.py",
+    old="                if event.first <= self.last_add_confirmed:\n",
+    new="                if False:\n",
+    test="tests/ledger/protocol/test_absences.py::"
+    "test_what_a_busy_bookie_refused_and_others_confirmed_meanwhile_is_marked_too",
+)
+mutant(
+    "marks each bookie that a recovery doubts by itself",
+    "ledger/suspecting.py",
+    old="        self._suspect(ledger_id, bookies, Reason.MISSING)\n",
+    new="        for each in bookies:\n            self._suspect(ledger_id, (each,), Reason.MISSING)\n",
+    test="tests/ledger/test_suspecting.py::test_a_recovery_is_one_mark_whomever_it_doubts",
+)

@@ -454,3 +454,13 @@ def test_who_has_left_a_ledger_is_not_kept_by_what_else_that_lacks() -> None:
     assert names("a")[0] not in metadata_of(world).fragments[0].bookies
     assert world.mark is not None
     assert world.mark.bookies == frozenset(names("d"))
+
+
+def test_who_missed_an_entry_and_comes_back_gets_it_at_once() -> None:
+    world = World(ledger((0, "abc"), last=9), "ac").lacks("b", Reason.MISSING)
+    world.of(names("b")[0]).discard(4)
+    assert repair(world).outcome is Outcome.DEFERRED
+    world.there = "abc"
+    assert Running(world).end().outcome is Outcome.DEFERRED  # nobody has said that it came
+    assert Running(world, came="abc").end() == Finish(Outcome.DONE)
+    assert world.is_whole()
