@@ -558,6 +558,7 @@ mutant(
     "marks each bookie that a recovery doubts by itself",
     "ledger/suspecting.py",
     old="        self._suspect(ledger_id, bookies, Reason.MISSING)\n",
-    new="        for each in bookies:\n            self._suspect(ledger_id, (each,), Reason.MISSING)\n",
+    new="        for each in bookies:\n"
+    "            self._suspect(ledger_id, (each,), Reason.MISSING)\n",
     test="tests/ledger/test_suspecting.py::test_a_recovery_is_one_mark_whomever_it_doubts",
 )

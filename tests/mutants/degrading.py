@@ -147,8 +147,8 @@ mutant(
 mutant(
     "keeps to itself what a bookie missed",
     _WRITER,
-    old="            self._absences.missed(event.index)\n",
-    new="            pass\n",
+    old="            self._absences.missed(event.index)\n        if self.phase",
+    new="            pass\n        if self.phase",
     test="tests/bookie/autorecovery/test_missed.py::"
     "test_the_writer_that_leaves_a_bookie_marks_what_that_missed",
 )
