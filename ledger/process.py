@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
+_NICENESS: Final = 10
 
 
 def this_process() -> str:
@@ -27,3 +28,8 @@ def die_with_parent(parent: int | None = None) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)  # it ended before the kernel was asked
+
+
+def yield_processor() -> None:
+    """Let whoever else has work on this machine go first, from now on; what can wait calls it."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), _NICENESS))

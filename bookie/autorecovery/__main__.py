@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from bookie.autorecovery.options import DelayS, GraceS, Ledgers, Rate, config_of
+from bookie.autorecovery.options import RATE, DelayS, GraceS, Ledgers, Rate, config_of
 from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from ledger import log_events
 from ledger.client import LedgerClient
 from ledger.errors import LogError
-from ledger.process import die_with_parent
+from ledger.process import die_with_parent, yield_processor
 
 
 def main(
@@ -26,12 +26,13 @@ def main(
     ] = None,
     delay_s: DelayS = 300.0,
     grace_s: GraceS = 30.0,
-    rate: Rate = 32.0,
+    rate: Rate = RATE,
     ledgers: Ledgers = 4,
 ) -> None:
     """Run a process of repair until SIGTERM or SIGINT."""
     if parent is not None:
         die_with_parent(parent)
+    yield_processor()
     log_events.configure()
     try:
         asyncio.run(_until_signal(uri, config_of(delay_s, grace_s, rate, ledgers)))

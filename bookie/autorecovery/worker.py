@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.options import MIB, RATE
 from bookie.autorecovery.protocol.queueing import Queue
 from bookie.autorecovery.protocol.replicating import ReplicationConfig
 from bookie.autorecovery.protocol.replicating_events import Finish, Outcome
@@ -27,7 +28,6 @@ from ledger.errors import DamagedMetadata, LogError, MetadataError
 from ledger.ids import BookieId, LedgerId
 from ledger.log_events import get_logger
 
-BYTES_PER_S: Final = 32 * 1024 * 1024
 PAUSE_S: Final = 1.0
 """After a scan that the metadata store ended."""
 
@@ -38,7 +38,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    bytes_per_s: float = BYTES_PER_S
+    bytes_per_s: float = RATE * MIB
     """Copied at most; 0: no limit."""
     ledgers_max: int = 4
     """Repaired at a time."""

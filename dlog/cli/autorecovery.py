@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bookie.autorecovery.options import MIB, DelayS, GraceS, Ledgers, Rate, config_of
+from bookie.autorecovery.options import MIB, RATE, DelayS, GraceS, Ledgers, Rate, config_of
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, Uri, examples
@@ -35,7 +35,7 @@ def start(
     *,
     delay_s: DelayS = 300.0,
     grace_s: GraceS = 30.0,
-    rate: Rate = 32.0,
+    rate: Rate = RATE,
     ledgers: Ledgers = 4,
     uri: Uri = None,
 ) -> None:
@@ -48,7 +48,9 @@ def start(
     async def command() -> None:
         from bookie.autorecovery.process import run_autorecovery
         from ledger import log_events
+        from ledger.process import yield_processor
 
+        yield_processor()
         log_events.configure()
         async with connected(uri) as client:
             config = config_of(delay_s, grace_s, rate, ledgers)

@@ -102,6 +102,7 @@ async def test_every_copy_is_made_again_after_a_bookie_and_its_disk_are_gone(
             for number in range(RECORDS, RECORDS + 50):
                 await log.append(b"record %d" % number)
         with autorecovery(uri, tmp_path / "autorecovery.log") as process:
+            await until(lambda: yields(process.pid), "the process yields the processor")
             name = cluster.processes[lost].name
             store = await open_store(uri)
 
@@ -122,6 +123,10 @@ async def test_every_copy_is_made_again_after_a_bookie_and_its_disk_are_gone(
         assert dlog(uri, "ledger", "underreplicated").stdout == (
             "no ledger is known to lack copies\n"
         )
+
+
+def yields(pid: int) -> bool:
+    return os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 async def auditor_of(uri: str) -> str:
@@ -146,6 +151,7 @@ async def test_a_bookie_may_run_a_process_of_repair_which_ends_with_it(
         child = int((await auditor_of(uri)).rpartition(":")[2])
         assert child != running.popen.pid
         assert alive(child)
+        assert yields(child)
         running.popen.send_signal(end)
         await until(lambda: running.popen.poll() is not None, "the bookie has ended")
         await until(lambda: not alive(child), "its child has ended")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookie.autorecovery.options import MIB, Ledgers
+from bookie.autorecovery.options import MIB, RATE, Ledgers
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
@@ -50,7 +50,7 @@ def rebalance(
     ] = 10,
     rate: Annotated[
         float, typer.Option("--rate", help="MiB copied a second; 0: no limit.", min=0)
-    ] = 16.0,
+    ] = RATE,
     ledgers: Ledgers = 4,
     uri: Uri = None,
     as_json: Json = False,

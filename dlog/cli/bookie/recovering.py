@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookie.autorecovery.options import MIB, Ledgers, Rate
+from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
@@ -48,7 +48,7 @@ def recover(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; say what would be copied.")
     ] = False,
-    rate: Rate = 32.0,
+    rate: Rate = RATE,
     ledgers: Ledgers = 4,
     uri: Uri = None,
     as_json: Json = False,

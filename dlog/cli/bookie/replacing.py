@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bookie.autorecovery.options import MIB, Ledgers, Rate
+from bookie.autorecovery.options import MIB, RATE, Ledgers, Rate
 from dlog.cli.bookie.leaving import shown_reports
 from dlog.cli.bookie.recovering import print_recovered, recovery_facts, shown_recovery
 from dlog.cli.connections import connected
@@ -39,7 +39,7 @@ def replace(
         str, typer.Argument(metavar="NEW", help="Name of the one that runs in its place.")
     ],
     *,
-    rate: Rate = 32.0,
+    rate: Rate = RATE,
     ledgers: Ledgers = 4,
     yes: Yes = False,
     uri: Uri = None,
