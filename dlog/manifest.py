@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from dlog.errors import ManifestTooLarge
 from dlog.position import NO_TXID
+from dlog.receipts import Receipt, Receipts
 from dlog.recordbatch import Codec
 from dlog.settings import LogSettings
 from dlog.wire import log_pb2 as pb
@@ -31,7 +32,9 @@ from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+PLAIN_VERSION: Final = 1
+"""Of a log without receipts: programs that would drop them read it."""
 FULL_BYTES: Final = VALUE_BYTES_MAX - 50_000
 """Manifests of this size get no more segments. The rest is for what must never be refused: seals
 of the segments there are, truncation, deletion, settings."""
@@ -52,6 +55,8 @@ class Sealed:
     """The last txid in this segment or, if it has none, before it in the log."""
     first_timestamp_ms: int
     last_timestamp_ms: int
+    receipt: Receipt | None = field(default=None, compare=False)
+    """Of the last unit in it; not kept with the segment, but among the log's (`Receipts`)."""
 
     @classmethod
     def empty(cls, last_txid: int, timestamp_ms: int) -> Self:
@@ -95,6 +100,8 @@ class Manifest:
     """Number of the segment that the last takeover began with; 0: nobody ever wrote the log."""
     owner: str = ""
     """Who took the log over last: for people to read, nothing is decided by it."""
+    receipts: Receipts = field(default_factory=Receipts)
+    """Of units up to `sealed_end`."""
 
     def __post_init__(self) -> None:
         numbers = [segment.number for segment in self.segments]
@@ -177,11 +184,30 @@ class Manifest:
         """Return the manifest with segment *number* sealed. Requires all before it to be."""
         segments = list(self.segments)
         index = next(i for i, s in enumerate(segments) if s.number == number)
-        segments[index] = replace(segments[index], sealed=sealed)
+        receipts = self.receipts.with_one(sealed.receipt)
+        segments[index] = replace(segments[index], sealed=replace(sealed, receipt=None))
         if index + 1 < len(segments):
             end = segments[index].end_offset
             segments[index + 1] = replace(segments[index + 1], first_offset=end)
-        return replace(self, segments=tuple(segments))
+        return replace(self, segments=tuple(segments), receipts=receipts)
+
+    def with_adopted(
+        self, ledgers: Iterable[tuple[LedgerId, Sealed]], created_ms: int, receipt: Receipt
+    ) -> Self:
+        """Return the manifest with CLOSED ledgers as its last segments, the unit of *receipt*.
+
+        Requires that all segments are sealed."""
+        segments, number = list(self.segments), self.next_segment
+        first = self.sealed_end
+        for ledger_id, sealed in ledgers:
+            segments.append(Segment(number, ledger_id, created_ms, first, sealed))
+            number, first = number + 1, first + sealed.records
+        return replace(
+            self,
+            segments=tuple(segments),
+            next_segment=number,
+            receipts=self.receipts.with_one(receipt),
+        )
 
     def trimmed(self, before: int) -> Self:
         """Return the manifest whose first offset is *before* at least.
@@ -263,7 +289,7 @@ class Manifest:
         segments = self.segments
         seals = [segment.sealed for segment in segments if segment.sealed]
         node = pb.ManifestNode(
-            version=FORMAT_VERSION,
+            version=FORMAT_VERSION if self.receipts.each else PLAIN_VERSION,
             incarnation=self.incarnation,
             next_segment=self.next_segment,
             first_offset=segments[0].first_offset or 0 if segments else 0,
@@ -274,6 +300,10 @@ class Manifest:
             renames=self.renames,
             epoch=self.epoch,
             owner=self.owner,
+            receipts=(
+                pb.ReceiptNode(source=receipt.source, number=receipt.number)
+                for receipt in self.receipts
+            ),
             settings=_encode_settings(self.settings),
             deleting=self.deleting,
             numbers=_differences(s.number for s in segments),
@@ -296,7 +326,7 @@ class Manifest:
             node = pb.ManifestNode.FromString(value)
         except DecodeError as error:
             raise DamagedMetadata(path, str(error)) from error
-        if node.version != FORMAT_VERSION:
+        if not PLAIN_VERSION <= node.version <= FORMAT_VERSION:
             raise DamagedMetadata(
                 path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
             )
@@ -316,6 +346,7 @@ class Manifest:
                 renames=node.renames,
                 epoch=epoch,
                 owner=node.owner,
+                receipts=Receipts(tuple(Receipt(x.source, x.number) for x in node.receipts)),
             )
         except (AssertionError, ValueError, CallerError) as error:
             raise DamagedMetadata(path, str(error)) from error

@@ -16,10 +16,14 @@
              values           value bytes
              keys             key bytes
              headers          headers bytes, each record's as in `dlog.headers`; none is empty
+             receipt          16s source, i64 number (RECEIPT)
 
-A batch is of version 2 iff one of its records has headers, else of version 1, which is the same
-without the two columns of headers: so they cost no byte where there are none, and an older program
-reads all that it can.
+A batch is of version 3 iff it has a receipt, else of version 2 iff one of its records has headers,
+else of version 1: the same without what it lacks. So nothing costs a byte where it is not, and an
+older program reads all that it can.
+
+*receipt* is of the last unit that a sink committed in the segment up to here (`dlog.receipts`), so
+the last batch of a segment alone has it.
 
 *base index* is the first record's index in its segment: a batch knows nothing of the log's
 offsets, so a segment can be written before its first offset is known. *first txid* is the
@@ -45,13 +49,15 @@ from dlog.columns import Columns
 from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch
 from dlog.headers import NO_HEADERS, Headers, decode_headers
 from dlog.position import NO_TXID, Record, entry_dlsns, new_record
+from dlog.receipts import Receipt
 from ledger.entry import ENTRY_BYTES_MAX
 
-VERSION: Final = 2
-"""Newest one; a batch without headers is of version 1."""
+VERSION: Final = 3
+"""Newest one; what a batch does not need makes it older."""
 MAGIC: Final = b"DLRB"
 HEADER: Final = struct.Struct("<4sBBBBIIIIIIqqqq")
 HEADER_BYTES: Final = HEADER.size
+RECEIPT: Final = struct.Struct("<16sq")
 BODY_BYTES_MAX: Final = ENTRY_BYTES_MAX - HEADER_BYTES
 """Largest body, also before compression: whatever is appended would fit into an entry as it is."""
 LZ4_RATIO_MAX: Final = 255
@@ -61,6 +67,7 @@ ZSTD_LEVEL: Final = 1
 ZSTD_LEVEL_MAX: Final = 19
 """zstd has three more, for which a writer, and readers as well, need memory by the hundred MiB."""
 
+_CODEC_FIELD, _STORED_FIELD, _INDEX_FIELD = 2, 7, 11
 _INT32_MAX = 2**31 - 1
 _INT32_MIN = -(2**31)
 
@@ -82,6 +89,7 @@ class Flag(IntFlag):
     KEYS = 8
     KEY_NULLS = 16
     HEADERS = 32
+    RECEIPT = 64
 
 
 _ALL_FLAGS: Final = sum(Flag)
@@ -130,6 +138,8 @@ class RecordBatch:
     headers_offsets: memoryview | None
     """int32[count + 1], as bytes."""
     headers: memoryview | None
+    receipt: Receipt | None = None
+    """Of the last unit in its segment up to here."""
 
     @property
     def count(self) -> int:
@@ -207,6 +217,7 @@ def encode_batch(
     previous_txid: int = NO_TXID,
     codec: Codec = Codec.NONE,
     codec_level: int = 0,
+    receipt: Receipt | None = None,
 ) -> bytes:
     """Return the batch of *records*. One without a timestamp has *base_timestamp_ms*.
 
@@ -242,6 +253,9 @@ def encode_batch(
         headers_bytes = _add_offsets(columns, present_headers)
         flags |= Flag.HEADERS
         blobs.append((headers_bytes, present_headers))
+    if receipt is not None:
+        flags |= Flag.RECEIPT
+        blobs.append((RECEIPT.size, [RECEIPT.pack(receipt.source, receipt.number)]))
     parts: list[bytes] = []
     for column in columns:
         parts += (column, bytes(-len(column) % 8))
@@ -260,6 +274,30 @@ def encode_batch(
         base_index, base_timestamp_ms, first_txid, last_txid,
     )  # fmt: skip
     return b"".join((header, *parts))
+
+
+def placed(
+    payload: bytes | memoryview,
+    *,
+    base_index: int,
+    previous_txid: int,
+    codec: Codec = Codec.NONE,
+    codec_level: int = 0,
+) -> bytes:
+    """Return *payload*, a batch that is not compressed, as it is at another place of a ledger.
+
+    For what was encoded before it was known where it goes. Raises `DamagedBatch`, `BatchTooNew`."""
+    header = parse_header(payload)
+    if header.codec is not Codec.NONE:
+        raise DamagedBatch("what gets its place must not be compressed")
+    fields = list(HEADER.unpack_from(payload))
+    body: bytes | memoryview = memoryview(payload)[HEADER_BYTES:]
+    if codec is not Codec.NONE:
+        body = _compress(bytes(body), codec, codec_level)
+    last_txid = previous_txid if header.first_txid == NO_TXID else header.last_txid
+    fields[_CODEC_FIELD], fields[_STORED_FIELD] = codec, len(body)
+    fields[_INDEX_FIELD], fields[-1] = base_index, last_txid
+    return b"".join((HEADER.pack(*fields), body))
 
 
 def parse_header(payload: bytes | memoryview) -> BatchHeader:
@@ -315,11 +353,14 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
     if flags & Flag.HEADERS:
         headers_offsets = columns.take(4 * (count + 1))
         _check_offsets(headers_offsets, header.headers_bytes, "headers")
+    receipt = None
     values = columns.take(header.value_bytes)
     if flags & Flag.KEYS:
         keys = columns.take(header.key_bytes)
     if flags & Flag.HEADERS:
         headers = columns.take(header.headers_bytes)
+    if flags & Flag.RECEIPT:
+        receipt = _receipt(columns.take(RECEIPT.size))
     return RecordBatch(
         header,
         value_offsets,
@@ -331,6 +372,7 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
         keys,
         headers_offsets,
         headers,
+        receipt,
     )
 
 
@@ -350,6 +392,8 @@ class _Columns:
 
 def _version(flags: Flag) -> int:
     """Return the oldest version that has these columns."""
+    if flags & Flag.RECEIPT:
+        return 3
     return 2 if flags & Flag.HEADERS else 1
 
 
@@ -375,8 +419,18 @@ def _body_bytes(
         padded.append(key_bytes)
     if flags & Flag.HEADERS:
         padded.append(headers_bytes)
+    if flags & Flag.RECEIPT:
+        padded.append(RECEIPT.size)
     last = padded.pop()
     return sum(size + -size % 8 for size in padded) + last
+
+
+def _receipt(column: memoryview) -> Receipt:
+    source, number = RECEIPT.unpack(column)
+    try:
+        return Receipt(source, number)
+    except ValueError as error:
+        raise DamagedBatch(f"its receipt: {error}") from error
 
 
 def _add_offsets(columns: list[bytes], values: Sequence[bytes]) -> int:

@@ -84,6 +84,10 @@ def on_store(store: MetadataStore) -> Perform:
                 | procedure.DeleteLedger()
                 | procedure.RecoverSegment()
                 | procedure.AwaitChange()
+                | procedure.OpenSegment()
+                | procedure.AppendUnit()
+                | procedure.StageRun()
+                | procedure.CloseSegments()
             ):
                 raise AssertionError(f"these steps need more than a metadata store: {action}")
             case _:

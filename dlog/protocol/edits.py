@@ -14,15 +14,26 @@ its writer slept. What the writer knows of segments and offsets fits the new log
 old one, and is about other records.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from dlog.errors import LogSealed, LostOwnership, NoSuchLog
+from dlog.errors import LogSealed, LostOwnership, NoSuchLog, TxidOutOfOrder
 from dlog.manifest import Manifest, Sealed
+from dlog.position import NO_TXID
+from dlog.receipts import Receipt
 from dlog.settings import LogSettings
 from ledger.ids import LedgerId
 
 Edit = Callable[[Manifest], Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A CLOSED ledger that is part of no log: it was made for a unit of a sink of *epoch*."""
+
+    ledger_id: LedgerId
+    epoch: int
+    sealed: Sealed
 
 
 def check_living(manifest: Manifest, log: str) -> None:
@@ -70,6 +81,52 @@ def add_segment(
         return manifest.with_segment(number, ledger_id, now_ms)
 
     return edit
+
+
+def adopt(
+    log: str,
+    *,
+    incarnation: str,
+    epoch: int,
+    receipt: Receipt,
+    staged: Sequence[Staged],
+    now_ms: int,
+) -> Edit:
+    """Append CLOSED ledgers as segments, the unit of *receipt*, and apply the retention.
+
+    Nothing is left to do if that unit was committed before. Nothing can be done while a segment is
+    open, which then has to be recovered first: the log's receipts tell. A ledger that was staged
+    in another epoch is never taken: it may be deleted by now (`dlog.protocol.orphans`).
+
+    Raises `LostOwnership` if somebody took the log over since *epoch*, `LogSealed`,
+    `TxidOutOfOrder`, `NoSuchLog`, `ManifestTooLarge`."""
+
+    def edit(manifest: Manifest) -> Manifest:
+        check_incarnation(manifest, log, incarnation)
+        if manifest.receipts.has(receipt):
+            return manifest
+        check_writable(manifest, log)
+        if manifest.epoch != epoch or any(each.epoch != epoch for each in staged):
+            raise LostOwnership(log, taken_by(manifest.owner))
+        if any(segment.sealed is None for segment in manifest.segments):
+            return manifest
+        manifest.check_room(log)
+        last_txid = manifest.sealed_last_txid
+        for each in staged:
+            if NO_TXID < each.sealed.first_txid < last_txid:
+                raise TxidOutOfOrder(log, each.sealed.first_txid, last_txid)
+            if each.sealed.last_txid < last_txid:
+                raise LostOwnership(log, "txids were appended after the unit was staged")
+            last_txid = each.sealed.last_txid
+        ledgers = [(each.ledger_id, each.sealed) for each in staged]
+        manifest = manifest.with_adopted(ledgers, now_ms, receipt)
+        return manifest.trimmed(manifest.retained_from(now_ms))
+
+    return edit
+
+
+def taken_by(owner: str) -> str:
+    return f"{owner or 'another process'} took it over"
 
 
 def seal_segment(

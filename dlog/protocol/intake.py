@@ -15,7 +15,8 @@ from dlog.columns import Columns
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
 from dlog.outcome import Outcome
 from dlog.position import NO_TXID, TXID_MAX
-from dlog.protocol.packer import Packer, Part
+from dlog.protocol.packer import ENTRY_RECORDS_MAX, Packer, Part
+from dlog.receipts import Receipt
 from ledger.errors import LogError, TooManyPending
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -26,6 +27,10 @@ PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
 
 APPEND_MANY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of records that one `submit_many` may bring."""
+
+UNIT_BYTES_MAX: Final = 8 * 1024 * 1024
+UNIT_RECORDS_MAX: Final = ENTRY_RECORDS_MAX
+"""Of the records of one unit (`submit_unit`), which is one entry."""
 
 
 class Intake:
@@ -51,6 +56,8 @@ class Intake:
         self._now_ms = now_ms
         self._wake = wake
         self._woken = False
+        self._source: bytes | None = None
+        """Whose units come in here."""
         self._shut: LogError | None = None
         """What every append is answered; None: they are taken."""
 
@@ -115,10 +122,35 @@ class Intake:
         if packer.pending_bytes >= PENDING_BYTES_MAX:
             raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
         sizes = records.sizes()
-        last_txid = self._last_txid
         refusal = self._refusal(max(sizes), None, expected_offset)
         if refusal is None and sum(sizes) > APPEND_MANY_BYTES_MAX:
             refusal = BatchTooLarge(self._log, sum(sizes), APPEND_MANY_BYTES_MAX)
+        self._take_all(records, refusal)
+        parts = packer.add_many(records, self._now_ms)
+        if not self._woken:
+            self._woken = True
+            self._wake()
+        return parts
+
+    def submit_unit(self, records: Columns, receipt: Receipt) -> Outcome:
+        """Append records as one entry, all or none; return the outcome they will have.
+
+        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one source for all units.
+        Raises why they are refused."""
+        assert self._source in {None, receipt.source}, "an entry has one receipt"
+        assert records.total_bytes() <= UNIT_BYTES_MAX, "a unit is one entry"
+        assert records.count <= UNIT_RECORDS_MAX
+        self._take_all(records, self._refusal(max(records.sizes()), None, None))
+        self._source = receipt.source
+        group = self.packer.add_unit(records, receipt, self._now_ms)
+        if not self._woken:
+            self._woken = True
+            self._wake()
+        return group.outcome
+
+    def _take_all(self, records: Columns, refusal: LogError | None) -> None:
+        """Give *records* their offsets, unless there is a *refusal*, or their txids are one."""
+        last_txid = self._last_txid
         for txid in records.txids or ():
             if refusal is None and txid is not None:
                 refusal = self._txid_refusal(txid, last_txid)
@@ -127,11 +159,6 @@ class Intake:
             raise refusal
         self._last_txid = last_txid
         self.next_offset += records.count
-        parts = packer.add_many(records, self._now_ms)
-        if not self._woken:
-            self._woken = True
-            self._wake()
-        return parts
 
     def _refusal(self, size: int, txid: int | None, expected_offset: int | None) -> LogError | None:
         if self._shut is not None:

@@ -9,7 +9,14 @@ raises the next segment number above its own. Story of why nothing else is ever 
     (B) the log is sealed or being deleted: no segment is added any more.
     (C) no log has the incarnation: it was deleted. An incarnation is random and never made twice.
 
-(A) and (B) hold for any reading of the manifest, however old: they never become false again.
+A ledger that a sink's task stages for a unit (`dlog.aio.write.sink`) has no number yet. It carries
+the epoch of the sink and the unit's receipt, and becomes part of the log by one compare-and-swap
+that demands this epoch, and that the unit was not committed:
+
+    (D) the epoch is above the stamp's, or the unit was committed, and the ledger is not listed:
+        another attempt was taken, or none ever will be. Epochs never fall, nor do receipts.
+
+(A), (B) and (D) hold for any reading of the manifest, however old: they never become false again.
 (C) needs a reading of all manifests in which no log can have hidden (`dlog.protocol.renames`),
 begun after the ledger was there: the log is there before its first ledger is.
 """
@@ -20,11 +27,15 @@ from enum import Enum
 from typing import Final, Self, assert_never
 
 from dlog.manifest import Manifest
+from dlog.receipts import Receipt
 from ledger.ids import LedgerId
 
 STAMP_LOG: Final = "dlog.sync.log"
 STAMP_INCARNATION: Final = "dlog.incarnation"
 STAMP_SEGMENT: Final = "dlog.segment"
+STAMP_EPOCH: Final = "dlog.epoch"
+STAMP_SOURCE: Final = "dlog.source"
+STAMP_UNIT: Final = "dlog.unit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,51 @@ class Stamp:
             return None
         return cls(log, incarnation, segment) if incarnation and segment > 0 else None
 
+    @property
+    def purpose(self) -> str:
+        return f"segment {self.segment}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFor:
+    """Whose ledger it is that was staged, in which epoch, and for which unit."""
+
+    log: str
+    incarnation: str
+    epoch: int
+    receipt: Receipt
+
+    @classmethod
+    def of(cls, custom: Mapping[str, bytes]) -> Self | None:
+        """Return the stamp in a ledger's custom metadata; None: it was not staged."""
+        try:
+            log = custom[STAMP_LOG].decode()
+            incarnation = custom[STAMP_INCARNATION].decode()
+            epoch = int(custom[STAMP_EPOCH])
+            receipt = Receipt(custom[STAMP_SOURCE], int(custom[STAMP_UNIT]))
+        except (KeyError, ValueError):
+            return None
+        return cls(log, incarnation, epoch, receipt) if incarnation and epoch > 0 else None
+
+    @property
+    def purpose(self) -> str:
+        return f"staged in epoch {self.epoch} for {self.receipt}"
+
+    def custom(self) -> dict[str, bytes]:
+        """Return the custom metadata that say so."""
+        return {
+            STAMP_LOG: self.log.encode(),
+            STAMP_INCARNATION: self.incarnation.encode(),
+            STAMP_EPOCH: str(self.epoch).encode(),
+            STAMP_SOURCE: self.receipt.source,
+            STAMP_UNIT: str(self.receipt.number).encode(),
+        }
+
+
+def stamp_of(custom: Mapping[str, bytes]) -> Stamp | StagedFor | None:
+    """Return what a ledger's custom metadata say; None: it is no ledger of a log."""
+    return Stamp.of(custom) or StagedFor.of(custom)
+
 
 class Standing(Enum):
     """What a stamped ledger is to the log whose incarnation it carries."""
@@ -54,6 +110,7 @@ class Standing(Enum):
     WAITING = "listed for deletion"
     PENDING = "not listed yet; it may become a segment"
     UNLISTED = "its segment number was given to another ledger, or it was trimmed"
+    DISCARDED = "staged for a unit that was committed without it, or by a sink that was deposed"
     ENDED = "never listed, and the log is sealed or being deleted"
     LOG_GONE = "its log was deleted"
 
@@ -61,7 +118,7 @@ class Standing(Enum):
     def is_orphan(self) -> bool:
         """True iff it can never become part of a log again, and nobody will delete it."""
         match self:
-            case Standing.UNLISTED | Standing.ENDED | Standing.LOG_GONE:
+            case Standing.UNLISTED | Standing.DISCARDED | Standing.ENDED | Standing.LOG_GONE:
                 return True
             case Standing.SEGMENT | Standing.WAITING | Standing.PENDING:
                 return False
@@ -69,7 +126,7 @@ class Standing(Enum):
                 assert_never(self)
 
 
-def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> Standing:
+def standing(ledger_id: LedgerId, stamp: Stamp | StagedFor, manifest: Manifest | None) -> Standing:
     """Return what the ledger is. *manifest* has the stamp's incarnation; None: no log has it."""
     if manifest is None:
         return Standing.LOG_GONE
@@ -78,6 +135,9 @@ def standing(ledger_id: LedgerId, stamp: Stamp, manifest: Manifest | None) -> St
         return Standing.SEGMENT
     if ledger_id in manifest.deleting:
         return Standing.WAITING
-    if stamp.segment < manifest.next_segment:
-        return Standing.UNLISTED
+    if isinstance(stamp, Stamp):
+        if stamp.segment < manifest.next_segment:
+            return Standing.UNLISTED
+    elif stamp.epoch < manifest.epoch or manifest.receipts.has(stamp.receipt):
+        return Standing.DISCARDED
     return Standing.ENDED if manifest.sealed or manifest.dropped else Standing.PENDING

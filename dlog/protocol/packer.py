@@ -21,6 +21,7 @@ from typing import Final
 
 from dlog.columns import Columns
 from dlog.outcome import Outcome
+from dlog.receipts import Receipt
 
 ENTRY_BYTES_FULL: Final = 512 * 1024
 ENTRY_RECORDS_MAX: Final = 64 * 1024
@@ -43,6 +44,8 @@ class Group(Columns):
     base_timestamp_ms: int
     outcome: Outcome = field(default_factory=Outcome)
     size_bytes: int = 0
+    receipt: Receipt | None = None
+    """Of the unit that these records are; None: they are none."""
 
     @property
     def charge(self) -> int:
@@ -155,6 +158,25 @@ class Packer:
             else:
                 parts.append(Part(group, group.count - 1, 1))
         return parts
+
+    def add_unit(self, records: Columns, receipt: Receipt, now_ms: Callable[[], int]) -> Group:
+        """Put records behind those before, as one entry that holds nothing else."""
+        if self._open is not None:
+            self._full.append(self._open)
+            self._open = None
+        group = Group(
+            values=records.values,
+            keys=records.keys,
+            txids=records.txids,
+            timestamps_ms=records.timestamps_ms,
+            headers=records.headers,
+            base_timestamp_ms=now_ms(),
+            size_bytes=records.total_bytes(),
+            receipt=receipt,
+        )
+        self.pending_bytes += group.charge
+        self._full.append(group)
+        return group
 
     def _has_room(self, size: int, count: int) -> bool:
         group = self._open

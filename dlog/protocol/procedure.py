@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_never
 
 from dlog.manifest import Sealed
+from dlog.receipts import Receipt
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.metastore.ops import Op, Versioned
@@ -139,6 +140,46 @@ class DeleteLedger:
     ledger_id: LedgerId
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """Take the log over within *epoch*. Answer: `Manifest`, with the new segment as its last one;
+    or `EpochChanged`, and what else a takeover gives up with."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendUnit:
+    """Append the records that travel to the open segment, as one entry. Answer: `UnitAppended`,
+    or what an append fails with."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class UnitAppended:
+    """Offsets from *first_offset* to before *end_offset*; *last_txid* of the log up to there."""
+
+    first_offset: int
+    end_offset: int
+    last_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """Write those payloads of what travels to a ledger of their own, and close it.
+
+    Answer: `Staged`."""
+
+    receipt: Receipt
+    payloads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSegments:
+    """Confirm nothing more, and seal what is open, if that can be done. Answer: None, always."""
+
+
 Action = (
     Sync
     | Get
@@ -151,6 +192,10 @@ Action = (
     | Fence
     | RecoverSegment
     | DeleteLedger
+    | OpenSegment
+    | AppendUnit
+    | StageRun
+    | CloseSegments
 )
 
 

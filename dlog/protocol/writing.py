@@ -102,6 +102,7 @@ from dlog.protocol.writing_events import (
     WritingEffect,
     WritingEvent,
 )
+from dlog.receipts import Receipt
 from ledger.backoff import Backoff
 from ledger.errors import (
     BadVersion,
@@ -238,6 +239,8 @@ class Writing:
         self._segment_bytes = 0
         """Of the entries that are confirmed."""
         self._confirmed_entry = -1
+        self._receipt: Receipt | None = None
+        """Of the last unit that was sent to the ledger: all entries after it carry it too."""
         self._flushing: deque[_Flushing] = deque()
         self._close_by: float | None = None
         self._close_s = 0.0
@@ -373,7 +376,8 @@ class Writing:
         entries: list[Entry] = []
         while (group := self._packer.take()) is not None:
             base_index = self._sent_offset - self._segment_first
-            entries.append(Entry(group, base_index, self._sent_txid))
+            self._receipt = group.receipt or self._receipt
+            entries.append(Entry(group, base_index, self._sent_txid, self._receipt))
             self._sent_offset += group.count
             self._sent_txid = _last_txid(group, self._sent_txid)
         return [SendEntries(self._ledger_id, tuple(entries))] if entries else []
@@ -422,6 +426,7 @@ class Writing:
         self._segment_first = self._sent_offset
         self._segment_bytes = 0
         self._confirmed_entry = -1
+        self._receipt = None
         self.phase = Phase.APPENDING
 
     # Callers who wait.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dlog.manifest import Manifest
 from dlog.protocol import roll
 from dlog.protocol.packer import Group
+from dlog.receipts import Receipt
 from ledger.errors import LogError
 from ledger.ids import EntryId, LedgerId
 
@@ -172,6 +173,8 @@ class Entry:
     """Records of its segment before it."""
     previous_txid: int
     """The last one before it in the log; `NO_TXID` if there is none."""
+    receipt: Receipt | None = None
+    """Of the last unit in its segment, itself included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class ManifestNode(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     RENAMES_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
     NUMBERS_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     CREATED_MS_FIELD_NUMBER: _builtins.int
@@ -73,6 +74,10 @@ class ManifestNode(_message.Message):
     @_builtins.property
     def deleting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ledgers, not listed below any more"""
+
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceiptNode]:
+        """of sinks, the last one to commit last; then version is 2"""
 
     @_builtins.property
     def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -120,6 +125,7 @@ class ManifestNode(_message.Message):
         epoch: _builtins.int | None = ...,
         owner: _builtins.str = ...,
         renames: _builtins.int = ...,
+        receipts: _abc.Iterable[Global___ReceiptNode] | None = ...,
         numbers: _abc.Iterable[_builtins.int] | None = ...,
         ledgers: _abc.Iterable[_builtins.int] | None = ...,
         created_ms: _abc.Iterable[_builtins.int] | None = ...,
@@ -133,7 +139,7 @@ class ManifestNode(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "epoch", b"epoch", "settings", b"settings", "trimmed_txid", b"trimmed_txid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_trimmed_txid", b"_trimmed_txid", "bytes", b"bytes", "created_ms", b"created_ms", "deleting", b"deleting", "dropped", b"dropped", "epoch", b"epoch", "first_offset", b"first_offset", "first_timestamp_ms", b"first_timestamp_ms", "first_txid", b"first_txid", "incarnation", b"incarnation", "last_entry", b"last_entry", "last_timestamp_ms", b"last_timestamp_ms", "last_txid", b"last_txid", "ledgers", b"ledgers", "next_segment", b"next_segment", "numbers", b"numbers", "owner", b"owner", "receipts", b"receipts", "records", b"records", "renames", b"renames", "sealed", b"sealed", "settings", b"settings", "trim_offset", b"trim_offset", "trimmed_txid", b"trimmed_txid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -145,6 +151,31 @@ class ManifestNode(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trimmed_txid) -> _WhichOneofReturnType__trimmed_txid | None: ...
 
 Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
+
+@_typing.final
+class ReceiptNode(_message.Message):
+    """The last unit that a source has committed (dlog.receipts)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    source: _builtins.bytes
+    """16 bytes"""
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        source: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiptNode: _TypeAlias = ReceiptNode  # noqa: Y015
 
 @_typing.final
 class RenamedNode(_message.Message):

@@ -143,7 +143,7 @@ class _Auditor:
                 self._undecided += 1
             case Standing.PENDING:
                 self._note(self._pending, each)
-            case Standing.UNLISTED | Standing.ENDED | Standing.LOG_GONE:
+            case Standing.UNLISTED | Standing.DISCARDED | Standing.ENDED | Standing.LOG_GONE:
                 self._note(self._orphans, each)
                 if self._repair:
                     try:

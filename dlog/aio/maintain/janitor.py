@@ -189,7 +189,7 @@ async def remove_orphan(ledgers: Ledgers, orphan: Unlisted) -> LedgerId:
         "orphan_deleted",
         ledger_id=orphan.ledger_id,
         log=orphan.stamp.log,
-        segment=orphan.stamp.segment,
+        purpose=orphan.stamp.purpose,
         why=orphan.standing.value,
     )
     await ledgers.delete(orphan.ledger_id)

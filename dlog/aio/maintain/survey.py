@@ -16,7 +16,7 @@ from dlog.aio.store.watching import log_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.names import check_name
-from dlog.protocol.orphans import Stamp, Standing, standing
+from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
 from dlog.protocol.renames import RENAMED_PATH
 from ledger.errors import CallerError, LogError, NoSuchLedger, StorageError
 from ledger.ids import LedgerId
@@ -38,7 +38,7 @@ class Unlisted:
     """A ledger that no log lists."""
 
     ledger_id: LedgerId
-    stamp: Stamp | None
+    stamp: Stamp | StagedFor | None
     """None: it was not made for a log."""
     standing: Standing | None
     """None: it was not made for a log, or it is not known now."""
@@ -137,7 +137,7 @@ async def look_at(ledgers: Ledgers, found: Survey, ledger_id: LedgerId) -> Unlis
         metadata = await ledgers.describe(ledger_id)
     except NoSuchLedger:
         return None
-    stamp = Stamp.of(metadata.custom)
+    stamp = stamp_of(metadata.custom)
     if stamp is None:
         return Unlisted(ledger_id, None, None, metadata.length)
     name = found.names.get(stamp.incarnation)

@@ -149,4 +149,5 @@ async def seal_of(
         last_txid=max(last.header.last_txid, last_txid),
         first_timestamp_ms=min(first.timestamps_ms()),
         last_timestamp_ms=max(last.timestamps_ms()),
+        receipt=last.receipt,
     )

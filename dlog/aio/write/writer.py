@@ -49,7 +49,7 @@ class LogWriter:
         """*heal_s*: how long trouble may last; 0: it ends the writer at once."""
         manifest = opened.manifest
         self.log = node.log
-        self.epoch = opened.segment
+        self.epoch = manifest.epoch
         self.settings = manifest.settings
         self.lost = asyncio.Event()
         """Set when this writer has ended without `close`; see `error`."""
@@ -76,6 +76,7 @@ class LogWriter:
         )
         self.submit = self._intake.submit
         self.submit_many = self._intake.submit_many
+        self.submit_unit = self._intake.submit_unit
         self._machine = Writing(
             node.log,
             manifest,
@@ -289,6 +290,7 @@ class LogWriter:
                 previous_txid=entry.previous_txid,
                 codec=codec,
                 codec_level=codec_level,
+                receipt=entry.receipt,
             )
             try:
                 future = ledger.add(payload)

@@ -197,7 +197,7 @@ def unlisted_facts(each: "Unlisted") -> dict[str, object]:
     return {
         "ledger": each.ledger_id,
         "log": stamp.log if stamp else None,
-        "segment": stamp.segment if stamp else None,
+        "purpose": stamp.purpose if stamp else None,
         "standing": each.standing.name.lower() if each.standing else None,
         "bytes": each.length,
     }
@@ -264,7 +264,7 @@ def _print_audited(report: "AuditReport") -> None:
         )
     for what, found in (("orphan", report.orphans), ("pending", report.pending)):
         for each in found:
-            whose = f"log {each.stamp.log!r}, segment {each.stamp.segment}" if each.stamp else "?"
+            whose = f"log {each.stamp.log!r}, {each.stamp.purpose}" if each.stamp else "?"
             why = each.standing.value if each.standing else "not known"
             sys.stdout.write(f"{what}: ledger {each.ledger_id} ({whose}): {why}\n")
     for waiting in report.waiting:

@@ -1,0 +1,426 @@
+"""The writer of a log that commits whole units, each once: carries out `protocol.committing`.
+
+sink = await Sink.open("orders")
+await sink.commit(Receipt(query, 17), [encoded_batch])           # small: one entry
+stager = await Stager.begin(client, sink.ticket, Receipt(query, 18))  # large: in each task
+...
+await sink.commit(Receipt(query, 18), [staged, staged])
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Self
+
+from dlog.aio.connecting import connect
+from dlog.aio.maintain.lifecycle import ensure_log
+from dlog.aio.port import LedgerAppender, Ledgers
+from dlog.aio.procedures import on_ledgers, run
+from dlog.aio.store.manifests import ManifestNode, delete_listed
+from dlog.aio.write.append_future import AppendFuture
+from dlog.aio.write.opening import TakeoverDriver
+from dlog.aio.write.writer import LogWriter
+from dlog.columns import Columns
+from dlog.errors import AppendFailed, DamagedBatch, LogClosed
+from dlog.manifest import Sealed
+from dlog.names import check_name
+from dlog.position import NO_TXID
+from dlog.protocol import procedure
+from dlog.protocol.committing import Committed, Inline, Tenure, Unit, commit
+from dlog.protocol.edits import Staged
+from dlog.protocol.orphans import StagedFor
+from dlog.protocol.procedure import Action
+from dlog.receipts import Receipt
+from dlog.recordbatch import decode_batch, parse_header, placed
+from dlog.settings import LogSettings
+from ledger.clock import now_ms as wall_clock_ms
+from ledger.errors import LogError
+from ledger.ids import EntryId
+from ledger.log_events import get_logger
+from ledger.process import this_process
+
+__all__ = ["Committed", "Sink", "StageTicket", "Staged", "Stager"]
+
+ENTRY_BYTES_MAX: Final = 1024 * 1024
+"""A unit of so many bytes becomes an entry unless asked otherwise."""
+HEAL_S: Final = 60.0
+"""How long an append waits for bookies and the metadata store."""
+CLOSE_S: Final = 10.0
+STAGED_AT_ONCE_MAX: Final = 16
+"""Adds of a stager that are not confirmed; an entry has 512 KiB mostly."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTicket:
+    """What a task needs to know to stage a ledger for a log."""
+
+    log: str
+    incarnation: str
+    epoch: int
+    settings: LogSettings
+    previous_txid: int
+    """The last one of the log; `NO_TXID` if there is none."""
+
+
+class Sink:
+    """Made by `open`; its methods are called on the loop that made it. An async context manager."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        node: ManifestNode,
+        writer: LogWriter,
+        tenure: Tenure,
+        *,
+        owns_ledgers: bool,
+        heal_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        node.follow(tenure.incarnation)
+        self._ledgers = ledgers
+        self._owns_ledgers = owns_ledgers
+        self._node = node
+        self._settings = writer.settings
+        self._writer: LogWriter | None = writer
+        self._tenure = tenure
+        self._heal_s = heal_s
+        self._now_ms = now_ms
+        self._one_unit = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        *,
+        uri: str | None = None,
+        client: Ledgers | None = None,
+        create: bool = True,
+        settings: LogSettings | None = None,
+        owner: str | None = None,
+        heal_s: float = HEAL_S,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> Self:
+        """Take the log over, as `Log.open` does: whoever wrote it before cannot any more.
+
+        *heal_s*: how long a commit bears that bookies or metadata store are away, each time it
+        tries. The other arguments and what is raised are those of `Log.open`."""
+        check_name(name)
+        ledgers = client if client is not None else await connect(uri)
+        try:
+            node = ManifestNode(ledgers.store, name)
+            if create:
+                await ensure_log(ledgers, node, settings)
+            opened = await TakeoverDriver(
+                ledgers,
+                node,
+                term=None,
+                now_ms=now_ms,
+                owner=this_process() if owner is None else owner,
+            ).run()
+            return cls(
+                ledgers,
+                node,
+                LogWriter(ledgers, node, opened, now_ms=now_ms, heal_s=heal_s),
+                Tenure.of(opened.manifest),
+                owns_ledgers=client is None,
+                heal_s=heal_s,
+                now_ms=now_ms,
+            )
+        except BaseException:
+            if client is None:
+                await ledgers.close()
+            raise
+
+    @property
+    def log(self) -> str:
+        """The log's name, where it was found last."""
+        return self._node.log
+
+    @property
+    def epoch(self) -> int:
+        return self._tenure.epoch
+
+    @property
+    def incarnation(self) -> str:
+        return self._tenure.incarnation
+
+    @property
+    def writing(self) -> bool:
+        """Whether a segment is open; if not, others learn of units by the manifest only."""
+        return self._tenure.writing
+
+    @property
+    def ticket(self) -> StageTicket:
+        """What tasks of the next unit need."""
+        tenure = self._tenure
+        return StageTicket(
+            self.log, tenure.incarnation, tenure.epoch, self._settings, tenure.last_txid
+        )
+
+    def last_unit(self, source: bytes) -> int | None:
+        """Return the number of the last unit of *source* in the log, as far as this sink knows."""
+        return self._tenure.receipts.last(source)
+
+    async def commit(
+        self,
+        receipt: Receipt,
+        parts: Sequence[bytes | Staged],
+        *,
+        entry_bytes_max: int = ENTRY_BYTES_MAX,
+    ) -> Committed:
+        """Make *parts* the next records of the log, all or none, unless that was done before.
+
+        A part is an encoded batch (`dlog.recordbatch`, not compressed), or a ledger that a
+        `Stager` sealed. Batches alone, of *entry_bytes_max* bytes of records at most, become one
+        entry; all else becomes segments of its own. One unit at a time; others wait.
+
+        Raises what `protocol.committing.commit` does, `DamagedBatch`, `LogClosed`. Who is
+        cancelled may commit the unit again, or open the log again to see whether it is there."""
+        async with self._one_unit:
+            if self._closed:
+                raise LogClosed(self.log)
+            unit, payloads = self._unit(receipt, parts, entry_bytes_max)
+
+            async def perform(action: Action) -> object:
+                return await self._perform(action, payloads)
+
+            steps = commit(self._node.steps, self._tenure, unit, now_ms=self._now_ms())
+            done = await run(steps, perform)
+        if not unit.is_entry:
+            await self._delete_trimmed()
+        return done
+
+    async def close(self) -> None:
+        """Seal what is open, if that can be done now: the next open does otherwise."""
+        async with self._one_unit:
+            self._closed = True
+            await self._end_segment()
+            self._tenure.writing = False
+        await self._leave()
+
+    async def abandon(self) -> None:
+        """Let the log go at once, as a crash would; the next open recovers it."""
+        self._closed = True
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.abandon()
+        await self._leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _unit(
+        self, receipt: Receipt, parts: Sequence[bytes | Staged], entry_bytes_max: int
+    ) -> tuple[Unit, list[bytes]]:
+        payloads: list[bytes] = []
+        found: list[Inline | Staged] = []
+        for part in parts:
+            if isinstance(part, Staged):
+                found.append(part)
+                continue
+            header = parse_header(part)
+            size = header.value_bytes + header.key_bytes + header.headers_bytes
+            found.append(Inline(len(payloads), header.count, size))
+            payloads.append(part)
+        return Unit(receipt, tuple(found), entry_bytes_max), payloads
+
+    async def _perform(self, action: Action, payloads: Sequence[bytes]) -> object:
+        match action:
+            case procedure.OpenSegment(epoch):
+                return await self._open_segment(epoch)
+            case procedure.AppendUnit(receipt):
+                return await self._append(receipt, payloads)
+            case procedure.StageRun(receipt, numbers):
+                return await self._stage(receipt, [payloads[number] for number in numbers])
+            case procedure.CloseSegments():
+                await self._end_segment()
+                return None
+            case _:
+                return await on_ledgers(self._ledgers)(action)
+
+    async def _open_segment(self, epoch: int) -> object:
+        await self._end_segment()  # of a commit that was cancelled
+        opened = await TakeoverDriver(
+            self._ledgers,
+            self._node,
+            term=None,
+            now_ms=self._now_ms,
+            expected_epoch=epoch,
+            heals=self._tenure.incarnation,
+        ).run()
+        self._settings = opened.manifest.settings
+        self._writer = LogWriter(
+            self._ledgers, self._node, opened, now_ms=self._now_ms, heal_s=self._heal_s
+        )
+        return opened.manifest
+
+    async def _append(self, receipt: Receipt, payloads: Sequence[bytes]) -> object:
+        writer = self._writer
+        if writer is None:
+            raise AppendFailed(self.log, "no segment is open")
+        records = _columns(payloads)
+        outcome = writer.submit_unit(records, receipt)
+        first = (await AppendFuture(outcome, 0, asyncio.get_running_loop())).offset
+        last_txid = NO_TXID if writer.last_txid is None else writer.last_txid
+        return procedure.UnitAppended(first, first + records.count, last_txid)
+
+    async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
+        stager = await Stager.begin(self._ledgers, self.ticket, receipt, now_ms=self._now_ms)
+        try:
+            for payload in payloads:
+                await stager.add(payload)
+            return await stager.seal()
+        except BaseException:
+            await stager.abandon()
+            raise
+
+    async def _end_segment(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            await writer.close(CLOSE_S)
+        except LogError as error:  # the next one to open seals it
+            _log.info("segment_not_closed", log=self.log, error=str(error))
+
+    async def _delete_trimmed(self) -> None:
+        try:
+            manifest, _ = await self._node.read()
+            await delete_listed(self._ledgers, self._node, manifest)
+        except LogError as error:  # they stay listed: the next unit or the janitor deletes them
+            _log.warning("deletion_postponed", log=self.log, error=str(error))
+
+    async def _leave(self) -> None:
+        if self._owns_ledgers:
+            self._owns_ledgers = False
+            await self._ledgers.close()
+
+
+class Stager:
+    """Writes a ledger that a sink may make part of its log. Made by `begin`.
+
+    If it is not asked for, because the unit was done by another attempt, it never becomes part of
+    the log, and the janitor deletes it."""
+
+    def __init__(
+        self, ledger: LedgerAppender, ticket: StageTicket, now_ms: Callable[[], int]
+    ) -> None:
+        self._ledger = ledger
+        self._ticket = ticket
+        self._now_ms = now_ms
+        self._adding: deque[asyncio.Future[EntryId]] = deque()
+        self._first: bytes | None = None
+        self._last = b""
+        self._records = 0
+        self._first_txid = NO_TXID
+        self._last_txid = ticket.previous_txid
+
+    @classmethod
+    async def begin(
+        cls,
+        ledgers: Ledgers,
+        ticket: StageTicket,
+        receipt: Receipt,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> Self:
+        """Make the ledger. Raises what making one does (`NotEnoughBookies`, ...)."""
+        settings = ticket.settings
+        stamp = StagedFor(ticket.log, ticket.incarnation, ticket.epoch, receipt)
+        ledger = await ledgers.create(
+            settings.quorum,
+            digest=settings.digest,
+            custom=stamp.custom(),
+            degraded_writes=settings.degraded_writes,
+        )
+        return cls(ledger, ticket, now_ms)
+
+    @property
+    def records(self) -> int:
+        """How many were added."""
+        return self._records
+
+    async def add(self, payload: bytes) -> None:
+        """Add an encoded batch that is not compressed; wait while too many are under way.
+
+        Raises `DamagedBatch`, and what ended the ledger: then begin another one."""
+        settings = self._ticket.settings
+        header = parse_header(payload)
+        while len(self._adding) >= STAGED_AT_ONCE_MAX:
+            await self._adding.popleft()
+        entry = placed(
+            payload,
+            base_index=self._records,
+            previous_txid=self._last_txid,
+            codec=settings.codec,
+            codec_level=settings.codec_level,
+        )
+        if self._first is None:
+            self._first = payload
+        self._last = payload
+        self._records = self._records + header.count
+        if header.first_txid != NO_TXID:
+            self._last_txid = header.last_txid
+            if self._first_txid == NO_TXID:
+                self._first_txid = header.first_txid
+        self._adding.append(self._ledger.add(entry))
+
+    async def seal(self) -> Staged:
+        """Confirm and close. Requires that something was added. Raises what `add` does."""
+        assert self._first is not None, "a unit has records"
+        await asyncio.gather(*self._adding)
+        self._adding.clear()
+        metadata = await self._ledger.close()
+        if metadata.last_entry is None or metadata.length is None:
+            raise DamagedBatch(f"ledger {self._ledger.ledger_id} is not closed")
+        first, last = decode_batch(self._first), decode_batch(self._last)
+        sealed = Sealed(
+            last_entry=metadata.last_entry,
+            records=self._records,
+            bytes=metadata.length,
+            first_txid=self._first_txid,
+            last_txid=self._last_txid,
+            first_timestamp_ms=min(first.timestamps_ms()),
+            last_timestamp_ms=max(last.timestamps_ms()),
+        )
+        return Staged(self._ledger.ledger_id, self._ticket.epoch, sealed)
+
+    async def abandon(self) -> None:
+        """Give it up; the janitor deletes the ledger."""
+        for adding in self._adding:
+            adding.cancel()
+        self._adding.clear()
+        with suppress(LogError):
+            await self._ledger.abandon()
+
+
+def _columns(payloads: Sequence[bytes]) -> Columns:
+    """Return the records of encoded batches behind each other."""
+    batches = [decode_batch(payload) for payload in payloads]
+    values: list[bytes] = []
+    for batch in batches:
+        values += batch.value_list()
+    columns = Columns(values)
+    if any(batch.key_offsets is not None for batch in batches):
+        columns.keys = []
+        for batch in batches:
+            columns.keys += batch.key_list() or [None] * batch.count
+    if any(batch.txids is not None for batch in batches):
+        columns.txids = []
+        for batch in batches:
+            columns.txids += batch.txid_list() or [None] * batch.count
+    if any(batch.headers_offsets is not None for batch in batches):
+        columns.headers = []
+        for batch in batches:
+            each = batch.headers_list() or ()
+            columns.headers += [h.encoded or None for h in each] or [None] * batch.count
+    columns.timestamps_ms = [time for batch in batches for time in batch.timestamps_ms()]
+    return columns
