@@ -21,17 +21,21 @@ from dlog.protocol.procedure import (
     Action,
     ActionFailed,
     Answered,
+    AppendUnit,
     AwaitChange,
     Children,
+    CloseSegments,
     Create,
     Delete,
     DeleteLedger,
     Exists,
     Fence,
     Get,
+    OpenSegment,
     Procedure,
     ProcedureEvent,
     RecoverSegment,
+    StageRun,
     Started,
     Steps,
     Sync,
@@ -153,6 +157,8 @@ class Namespace:
                 return end_of(ledger_id, last_txid)
             case DeleteLedger(ledger_id):
                 self._delete_ledger(ledger_id, by)
+            case OpenSegment() | AppendUnit() | StageRun() | CloseSegments():
+                raise AssertionError("units are interrupted in test_interrupted_units")
         return None
 
     def _ledger(self, ledger_id: LedgerId, by: Actor) -> Ledger:
