@@ -57,19 +57,19 @@ class Stop:
     between: Between
     client: FakeLedgers
     reached: bool = False
+    killed: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: "count[int]" = field(default_factory=count)
 
     async def __call__(self, action: Action, perform: procedures.Perform) -> object:
         if self.reached or next(self.numbers) != self.number:
             return await perform(action)
         self.reached = True
-        done: object = None
         if self.fate in {"killed after", "lost reply"}:
-            done = await perform(action)
+            await perform(action)
         await self.between(self.client)
         if self.fate in {"killed before", "killed after"}:
-            raise asyncio.CancelledError
-        del done
+            self.killed.set()
+            await asyncio.Event().wait()
         raise MetadataUnavailable("memory://fake", "this", 0.1)
 
 
@@ -103,15 +103,21 @@ async def test_a_unit_is_in_the_log_once_wherever_its_commit_was_stopped(
         parts = await parts_of(client, sink, size)
         stop = Stop(number, fate, between, client)
         monkeypatch.setattr(procedures, "answer_to", stop)
-        # Others come by their own calls, which nothing disturbs.
-        ended = await asyncio.gather(sink.commit(Receipt(QUERY, 1), parts), return_exceptions=True)
+        commit = asyncio.ensure_future(sink.commit(Receipt(QUERY, 1), parts))
+        killing = asyncio.ensure_future(stop.killed.wait())
+        await asyncio.wait([commit, killing], return_when=asyncio.FIRST_COMPLETED)
         monkeypatch.setattr(procedures, "answer_to", undisturbed)
+        killing.cancel()
         if not stop.reached:
             break
-        lost = isinstance(ended[0], LostOwnership)
-        killed = isinstance(ended[0], asyncio.CancelledError)
-        assert killed == fate.startswith("killed"), (number, ended)
-        assert lost or killed or not isinstance(ended[0], BaseException), ended
+        killed = not commit.done()
+        if killed:
+            commit.cancel()
+            await asyncio.wait([commit])
+        assert killed == fate.startswith("killed")
+        error = None if killed else commit.exception()
+        lost = isinstance(error, LostOwnership)
+        assert lost or error is None, error
         assert not lost or between in {application, another_attempt}
         await sink.abandon()
         async with await Sink.open("log", client=client) as again:
