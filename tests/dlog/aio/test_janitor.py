@@ -22,7 +22,8 @@ from dlog.aio.read.segments import stamp
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
-from dlog.protocol.orphans import Stamp, Standing, standing
+from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
+from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
@@ -51,7 +52,42 @@ def test_a_ledger_is_an_orphan_only_if_it_can_never_be_listed_again() -> None:
     assert of(99, 3, manifest.dropping()) is Standing.ENDED
     assert of(99, 3, None) is Standing.LOG_GONE
     orphans = [each for each in Standing if each.is_orphan]
-    assert orphans == [Standing.UNLISTED, Standing.ENDED, Standing.LOG_GONE]
+    assert orphans == [
+        Standing.UNLISTED,
+        Standing.DISCARDED,
+        Standing.ENDED,
+        Standing.LOG_GONE,
+    ]
+
+
+def test_a_staged_ledger_is_an_orphan_once_its_unit_or_its_epoch_is_over() -> None:
+    manifest = Manifest(incarnation="i").taken_over(3, LedgerId(11), 0, "me")
+    unit = Receipt(bytes(16), 7)
+
+    def of(epoch: int, known: Manifest | None) -> Standing:
+        return standing(LedgerId(99), StagedFor("a", "i", epoch, unit), known)
+
+    assert of(3, manifest) is Standing.PENDING
+    assert of(2, manifest) is Standing.DISCARDED
+    for number, expected in (
+        (6, Standing.PENDING),
+        (7, Standing.DISCARDED),
+        (8, Standing.DISCARDED),
+    ):
+        receipts = Receipts((Receipt(bytes(16), number),))
+        assert of(3, replace(manifest, receipts=receipts)) is expected
+    other = Receipts((Receipt(bytes(range(16)), 9),))
+    assert of(3, replace(manifest, receipts=other)) is Standing.PENDING
+    assert of(3, replace(manifest, sealed=True)) is Standing.ENDED
+    assert of(3, None) is Standing.LOG_GONE
+
+
+def test_the_stamp_of_a_staged_ledger_is_read_as_it_was_written() -> None:
+    stamped = StagedFor("a", "i", 3, Receipt(bytes(range(16)), 7))
+    assert stamp_of(stamped.custom()) == stamped
+    assert stamp_of({**stamped.custom(), "dlog.epoch": b"x"}) is None
+    assert stamp_of({**stamped.custom(), "dlog.source": b"x"}) is None
+    assert stamp_of(stamp("a", "i", 1)) == Stamp("a", "i", 1)
 
 
 @pytest.mark.parametrize(
