@@ -1,7 +1,10 @@
 """Errors of the Spark connector.
 
 CallerError
-`- InvalidOption        an option or offset given by the user cannot be used
+|- InvalidOption        an option or offset given by the user cannot be used
+|- InvalidColumns       a write has columns that records have not, or of other types
+|- InvalidRow           a row that cannot become a record: no value, a txid missing
+`- TxidsUnordered       txids of a write decrease
 RemoteError
 `- StreamBroken         the log no longer continues where the stream stopped
    |- LogReplaced       it was deleted and re-created under the same name
@@ -38,3 +41,31 @@ class RecordsTrimmed(StreamBroken):
             "query with a new checkpoint to go on without them"
         )
         self.log, self.next_offset, self.first_offset = log, next_offset, first_offset
+
+
+class InvalidColumns(CallerError):
+    """Rows of a write cannot become records."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"columns of a write to format dlog: {reason}")
+        self.reason = reason
+
+
+class InvalidRow(CallerError):
+    """The batch fails, and fails again: the query has to leave such rows out."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(f"a row that was written to format dlog: column {column!r} {reason}")
+        self.column, self.reason = column, reason
+
+
+class TxidsUnordered(CallerError):
+    """Nothing of the batch was written."""
+
+    def __init__(self, log: str, reason: str) -> None:
+        super().__init__(
+            f"log {log!r}: txids must not decrease over a batch and from one to the next, and "
+            f"{reason}. Partitions are written one after the other, in their order: use "
+            "repartitionByRange or coalesce(1), and sortWithinPartitions('txid')"
+        )
+        self.log, self.reason = log, reason

@@ -1,0 +1,240 @@
+"""Rows as Arrow lays them out become record batches, without an object for each record.
+
+A record batch has Arrow's own layout of values and keys (`dlog.recordbatch` has the bytes), so
+its columns are cut out of Arrow's buffers. Only headers are put together record by record, where
+there are any.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dlog.errors import InvalidHeaders, RecordTooLarge
+from dlog.headers import encode_headers
+from dlog.position import NO_TXID
+from dlog.recordbatch import HEADER, MAGIC, Codec, Flag
+from dlog.spark.errors import InvalidRow, TxidsUnordered
+from dlog.spark.sink.columns import SinkColumns
+
+BATCH_BYTES_MAX: Final = 512 * 1024
+"""Of the records of one batch; one alone may have more."""
+BATCH_RECORDS_MAX: Final = 64 * 1024
+
+_Ends = npt.NDArray[np.int32]
+_INT32: Final = np.iinfo(np.int32)
+_TIMESTAMP_MS_MAX: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One record batch, uncompressed, whose first record has index 0."""
+
+    payload: bytes
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    """Byte strings behind each other: *ends* has where each begins, and where the last one ends."""
+
+    ends: _Ends
+    data: memoryview
+
+    def cut(self, begin: int, end: int) -> "_Blob":
+        ends = self.ends[begin : end + 1]
+        return _Blob(ends - ends[0], self.data[ends[0] : ends[-1]])
+
+
+class Encoder:
+    """Encodes the rows of one task for one log; keeps the last txid, which must not decrease."""
+
+    def __init__(self, log: str, columns: SinkColumns, *, record_bytes_max: int) -> None:
+        self._log, self._columns = log, columns
+        self._record_bytes_max = record_bytes_max
+        self._last_txid = NO_TXID
+
+    def encode(self, rows: pa.RecordBatch, *, now_ms: int) -> Iterator[Encoded]:
+        """Yield the batches of *rows*, in order; *now_ms* is the time of rows that have none.
+
+        Raises `InvalidRow`, `TxidsUnordered`, `RecordTooLarge`, `InvalidHeaders`."""
+        columns = self._columns
+        values = _required(rows, columns.value, "value")
+        blobs = [_blob(values)]
+        keys = validity = None
+        if columns.key is not None and (given := rows.column(columns.key)).null_count < len(given):
+            keys = _blob(given)
+            blobs.append(keys)
+            validity = np.asarray(given.is_valid()) if given.null_count else None
+        headers = None if columns.headers is None else _headers(rows.column(columns.headers))
+        if headers is not None:
+            blobs.append(headers)
+        times = None if columns.timestamp is None else _times(rows.column(columns.timestamp))
+        txids = None if columns.txid is None else self._txids(rows)
+        for begin, end in self._cuts(blobs):
+            yield _batch(
+                blobs[0].cut(begin, end),
+                keys and keys.cut(begin, end),
+                None if validity is None else validity[begin:end],
+                headers and headers.cut(begin, end),
+                None if times is None else _deltas(times, begin, end, now_ms),
+                None if txids is None else txids[begin:end],
+                now_ms,
+            )
+
+    def _txids(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        assert self._columns.txid is not None
+        txids = _required(rows, self._columns.txid, "txid").cast(pa.int64()).to_numpy()
+        if not len(txids):
+            return txids
+        before = np.concatenate(([self._last_txid], txids[:-1]))
+        wrong = np.flatnonzero(txids < np.maximum(before, NO_TXID + 1))
+        if len(wrong):
+            txid, last = int(txids[wrong[0]]), int(before[wrong[0]])
+            raise TxidsUnordered(self._log, f"{txid} comes after {last} in one partition")
+        self._last_txid = int(txids[-1])
+        return txids
+
+    def _cuts(self, blobs: Sequence[_Blob]) -> Iterator[tuple[int, int]]:
+        """Yield from where to where each batch goes, greedily."""
+        ends = np.zeros(len(blobs[0].ends), dtype=np.int64)
+        for blob in blobs:
+            ends += blob.ends
+        count = len(ends) - 1
+        if count:
+            size = int(np.max(ends[1:] - ends[:-1]))
+            if size > self._record_bytes_max:
+                raise RecordTooLarge(self._log, size, self._record_bytes_max)
+        begin = 0
+        while begin < count:
+            full = int(np.searchsorted(ends, ends[begin] + BATCH_BYTES_MAX, side="right")) - 1
+            end = min(max(full, begin + 1), begin + BATCH_RECORDS_MAX, count)
+            yield begin, end
+            begin = end
+
+
+def _batch(
+    values: _Blob,
+    keys: _Blob | None,
+    validity: npt.NDArray[np.bool_] | None,
+    headers: _Blob | None,
+    deltas: npt.NDArray[np.int64] | None,
+    txids: npt.NDArray[np.int64] | None,
+    base_timestamp_ms: int,
+) -> Encoded:
+    """Return the batch: columns in the order of `dlog.recordbatch`, each at a multiple of 8."""
+    flags = Flag(0)
+    columns: list[memoryview] = [memoryview(values.ends).cast("B")]
+    if deltas is not None and deltas.any():
+        flags |= Flag.TIMES
+        if deltas.min() < _INT32.min or deltas.max() > _INT32.max:
+            flags |= Flag.WIDE_TIMES
+            columns.append(memoryview(deltas).cast("B"))
+        else:
+            columns.append(memoryview(deltas.astype(np.int32)).cast("B"))
+    if txids is not None:
+        flags |= Flag.TXIDS
+        columns.append(memoryview(np.ascontiguousarray(txids)).cast("B"))
+    blobs = [values.data]
+    if keys is not None and (validity is None or validity.any()):
+        flags |= Flag.KEYS
+        columns.append(memoryview(keys.ends).cast("B"))
+        if validity is not None and not validity.all():
+            flags |= Flag.KEY_NULLS
+            columns.append(memoryview(np.packbits(validity, bitorder="little")).cast("B"))
+        blobs.append(keys.data)
+    if headers is not None and len(headers.data):
+        flags |= Flag.HEADERS
+        columns.append(memoryview(headers.ends).cast("B"))
+        blobs.append(headers.data)
+    parts: list[memoryview | bytes] = []
+    body_bytes = 0
+    for column in (*columns, *blobs):
+        padding = -body_bytes % 8
+        parts += (bytes(padding), column)
+        body_bytes += padding + len(column)
+    count = len(values.ends) - 1
+    header = HEADER.pack(
+        MAGIC, 2 if flags & Flag.HEADERS else 1, Codec.NONE, flags, 0,
+        count, body_bytes, body_bytes, len(values.data),
+        len(keys.data) if keys is not None and flags & Flag.KEYS else 0,
+        len(headers.data) if headers is not None and flags & Flag.HEADERS else 0,
+        0, base_timestamp_ms,
+        NO_TXID if txids is None else int(txids[0]),
+        NO_TXID if txids is None else int(txids[-1]),
+    )  # fmt: skip
+    return Encoded(b"".join((header, *parts)), count)
+
+
+def _required(rows: pa.RecordBatch, place: int, name: str) -> pa.Array:
+    column = rows.column(place)
+    if column.null_count:
+        raise InvalidRow(name, "is null; leave such rows out, or give it a default (coalesce)")
+    return column
+
+
+def _blob(column: pa.Array) -> _Blob:
+    """Return the bytes of a column of strings; a null is as the empty one."""
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        column = column.cast(pa.binary())  # large ones
+    if column.null_count:
+        column = pc.fill_null(column, b"" if pa.types.is_binary(column.type) else "")
+    _, offsets, data = column.buffers()
+    if offsets is None or not len(column):
+        return _Blob(np.zeros(1, dtype=np.int32), memoryview(b""))
+    ends = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    whole = memoryview(b"" if data is None else data)
+    return _Blob(ends, whole)
+
+
+def _times(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """Return milliseconds, and which rows have none."""
+    unknown = np.asarray(column.is_null()) if column.null_count else None
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        numbers = micros.fill_null(0).to_numpy() // 1000
+    else:
+        numbers = column.fill_null(0).to_numpy()
+        if len(numbers) and max(abs(int(numbers.min())), abs(int(numbers.max()))) > _TIMESTAMP_MS_MAX:
+            raise InvalidRow("timestamp", f"is no time in milliseconds: {numbers.max()}")
+    return numbers, unknown
+
+
+def _deltas(
+    times: tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None],
+    begin: int,
+    end: int,
+    base_ms: int,
+) -> npt.NDArray[np.int64]:
+    numbers, unknown = times
+    deltas = numbers[begin:end] - base_ms
+    if unknown is not None:
+        deltas[unknown[begin:end]] = 0
+    return deltas
+
+
+def _headers(column: pa.Array) -> _Blob | None:
+    """Return the headers of each row as they are stored; None: no row has any."""
+    if not len(column.flatten()):
+        return None
+    encoded: list[bytes] = []
+    for pairs in column.to_pylist():
+        if not pairs:
+            encoded.append(b"")
+            continue
+        named: dict[str, bytes] = {}
+        for pair in pairs:
+            name, value = (None, None) if pair is None else (pair["key"], pair["value"])
+            if name is None or value is None:
+                raise InvalidRow("headers", f"has a header {name!r} without a name or a value")
+            if name in named:
+                raise InvalidHeaders(f"name {name!r} is there twice")
+            named[name] = value
+        encoded.append(encode_headers(named) or b"")
+    ends = np.zeros(len(encoded) + 1, dtype=np.int32)
+    np.cumsum([len(each) for each in encoded], out=ends[1:])
+    return _Blob(ends, memoryview(b"".join(encoded)))

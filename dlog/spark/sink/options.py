@@ -1,0 +1,150 @@
+"""What a user may say about a `dlog` sink, checked once and in one place.
+
+Spark hands the options over as strings, with those that are its own among them; those are let
+through, and unknown ones are refused: a misspelt limit that is ignored is found in production.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID, uuid5
+
+from dlog.errors import InvalidName, InvalidSettings
+from dlog.names import check_name
+from dlog.settings import LogSettings, parse_settings
+from dlog.spark.errors import InvalidOption
+from ledger.errors import InvalidQuorum
+
+INLINE_BYTES: Final = 1 << 20
+INLINE_BYTES_MAX: Final = 8 << 20
+"""More would not be one entry."""
+SETTING_PREFIX: Final = "log."
+"""Options `log.roll_bytes`, ... are settings of a log that the sink makes."""
+
+_WRITES: Final = UUID("3c5b5a3e-6f0b-4be5-8a2b-0d5f3d6c2a11")
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "mergeschema"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of one sink; the names in the messages are the ones that users write."""
+
+    log: str | None = None
+    """Where all rows go; None: each row names its log."""
+    logs: tuple[str, ...] = ()
+    """Of a sink whose rows name their logs: which ones tasks shall be ready to stage for."""
+    uri: str | None = None
+    """Namespace; none means the environment's or the local cluster's."""
+    inline_bytes_max: int = INLINE_BYTES
+    """Rows of a batch travel to the driver up to so many bytes, and become one entry."""
+    create_logs: bool = True
+    """Whether a log that is not there is made."""
+    write_id: str | None = None
+    """Of a batch write: the same name never commits twice."""
+    settings: LogSettings | None = None
+    """Of a log that is made; None: the defaults."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
+        """Read Spark's options; raises InvalidOption with the name the user wrote."""
+        given = {name.lower(): value for name, value in options.items()}
+        for name in sorted(given):
+            if name not in _KNOWN | _SPARKS_OWN and not name.startswith(SETTING_PREFIX):
+                known = ", ".join((*sorted(_KNOWN), "log.<setting>"))
+                raise InvalidOption(name, given[name], f"unknown; known for a sink are {known}")
+        return cls(
+            log=_log(given),
+            logs=_logs(given),
+            uri=given.get("uri"),
+            inline_bytes_max=_bytes(given, "inlinebytesmax", INLINE_BYTES, INLINE_BYTES_MAX),
+            create_logs=_flag(given, "createlogs", default=True),
+            write_id=_write_id(given),
+            settings=_settings(given),
+        )
+
+
+def source_of_write(write_id: str) -> UUID:
+    """Return the source that batch writes of this name commit as."""
+    return uuid5(_WRITES, write_id)
+
+
+_KNOWN: Final = frozenset(
+    {"path", "log", "logs", "uri", "inlinebytesmax", "createlogs", "writeid"}
+)
+
+
+def _log(given: Mapping[str, str]) -> str | None:
+    # `start("orders")` and `save("orders")` arrive as the option `path`.
+    if "path" in given and "log" in given and given["path"] != given["log"]:
+        reason = f"the path says {given['path']!r}; name the log once"
+        raise InvalidOption("log", given["log"], reason)
+    name = "log" if "log" in given else "path"
+    return _name(name, given[name].strip()) if given.get(name, "").strip() else None
+
+
+def _logs(given: Mapping[str, str]) -> tuple[str, ...]:
+    text = given.get("logs", "")
+    return tuple(sorted({_name("logs", each.strip()) for each in text.split(",") if each.strip()}))
+
+
+def _name(option: str, text: str) -> str:
+    try:
+        check_name(text)
+    except InvalidName as error:
+        raise InvalidOption(option, text, error.reason) from error
+    return text
+
+
+def _bytes(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= most:
+        raise InvalidOption(name, text, f"it must be a whole number of bytes from 0 to {most}")
+    return number
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name, str(default))
+    if text.lower() not in ("true", "false"):
+        raise InvalidOption(name, text, "it must be true or false")
+    return text.lower() == "true"
+
+
+def _write_id(given: Mapping[str, str]) -> str | None:
+    text = given.get("writeid")
+    if text is not None and not text.strip():
+        raise InvalidOption("writeid", text, "it must not be empty; leave it out, or name the write")
+    return text
+
+
+def _settings(given: Mapping[str, str]) -> LogSettings | None:
+    values = {
+        name.removeprefix(SETTING_PREFIX): _value(text)
+        for name, text in given.items()
+        if name.startswith(SETTING_PREFIX)
+    }
+    if not values:
+        return None
+    try:
+        return parse_settings(values)
+    except InvalidSettings as error:
+        raise InvalidOption(SETTING_PREFIX + error.setting, str(error.value), error.reason) from error
+    except InvalidQuorum as error:
+        raise InvalidOption(SETTING_PREFIX + "ensemble", str(values), str(error)) from error
+
+
+def _value(text: str) -> object:
+    """Return what the text stands for: options come as text, settings have types."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
