@@ -7,9 +7,9 @@ namespace and process, because a worker serves many tasks.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
@@ -23,6 +23,8 @@ from dlog.errors import DamagedLog
 from dlog.spark.arrow import to_arrow
 from dlog.spark.plan import LogRange, LogTail
 from dlog.sync.loop_thread import LoopThread
+
+T = TypeVar("T")
 
 CHUNKS_AHEAD_MAX: Final = 16
 """Chunks read before Spark asks for them; a chunk is one entry, 512 KiB at most."""
@@ -66,6 +68,16 @@ class Access:
         if expected != piece.end:
             raise DamagedLog(piece.log, f"it was read up to {expected} instead of {piece.end}")
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* where the connections are."""
+        return self._thread.run(work)
+
+    async def connected(self) -> Ledgers:
+        """Return the client, for what `run` runs."""
+        if self._ledgers is None:
+            self._ledgers = await connect(self._uri)
+        return self._ledgers
+
     def close(self) -> None:
         """Close the connections."""
         self._thread.run(self._close())
@@ -92,7 +104,7 @@ class Access:
         }
 
     async def _poll(self, logs: Sequence[str], wait_s: float) -> dict[str, CommittedTail]:
-        ledgers = await self._connected()
+        ledgers = await self.connected()
         at_once = asyncio.Semaphore(POLLS_AT_ONCE_MAX)
 
         async def poll(log: str) -> CommittedTail:
@@ -113,7 +125,7 @@ class Access:
     async def _read_into(self, chunks: asyncio.Queue[Chunk | None], piece: LogRange) -> None:
         """Put the chunks of *piece* into the queue, and None at the end, even after an error."""
         try:
-            ledgers = await self._connected()
+            ledgers = await self.connected()
             found = cast(
                 "AsyncGenerator[Chunk, None]",
                 read_range(

@@ -4,7 +4,8 @@ CallerError
 |- InvalidOption        an option or offset given by the user cannot be used
 |- InvalidColumns       a write has columns that records have not, or of other types
 |- InvalidRow           a row that cannot become a record: no value, a txid missing
-`- TxidsUnordered       txids of a write decrease
+|- TxidsUnordered       txids of a write decrease
+`- TooManyRowsUnstaged  too much for a log that was not known in advance
 RemoteError
 `- StreamBroken         the log no longer continues where the stream stopped
    |- LogReplaced       it was deleted and re-created under the same name
@@ -69,3 +70,15 @@ class TxidsUnordered(CallerError):
             "repartitionByRange or coalesce(1), and sortWithinPartitions('txid')"
         )
         self.log, self.reason = log, reason
+
+
+class TooManyRowsUnstaged(CallerError):
+    """Nothing of the batch was written."""
+
+    def __init__(self, log: str, bytes_max: int) -> None:
+        super().__init__(
+            f"log {log!r}: more than {bytes_max} bytes of one task are for a log that was not "
+            "known when the batch was planned; name it in option logs='a,b', or write more "
+            "partitions"
+        )
+        self.log, self.bytes_max = log, bytes_max

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from dlog.config import resolve_uri
 from dlog.spark.access import Access, forget_shared_access, shared_access
@@ -34,6 +35,8 @@ from dlog.spark.errors import InvalidOption
 from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import EARLIEST, LATEST, SourceOptions
 from dlog.spark.plan import LogRange, LogTail, advance, check_continues, plan_partitions
+from dlog.spark.sink.options import SinkOptions
+from dlog.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -46,22 +49,57 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
     """Format `dlog`; see `dlog.spark.options` for what can be said about it."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        # What may be said differs between reading and writing, so it is looked at when Spark
+        # has asked for one of them.
         super().__init__(options)
-        self._options = SourceOptions.parse(dict(options))
-        self._uri = resolve_uri(self._options.uri)
+        self._given = dict(options)
+        self._pickled = False
+
+    def __getstate__(self) -> dict[str, str]:
+        return self._given
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__init__(state)  # type: ignore[misc] # as if made anew
+        self._pickled = True
 
     @classmethod
     def name(cls) -> str:
         return "dlog"
 
     def schema(self) -> str:
-        return SPARK_SCHEMA_WITH_HEADERS if self._options.include_headers else SPARK_SCHEMA
+        return SPARK_SCHEMA_WITH_HEADERS if self._reading().include_headers else SPARK_SCHEMA
 
     def reader(self, schema: object) -> "BatchReader":  # noqa: ARG002 - Spark names it
-        return BatchReader(self._uri, self._options)
+        options = self._reading()
+        return BatchReader(resolve_uri(options.uri), options)
 
     def streamReader(self, schema: object) -> "StreamReader":  # noqa: ARG002, N802 - Spark's name
-        return StreamReader(self._uri, self._options)
+        options = self._reading()
+        return StreamReader(resolve_uri(options.uri), options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
+        options = self._writing(overwrite)
+        return batch_writer(resolve_uri(options.uri), options, _fields(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+        # Where a batch is committed Spark hands us the source as it was when the query began.
+        options = self._writing(overwrite)
+        return stream_writer(
+            resolve_uri(options.uri), options, _fields(schema), planning=not self._pickled
+        )
+
+    def _reading(self) -> SourceOptions:
+        return SourceOptions.parse(self._given)
+
+    def _writing(self, overwrite: bool) -> SinkOptions:  # noqa: FBT001 - as Spark says it
+        if overwrite:
+            reason = "a log is only appended to; use append, and 'dlog log truncate' to free space"
+            raise InvalidOption("mode", "overwrite", reason)
+        return SinkOptions.parse(self._given)
+
+
+def _fields(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark has no types here

@@ -1,0 +1,122 @@
+"""Where the keeper of this application is found: a socket in a directory that is ours alone.
+
+Its name follows from the driver's JVM, which all workers of the driver descend from, and from the
+namespace. A process id comes again; together with the time at which the process began it does not.
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ledger.errors import CallerError
+
+SOCKET_PATH_BYTES_MAX: Final = 100
+"""The kernel takes 107."""
+_ANCESTORS_MAX: Final = 64
+
+
+class UnsafeDirectory(CallerError):
+    def __init__(self, directory: Path, reason: str) -> None:
+        super().__init__(
+            f"directory {directory}, for the sockets of Spark sinks: {reason}; remove it, or set "
+            "TMPDIR to a directory of your own"
+        )
+        self.directory, self.reason = directory, reason
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A process, told from another one that has its id later."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Program | None":
+        """Return the process that has this id now; None: there is none, or it has ended."""
+        fields = _stat(pid)
+        return None if fields is None or fields[1] in {"Z", "X"} else cls(pid, fields[20])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The files of one keeper."""
+
+    directory: Path
+    name: str
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / f"{self.name}.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the keeper as long as it lives."""
+        return self.directory / f"{self.name}.lock"
+
+    @property
+    def owners(self) -> Path:
+        """Who has which log (`ownership`), for the keeper's successor."""
+        return self.directory / f"{self.name}.json"
+
+    @property
+    def errors(self) -> Path:
+        """Where the keeper writes what it has to say."""
+        return self.directory / f"{self.name}.log"
+
+    def remove(self) -> None:
+        """Remove the files, as the driver has ended."""
+        for path in (self.socket, self.owners, self.errors, self.lock):
+            path.unlink(missing_ok=True)
+
+
+def place_of(driver: Program, uri: str) -> Place:
+    """Return where the keeper of *driver* for the namespace *uri* is. Raises `UnsafeDirectory`."""
+    directory = Path(tempfile.gettempdir()) / f"dlog-spark-{os.getuid()}"
+    _make_private(directory)
+    identity = f"{driver.pid} {driver.started} {uri}".encode()
+    place = Place(directory, hashlib.sha256(identity).hexdigest()[:24])
+    if len(os.fsencode(place.socket)) > SOCKET_PATH_BYTES_MAX:
+        raise UnsafeDirectory(directory, f"its path is too long for a socket ({place.socket})")
+    return place
+
+
+def driver_of(pid: int) -> Program:
+    """Return the JVM that *pid* descends from; without one, the parent of *pid*."""
+    fields = _stat(pid)
+    parent = ancestor = int(fields[2]) if fields else os.getppid()
+    for _ in range(_ANCESTORS_MAX):
+        fields = _stat(ancestor)
+        if fields is None:
+            break
+        if fields[0] == "java":
+            return Program(ancestor, fields[20])
+        ancestor = int(fields[2])
+    found = Program.of(parent)
+    assert found is not None, "who runs has a parent"
+    return found
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeDirectory(directory, "it is no directory")
+    if found.st_uid != os.getuid():
+        raise UnsafeDirectory(directory, "it belongs to another user")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        raise UnsafeDirectory(directory, "others may use it")
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return command, state, parent and so on, as in proc(5); None: there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    command, _, rest = text.partition("(")[2].rpartition(")")
+    return [command, *rest.split()]

@@ -1,0 +1,146 @@
+"""The rows of one task, by log: they travel in its message, or go to a ledger of its own.
+
+A few rows travel: a ledger for each would be a segment for each. From a limit on a task stages.
+What has no ticket cannot be staged (its log was not known when the batch was planned), so it
+travels up to a larger limit. Order is kept: what was kept back goes to the ledger first.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dlog.aio.write.sink import Staged, StageTicket
+from dlog.errors import InvalidName
+from dlog.names import check_name
+from dlog.settings import RECORD_BYTES_LIMIT
+from dlog.spark.errors import InvalidRow, TooManyRowsUnstaged
+from dlog.spark.sink.columns import SinkColumns
+from dlog.spark.sink.encode import Encoder
+
+UNSTAGED_BYTES_MAX: Final = 64 << 20
+"""What travels of one task to one log that it has no ticket for."""
+LOGS_MAX: Final = 1000
+"""Logs that one batch writes to."""
+
+Part = bytes | Staged
+
+
+class TaskLedger(Protocol):
+    """A ledger that a task stages."""
+
+    def add(self, payloads: list[bytes]) -> None: ...
+    def seal(self) -> Staged: ...
+    def abandon(self) -> None: ...
+
+
+Begin = Callable[[StageTicket], TaskLedger]
+
+
+class TaskRows:
+    """Takes the rows of one task; `parts` is what they became. Else `abandon`."""
+
+    def __init__(
+        self,
+        columns: SinkColumns,
+        *,
+        log: str | None,
+        tickets: Mapping[str, StageTicket],
+        inline_bytes_max: int,
+        begin: Begin,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._columns, self._log, self._tickets = columns, log, tickets
+        self._inline_bytes_max = inline_bytes_max
+        self._begin, self._now_ms = begin, now_ms
+        self._logs: dict[str, _LogRows] = {}
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Raises what `Encoder.encode` and staging do, `InvalidRow`, `TooManyRowsUnstaged`."""
+        now_ms = self._now_ms()
+        for log, its_rows in self._by_log(rows):
+            self._rows_of(log).add(its_rows, now_ms)
+
+    def parts(self) -> dict[str, list[Part]]:
+        """Seal what was staged; return what each log is to be given, in order."""
+        return {log: rows.parts() for log, rows in self._logs.items()}
+
+    def abandon(self) -> None:
+        for rows in self._logs.values():
+            rows.abandon()
+
+    def _by_log(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._columns.log is None:
+            assert self._log is not None, "a log is named for all rows, or by each"
+            yield self._log, rows
+            return
+        names = rows.column(self._columns.log)
+        if names.null_count:
+            raise InvalidRow("log", "is null; each row needs the name of a log")
+        for name in pc.unique(names).to_pylist():
+            yield name, rows.filter(pc.equal(names, name))
+
+    def _rows_of(self, log: str) -> "_LogRows":
+        if log in self._logs:
+            return self._logs[log]
+        try:
+            check_name(log)
+        except InvalidName as error:
+            raise InvalidRow("log", f"names {log!r}: {error.reason}") from error
+        if len(self._logs) >= LOGS_MAX:
+            raise InvalidRow("log", f"names more than {LOGS_MAX} logs in one task")
+        ticket = self._tickets.get(log)
+        made = self._logs[log] = _LogRows(
+            Encoder(
+                log,
+                self._columns,
+                record_bytes_max=(
+                    RECORD_BYTES_LIMIT if ticket is None else ticket.settings.record_bytes_max
+                ),
+            ),
+            log,
+            ticket,
+            self._inline_bytes_max,
+            self._begin,
+        )
+        return made
+
+
+class _LogRows:
+    def __init__(
+        self,
+        encoder: Encoder,
+        log: str,
+        ticket: StageTicket | None,
+        inline_bytes_max: int,
+        begin: Begin,
+    ) -> None:
+        self._encoder, self._log, self._ticket, self._begin = encoder, log, ticket, begin
+        self._bytes_max = UNSTAGED_BYTES_MAX if ticket is None else inline_bytes_max
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._ledger: TaskLedger | None = None
+
+    def add(self, rows: pa.RecordBatch, now_ms: int) -> None:
+        for encoded in self._encoder.encode(rows, now_ms=now_ms):
+            self._kept.append(encoded.payload)
+            self._kept_bytes += len(encoded.payload)
+            if self._kept_bytes > self._bytes_max or self._ledger is not None:
+                self._stage()
+
+    def parts(self) -> list[Part]:
+        return list(self._kept) if self._ledger is None else [self._ledger.seal()]
+
+    def abandon(self) -> None:
+        if self._ledger is not None:
+            self._ledger.abandon()
+
+    def _stage(self) -> None:
+        if self._ledger is None:
+            if self._ticket is None:
+                raise TooManyRowsUnstaged(self._log, UNSTAGED_BYTES_MAX)
+            self._ledger = self._begin(self._ticket)
+        self._ledger.add(self._kept)
+        self._kept, self._kept_bytes = [], 0

@@ -1,0 +1,199 @@
+"""Spark's writers: what tasks do with rows, and what is done with their messages.
+
+A writer of a streaming query is made twice for each batch: where the batch is planned, from where
+it is pickled to the tasks, and where it is committed. The first one claims the log, so that tasks
+can stage for it. Nothing is kept in these processes: what is open is with the keeper.
+
+A batch is one unit of the query: its number is the batch's, so one that Spark runs again, because
+it died between our commit and the note that it makes of it, is found to be in the log.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from dlog.aio.write.sink import StageTicket
+from dlog.errors import TxidOutOfOrder
+from dlog.receipts import Receipt
+from dlog.spark.access import forget_shared_access, shared_access
+from dlog.spark.arrow import gather
+from dlog.spark.errors import InvalidOption, TxidsUnordered
+from dlog.spark.sink.columns import SinkColumns
+from dlog.spark.sink.keeper.client import KeeperClient, Starter
+from dlog.spark.sink.keeper.place import driver_of, place_of
+from dlog.spark.sink.options import SinkOptions, source_of_write
+from dlog.spark.sink.rows import Part, TaskLedger, TaskRows
+from dlog.spark.sink.staging import StagedLedger
+from ledger.errors import LogError
+
+QUERY_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+RUN_PROPERTY: Final = "spark.jobGroup.id"
+"""Properties of a task that Spark sets for a streaming query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What tasks and commit need to know of a write; pickled to them."""
+
+    uri: str
+    options: SinkOptions
+    columns: SinkColumns
+    tickets: dict[str, StageTicket]
+
+
+class SinkMessage(WriterCommitMessage):  # type: ignore[misc] # pyspark has no types here
+    """What one task wrote, in order."""
+
+    def __init__(
+        self, run: str, receipt: Receipt, partition: int, parts: dict[str, list[Part]]
+    ) -> None:
+        self.run, self.receipt, self.partition, self.parts = run, receipt, partition, parts
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        context = TaskContext.get()
+        assert context is not None, "tasks write"
+        facts = [context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY)]
+        query, batch = facts
+        run = context.getLocalProperty(RUN_PROPERTY) or query
+        receipt = Receipt(UUID(query).bytes, int(batch))
+        return _write(self._plan, run, receipt, iterator)
+
+    def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:  # noqa: N803
+        _commit(self._plan, messages, final=False)
+
+    def abort(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to do: what was staged and not committed never becomes part of a log."""
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    def __init__(self, plan: Plan, run: str, source: UUID) -> None:
+        self._plan, self._run, self._source = plan, run, source
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        return _write(self._plan, self._run, Receipt(self._source.bytes, 0), iterator)
+
+    def commit(self, messages: Sequence[SinkMessage | None]) -> None:
+        if not _commit(self._plan, messages, final=True):
+            self.abort(messages)
+
+    def abort(self, messages: Sequence[SinkMessage | None]) -> None:  # noqa: ARG002 - Spark names it
+        """Let the logs go; what was staged and not committed never becomes part of one."""
+        if self._plan.tickets and self._plan.options.log is not None:
+            _keeper(self._plan.uri).finish([self._plan.options.log], run=self._run)
+
+
+def stream_writer(
+    uri: str, options: SinkOptions, fields: Sequence[tuple[str, str]], *, planning: bool
+) -> StreamWriter:
+    """Return the writer of a streaming query; where the batch is planned it claims the log."""
+    columns = SinkColumns.of(fields, log=options.log)
+    if options.write_id is not None:
+        reason = "only a batch write has one; a query is known by its checkpoint"
+        raise InvalidOption("writeid", options.write_id, reason)
+    plan = Plan(uri, options, columns, {})
+    return StreamWriter(_claimed(plan, None) if planning else plan)
+
+
+def batch_writer(uri: str, options: SinkOptions, fields: Sequence[tuple[str, str]]) -> BatchWriter:
+    """Return the writer of one job, which claims the log for it."""
+    columns = SinkColumns.of(fields, log=options.log)
+    run = str(uuid4())
+    source = uuid4() if options.write_id is None else source_of_write(options.write_id)
+    return BatchWriter(_claimed(Plan(uri, options, columns, {}), run), run, source)
+
+
+def _claimed(plan: Plan, run: str | None) -> Plan:
+    options = plan.options
+    tickets = _keeper(plan.uri).claim(
+        options.logs if options.log is None else [options.log],
+        run=run if options.log is not None else None,
+        create=options.create_logs,
+        settings=options.settings,
+        all_held=options.log is None,
+    )
+    return replace(plan, tickets=tickets)
+
+
+def _write(
+    plan: Plan, run: str, receipt: Receipt, iterator: Iterator[pa.RecordBatch]
+) -> SinkMessage:
+    access = shared_access(plan.uri)
+
+    def begin(ticket: StageTicket) -> TaskLedger:
+        return StagedLedger(access, ticket, receipt)
+
+    rows = TaskRows(
+        plan.columns,
+        log=plan.options.log,
+        tickets=plan.tickets,
+        inline_bytes_max=plan.options.inline_bytes_max,
+        begin=begin,
+    )
+    try:
+        for batch in gather(iterator):
+            rows.add(batch)
+        parts = rows.parts()
+    except BaseException as error:
+        rows.abandon()
+        if isinstance(error, LogError):
+            forget_shared_access(plan.uri)
+        raise
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    return SinkMessage(run, receipt, partition, parts)
+
+
+def _commit(plan: Plan, messages: Sequence[SinkMessage | None], *, final: bool) -> bool:
+    """Make what tasks wrote part of the logs; return whether there was anything."""
+    written = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
+    assert len(written) == len(messages), "Spark commits what all tasks wrote"
+    parts: dict[str, list[Part]] = {}
+    for message in written:
+        for log, its_parts in message.parts.items():
+            parts.setdefault(log, []).extend(its_parts)
+    keeper = _keeper(plan.uri)
+    for log in sorted(log for log, its_parts in parts.items() if its_parts):
+        try:
+            keeper.commit(
+                log,
+                written[0].receipt,
+                parts[log],
+                run=written[0].run,
+                entry_bytes_max=plan.options.inline_bytes_max,
+                create=plan.options.create_logs,
+                settings=plan.options.settings,
+                final=final,
+            )
+        except TxidOutOfOrder as error:
+            reason = f"{error.txid} comes after {error.last_txid}"
+            raise TxidsUnordered(log, reason) from error
+    return any(parts.values())
+
+
+_keepers: dict[tuple[str, int], KeeperClient] = {}
+
+
+def _keeper(uri: str) -> KeeperClient:
+    """Return this process's connection to the keeper; a forked worker makes its own."""
+    key = (uri, os.getpid())
+    if key not in _keepers:
+        driver = driver_of(os.getpid())
+        place = place_of(driver, uri)
+        _keepers[key] = KeeperClient(place, Starter(place, uri, driver))
+    return _keepers[key]
