@@ -49,7 +49,9 @@ class SinkColumns:
                 raise InvalidColumns(f"column {given!r} is of type {kind}; cast it to {wanted}")
             places[name] = place
         if "value" not in places:
-            raise InvalidColumns("there is no column 'value', binary or string: what a record holds")
+            raise InvalidColumns(
+                "there is no column 'value', binary or string: what a record holds"
+            )
         if "log" in places and log is not None:
             raise InvalidColumns(
                 f"column 'log' says where each row goes, but the write names log {log!r} for all; "

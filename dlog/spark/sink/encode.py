@@ -88,7 +88,8 @@ class Encoder:
 
     def _txids(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         assert self._columns.txid is not None
-        txids = _required(rows, self._columns.txid, "txid").cast(pa.int64()).to_numpy()
+        column = _required(rows, self._columns.txid, "txid").cast(pa.int64())
+        txids: npt.NDArray[np.int64] = column.to_numpy()
         if not len(txids):
             return txids
         before = np.concatenate(([self._last_txid], txids[:-1]))
@@ -128,28 +129,28 @@ def _batch(
 ) -> Encoded:
     """Return the batch: columns in the order of `dlog.recordbatch`, each at a multiple of 8."""
     flags = Flag(0)
-    columns: list[memoryview] = [memoryview(values.ends).cast("B")]
+    columns: list[memoryview] = [values.ends.data.cast("B")]
     if deltas is not None and deltas.any():
         flags |= Flag.TIMES
         if deltas.min() < _INT32.min or deltas.max() > _INT32.max:
             flags |= Flag.WIDE_TIMES
-            columns.append(memoryview(deltas).cast("B"))
+            columns.append(deltas.data.cast("B"))
         else:
-            columns.append(memoryview(deltas.astype(np.int32)).cast("B"))
+            columns.append(deltas.astype(np.int32).data.cast("B"))
     if txids is not None:
         flags |= Flag.TXIDS
-        columns.append(memoryview(np.ascontiguousarray(txids)).cast("B"))
+        columns.append(np.ascontiguousarray(txids).data.cast("B"))
     blobs = [values.data]
     if keys is not None and (validity is None or validity.any()):
         flags |= Flag.KEYS
-        columns.append(memoryview(keys.ends).cast("B"))
+        columns.append(keys.ends.data.cast("B"))
         if validity is not None and not validity.all():
             flags |= Flag.KEY_NULLS
-            columns.append(memoryview(np.packbits(validity, bitorder="little")).cast("B"))
+            columns.append(np.packbits(validity, bitorder="little").data.cast("B"))
         blobs.append(keys.data)
     if headers is not None and len(headers.data):
         flags |= Flag.HEADERS
-        columns.append(memoryview(headers.ends).cast("B"))
+        columns.append(headers.ends.data.cast("B"))
         blobs.append(headers.data)
     parts: list[memoryview | bytes] = []
     body_bytes = 0
@@ -199,7 +200,10 @@ def _times(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool
         numbers = micros.fill_null(0).to_numpy() // 1000
     else:
         numbers = column.fill_null(0).to_numpy()
-        if len(numbers) and max(abs(int(numbers.min())), abs(int(numbers.max()))) > _TIMESTAMP_MS_MAX:
+        if (
+            len(numbers)
+            and max(abs(int(numbers.min())), abs(int(numbers.max()))) > _TIMESTAMP_MS_MAX
+        ):
             raise InvalidRow("timestamp", f"is no time in milliseconds: {numbers.max()}")
     return numbers, unknown
 

@@ -68,9 +68,7 @@ def source_of_write(write_id: str) -> UUID:
     return uuid5(_WRITES, write_id)
 
 
-_KNOWN: Final = frozenset(
-    {"path", "log", "logs", "uri", "inlinebytesmax", "createlogs", "writeid"}
-)
+_KNOWN: Final = frozenset({"path", "log", "logs", "uri", "inlinebytesmax", "createlogs", "writeid"})
 
 
 def _log(given: Mapping[str, str]) -> str | None:
@@ -118,7 +116,9 @@ def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 def _write_id(given: Mapping[str, str]) -> str | None:
     text = given.get("writeid")
     if text is not None and not text.strip():
-        raise InvalidOption("writeid", text, "it must not be empty; leave it out, or name the write")
+        raise InvalidOption(
+            "writeid", text, "it must not be empty; leave it out, or name the write"
+        )
     return text
 
 
@@ -133,7 +133,9 @@ def _settings(given: Mapping[str, str]) -> LogSettings | None:
     try:
         return parse_settings(values)
     except InvalidSettings as error:
-        raise InvalidOption(SETTING_PREFIX + error.setting, str(error.value), error.reason) from error
+        raise InvalidOption(
+            SETTING_PREFIX + error.setting, str(error.value), error.reason
+        ) from error
     except InvalidQuorum as error:
         raise InvalidOption(SETTING_PREFIX + "ensemble", str(values), str(error)) from error
 

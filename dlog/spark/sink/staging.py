@@ -28,7 +28,12 @@ class StagedLedger:
     """Used by the one thread of a task."""
 
     def __init__(
-        self, access: Access, ticket: StageTicket, receipt: Receipt, *, patience_s: float = PATIENCE_S
+        self,
+        access: Access,
+        ticket: StageTicket,
+        receipt: Receipt,
+        *,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._access, self._ticket, self._receipt = access, ticket, receipt
         self._patience_s = patience_s
@@ -71,9 +76,7 @@ class StagedLedger:
         self._access.run(self._abandon())
 
     async def _begin(self, payloads: list[bytes]) -> Stager:
-        stager = await Stager.begin(
-            await self._access.connected(), self._ticket, self._receipt
-        )
+        stager = await Stager.begin(await self._access.connected(), self._ticket, self._receipt)
         try:
             for payload in payloads:
                 await stager.add(payload)

@@ -74,10 +74,10 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         receipt = Receipt(UUID(query).bytes, int(batch))
         return _write(self._plan, run, receipt, iterator)
 
-    def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
         _commit(self._plan, messages, final=False)
 
-    def abort(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing to do: what was staged and not committed never becomes part of a log."""
 
 

@@ -45,7 +45,9 @@ def test_rows_become_the_bytes_that_the_same_records_do() -> None:
         key=pa.array(keys, pa.binary()),
         txid=pa.array(txids),
         timestamp=pa.array(times),
-        headers=pa.array([[{"key": n, "value": v} for n, v in h.items()] for h in headers], HEADERS),
+        headers=pa.array(
+            [[{"key": n, "value": v} for n, v in h.items()] for h in headers], HEADERS
+        ),
     )
     records = Columns(values, keys, list(txids), list(times), [encode_headers(h) for h in headers])
     assert only(rows) == encode_batch(records, base_index=0, base_timestamp_ms=NOW_MS)
@@ -129,7 +131,7 @@ def test_txids_may_repeat_and_must_not_decrease_also_from_rows_to_rows() -> None
     rows = rows_of(value=pa.array([b"a", b"b"]), txid=pa.array([7, 7]))
     assert list(made.encode(rows, now_ms=0))
     assert list(made.encode(rows, now_ms=0))
-    with pytest.raises(TxidsUnordered, match="6 comes after 7.*sortWithinPartitions"):
+    with pytest.raises(TxidsUnordered, match=r"6 comes after 7.*sortWithinPartitions"):
         list(made.encode(rows_of(value=pa.array([b"a"]), txid=pa.array([6])), now_ms=0))
 
 

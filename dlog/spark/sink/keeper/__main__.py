@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from dlog.aio.connecting import connect
 from dlog.spark.sink.keeper.holding import Holding
 from dlog.spark.sink.keeper.opening import ClusterOpener
 from dlog.spark.sink.keeper.ownership import Ownership
@@ -48,7 +49,9 @@ def main() -> int:
 
 async def keep(place: Place, uri: str, driver: Program) -> None:
     """Serve until the driver has ended, or this process is asked to end."""
-    opener = ClusterOpener(uri, owner=f"Spark driver {os.uname().nodename}:{driver.pid}")
+    opener = ClusterOpener(
+        lambda: connect(uri), owner=f"Spark driver {os.uname().nodename}:{driver.pid}"
+    )
     holding = Holding(
         opener,
         known=read_owners(place.owners),
@@ -65,7 +68,8 @@ async def keep(place: Place, uri: str, driver: Program) -> None:
     while not stopped.is_set() and Program.of(driver.pid) == driver:
         await holding.close_idle()
         with suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), LOOK_S)
+            async with asyncio.timeout(LOOK_S):
+                await stopped.wait()
     place.socket.unlink(missing_ok=True)
     await server.close()
     await holding.close()

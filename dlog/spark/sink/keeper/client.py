@@ -22,7 +22,7 @@ from dlog.settings import LogSettings, settings_facts
 from dlog.spark.sink.keeper import frames
 from dlog.spark.sink.keeper.place import Place, Program
 from ledger.backoff import Backoff
-from ledger.errors import CallerError, LogError, RemoteError
+from ledger.errors import CallerError, RemoteError
 
 PATIENCE_S: Final = 180.0
 """How long trouble that may pass is borne in one call, beside what the keeper itself bears."""
@@ -149,10 +149,10 @@ class KeeperClient:
             else:
                 if "error" not in answer:
                     return answer["result"]
-                error = frames.error_of(answer["error"])
-                passes = error.retryable or error.outcome_unknown
+                refusal = frames.error_of(answer["error"])
+                passes = refusal.retryable or refusal.outcome_unknown
                 if not passes or time.monotonic() - began >= self._patience_s:
-                    raise error
+                    raise refusal
             time.sleep(backoff.next())
 
     def _exchange(self, header: frames.Header, body: Sequence[bytes]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Starter:
         errors = os.open(self._place.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # A session of its own: what interrupts the driver must not interrupt a commit.
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - a command of our own making
                 [
                     sys.executable, "-m", "dlog.spark.sink.keeper",
                     "--directory", os.fspath(self._place.directory), "--name", self._place.name,

@@ -55,7 +55,7 @@ def decode(text: bytes) -> dict[str, Any]:
     """Return the header. Raises ValueError."""
     header = json.loads(text)
     if not isinstance(header, dict):
-        raise ValueError("the header of a frame is no object")
+        raise ValueError("the header of a frame is no object")  # noqa: TRY004 - of its text
     return header
 
 

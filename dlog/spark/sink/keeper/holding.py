@@ -112,6 +112,8 @@ class Holding:
                 slot.ownership.admit(log, run)
             if slot.sink is None:
                 slot.sink = await self._resumed(log, slot)
+            elif slot.ownership.may_take_over(run) and not await self._is_current(slot.sink, log):
+                await self._drop(slot)
             if slot.sink is None:
                 if not slot.ownership.may_take_over(run):
                     return await self._lent(log, slot)
@@ -189,7 +191,7 @@ class Holding:
         return slot
 
     async def _resumed(self, log: str, slot: _Slot) -> HeldSink | None:
-        """Go on where this keeper, or the one before, was; None: it was nowhere, or lost the log."""
+        """Go on where the log was open here last; None: it never was, or was lost since."""
         if slot.ownership.tenure is None:
             return None
         await self._make_room()
@@ -201,6 +203,12 @@ class Holding:
         except (LostOwnership, LogSealed, NoSuchLog) as error:
             self._lose(log, slot, error)
         return None
+
+    async def _is_current(self, sink: HeldSink, log: str) -> bool:
+        try:
+            return (await self._opener.look(log)).epoch == sink.epoch
+        except NoSuchLog:
+            return False
 
     async def _opened(
         self, log: str, slot: _Slot, *, create: bool, settings: LogSettings | None
@@ -224,9 +232,7 @@ class Holding:
         stale = [p for p in batch.parts if isinstance(p, Staged) and p.epoch != sink.epoch]
         if stale and (last is None or last < batch.receipt.number):
             raise StagedBefore(batch.log)
-        return await sink.commit(
-            batch.receipt, batch.parts, entry_bytes_max=batch.entry_bytes_max
-        )
+        return await sink.commit(batch.receipt, batch.parts, entry_bytes_max=batch.entry_bytes_max)
 
     def _lose(self, log: str, slot: _Slot, error: LogError) -> None:
         reason = error.reason if isinstance(error, LostOwnership) else str(error)
@@ -267,4 +273,3 @@ class StagedBefore(LostOwnership):
             "tasks wrote this batch before the log was taken over here, and what they wrote "
             "counts no more; start the query again, which writes the batch again",
         )
-

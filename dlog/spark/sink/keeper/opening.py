@@ -1,8 +1,8 @@
 """How the keeper opens logs: one client for all of them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
-from dlog.aio.connecting import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write.sink import Sink, StageTicket
@@ -11,10 +11,10 @@ from dlog.spark.sink.keeper.ownership import Tenure
 
 
 class ClusterOpener:
-    """Connects to *uri* at the first call; *owner* is what others read who took a log."""
+    """Connects by *connect* at the first call; *owner* is what others read who took a log."""
 
-    def __init__(self, uri: str, *, owner: str) -> None:
-        self._uri, self._owner = uri, owner
+    def __init__(self, connect: Callable[[], Awaitable[Ledgers]], *, owner: str) -> None:
+        self._connect, self._owner = connect, owner
         self._connecting = asyncio.Lock()
         self._ledgers: Ledgers | None = None
 
@@ -53,5 +53,5 @@ class ClusterOpener:
     async def _connected(self) -> Ledgers:
         async with self._connecting:
             if self._ledgers is None:
-                self._ledgers = await connect(self._uri)
+                self._ledgers = await self._connect()
             return self._ledgers

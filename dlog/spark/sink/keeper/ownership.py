@@ -16,7 +16,7 @@ before are deposed. What is here is kept in a file, so a keeper knows what its p
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final, Self
 
 from dlog.errors import LostOwnership
@@ -86,7 +86,7 @@ class Ownership:
 
     def to_facts(self) -> dict[str, object]:
         """Return what `from_facts` takes, fit for JSON."""
-        tenure = self.tenure and [self.tenure.incarnation, self.tenure.epoch]
+        tenure = None if self.tenure is None else asdict(self.tenure)
         return {
             "run": self.run,
             "tenure": tenure,
@@ -100,11 +100,20 @@ class Ownership:
         match facts:
             case {
                 "run": str() | None as run,
-                "tenure": None | [str(), int()] as tenure,
+                "tenure": tenure,
                 "contested": bool() as contested,
                 "deposed": dict() as deposed,
             }:
-                known = None if tenure is None else Tenure(*tenure)
-                return cls(run, known, contested, dict(deposed))
+                return cls(run, _tenure(tenure), contested, dict(deposed))
             case _:
                 raise ValueError(f"not the owners of a log: {facts!r}")
+
+
+def _tenure(facts: object) -> Tenure | None:
+    match facts:
+        case None:
+            return None
+        case {"incarnation": str() as incarnation, "epoch": int() as epoch}:
+            return Tenure(incarnation, epoch)
+        case _:
+            raise ValueError(f"not a tenure: {facts!r}")
