@@ -136,6 +136,42 @@ class Sink:
                 await ledgers.close()
             raise
 
+    @classmethod
+    async def resume(
+        cls,
+        name: str,
+        *,
+        client: Ledgers,
+        incarnation: str,
+        epoch: int,
+        owner: str | None = None,
+        heal_s: float = HEAL_S,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> Self:
+        """Go on as the sink that opened the log with this *epoch*; its tickets stay good.
+
+        Requires that it has ended. Raises `EpochChanged` if somebody took the log over since,
+        `NoSuchLog` also if the log was made anew, and what `open` does."""
+        node = ManifestNode(client.store, check_name(name))
+        opened = await TakeoverDriver(
+            client,
+            node,
+            term=None,
+            now_ms=now_ms,
+            owner=this_process() if owner is None else owner,
+            expected_epoch=epoch,
+            heals=incarnation,
+        ).run()
+        return cls(
+            client,
+            node,
+            LogWriter(client, node, opened, now_ms=now_ms, heal_s=heal_s),
+            Tenure.of(opened.manifest),
+            owns_ledgers=False,
+            heal_s=heal_s,
+            now_ms=now_ms,
+        )
+
     @property
     def log(self) -> str:
         """The log's name, where it was found last."""
