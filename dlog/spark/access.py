@@ -7,30 +7,41 @@ namespace and process, because a worker serves many tasks.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
 from dlog.aio.connecting import connect
 from dlog.aio.port import Ledgers
+from dlog.aio.read.barriers import end_now
 from dlog.aio.read.chunks import Chunk
+from dlog.aio.read.places import start_offset
 from dlog.aio.read.ranges import read_range
-from dlog.aio.read.tails import LogTail as CommittedTail
 from dlog.aio.read.tails import TailTracker
-from dlog.errors import DamagedLog
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store.watching import log_names
+from dlog.errors import DamagedLog, NoSuchLog, Trimmed
+from dlog.position import Timestamp, Txid
 from dlog.spark.arrow import to_arrow
+from dlog.spark.consuming import ConsumerMover
+from dlog.spark.offsets import Position
 from dlog.spark.plan import LogRange, LogTail
+from dlog.spark.selection import Selection
+from dlog.spark.watching import Tails, TailWatch, tail_for_planning
 from dlog.sync.loop_thread import LoopThread
+from ledger.errors import LogError
 
 T = TypeVar("T")
 
 CHUNKS_AHEAD_MAX: Final = 16
 """Chunks read before Spark asks for them; a chunk is one entry, 512 KiB at most."""
-POLLS_AT_ONCE_MAX: Final = 32
-POLL_OF_MANY_S: Final = 0.05
-"""With several logs the news of one must not wait for the silence of the others."""
+LOOKS_AT_ONCE_MAX: Final = 32
+
+OnGone = Callable[[str, int, int], None]
+"""Is told of a log, and from which offset up to which its records are gone."""
 
 
 class Access:
@@ -40,33 +51,58 @@ class Access:
         self._uri = uri
         self._thread = LoopThread.get()
         self._ledgers: Ledgers | None = None
-        self._trackers: dict[str, TailTracker] = {}
+        self._watch: TailWatch | None = None
+        self._mover: ConsumerMover | None = None
 
     def tails(
-        self, logs: Sequence[str], *, after: Mapping[str, int], wait_s: float
-    ) -> dict[str, LogTail]:
-        """Return the tail of each of *logs*; wait up to *wait_s* for one beyond *after*."""
-        return self._thread.run(self._tails(logs, after, wait_s))
+        self,
+        selection: Selection,
+        *,
+        following: Mapping[str, str],
+        enough: Callable[[Tails], bool],
+        wait_s: float,
+    ) -> Tails:
+        """Return the tails of the logs of *selection*; wait up to *wait_s* for *enough*.
 
-    def read(self, piece: LogRange, *, include_headers: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield exactly the records of *piece*, in order, or raise."""
-        chunks: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD_MAX)
-        reading = asyncio.run_coroutine_threadsafe(
-            self._read_into(chunks, piece), self._thread.loop
-        )
-        expected = piece.first
-        try:
-            while (chunk := self._thread.run(chunks.get())) is not None:
-                if chunk.begin != expected:
-                    reason = f"offset {chunk.begin} came where {expected} should be"
-                    raise DamagedLog(piece.log, reason)
-                expected = chunk.end
-                yield _rows(piece.log, chunk, include_headers=include_headers)
-            reading.result()
-        finally:
-            reading.cancel()
-        if expected != piece.end:
-            raise DamagedLog(piece.log, f"it was read up to {expected} instead of {piece.end}")
+        See `TailWatch.tails`; one access watches one selection. Trouble that may pass is raised
+        when *wait_s* is over, so that who tries again at once does so in peace."""
+        return self._thread.run(self._tails(selection, following, enough, wait_s))
+
+    def ends(self, selection: Selection, *, following: Mapping[str, str] | None = None) -> Tails:
+        """Return the tails with everything that was acknowledged before the call.
+
+        Without *following* `NoSuchLog` is raised if a log that was named is not there."""
+        return self._thread.run(self._ends(selection, following))
+
+    def seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
+        """Return the offset of the first record that reached *place*, or the end of the log."""
+        return self._thread.run(self._seek(log, incarnation, place))
+
+    def read(
+        self, piece: LogRange, *, include_headers: bool = False, on_gone: OnGone | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield exactly the records of *piece*, in order, or raise.
+
+        With *on_gone*, records that were trimmed or whose log was deleted are skipped."""
+        first = piece.first
+        while first < piece.end:
+            try:
+                for chunk in self._chunks(replace(piece, first=first)):
+                    first = chunk.end
+                    yield _rows(piece.log, chunk, include_headers=include_headers)
+            except (Trimmed, NoSuchLog) as error:
+                if on_gone is None:
+                    raise
+                known = error.first_offset if isinstance(error, Trimmed) else piece.end
+                gone_to = min(piece.end, known)
+                if gone_to <= first:
+                    raise
+                on_gone(piece.log, first, gone_to)
+                first = gone_to
+
+    def move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
+        """Move the *consumer* of each log to its position; return whether all are there."""
+        return self._thread.run(self._move(consumer, positions))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* where the connections are."""
@@ -82,45 +118,77 @@ class Access:
         """Close the connections."""
         self._thread.run(self._close())
 
-    async def _connected(self) -> Ledgers:
-        if self._ledgers is None:
-            self._ledgers = await connect(self._uri)
-        return self._ledgers
+    def _chunks(self, piece: LogRange) -> Iterator[Chunk]:
+        chunks: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD_MAX)
+        reading = asyncio.run_coroutine_threadsafe(
+            self._read_into(chunks, piece), self._thread.loop
+        )
+        expected = piece.first
+        try:
+            while (chunk := self._thread.run(chunks.get())) is not None:
+                if chunk.begin != expected:
+                    reason = f"offset {chunk.begin} came where {expected} should be"
+                    raise DamagedLog(piece.log, reason)
+                expected = chunk.end
+                yield chunk
+            reading.result()
+        finally:
+            reading.cancel()
+        if expected != piece.end:
+            raise DamagedLog(piece.log, f"it was read up to {expected} instead of {piece.end}")
 
     async def _tails(
-        self, logs: Sequence[str], after: Mapping[str, int], wait_s: float
-    ) -> dict[str, LogTail]:
+        self,
+        selection: Selection,
+        following: Mapping[str, str],
+        enough: Callable[[Tails], bool],
+        wait_s: float,
+    ) -> Tails:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
-        tails = await self._poll(logs, 0.0)
-        while not any(tail.next_offset > after.get(log, -1) for log, tail in tails.items()):
-            left_s = deadline - loop.time()
-            if left_s <= 0:
-                break
-            tails = await self._poll(logs, left_s if len(logs) == 1 else POLL_OF_MANY_S)
-        return {
-            log: LogTail(tail.incarnation, tail.first_offset, tail.next_offset, tail.record_bytes)
-            for log, tail in tails.items()
-        }
+        try:
+            if self._watch is None:
+                self._watch = TailWatch(await self.connected(), selection)
+            return await self._watch.tails(following, enough=enough, wait_s=wait_s)
+        except LogError as error:
+            if error.retryable:
+                await asyncio.sleep(max(0.0, deadline - loop.time()))
+            raise
 
-    async def _poll(self, logs: Sequence[str], wait_s: float) -> dict[str, CommittedTail]:
+    async def _ends(self, selection: Selection, following: Mapping[str, str] | None) -> Tails:
         ledgers = await self.connected()
-        at_once = asyncio.Semaphore(POLLS_AT_ONCE_MAX)
+        at_once = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
+        found: Tails = {}
 
-        async def poll(log: str) -> CommittedTail:
-            if log not in self._trackers:
-                self._trackers[log] = TailTracker(ledgers, log)
+        async def look(log: str, incarnation: str | None) -> None:
             async with at_once:
-                return await self._trackers[log].poll(wait_s=wait_s)
+                try:
+                    found[log] = await end_of(ledgers, log, incarnation)
+                except NoSuchLog:
+                    if selection.pattern is None and following is None:
+                        raise
 
-        # All are waited for, even after an error: a tracker serves one poll at a time.
-        polled = await asyncio.gather(*map(poll, logs), return_exceptions=True)
-        tails: dict[str, CommittedTail] = {}
-        for log, tail in zip(logs, polled, strict=True):
-            if isinstance(tail, BaseException):
-                raise tail
-            tails[log] = tail
-        return tails
+        names = selection.names
+        if selection.pattern is not None:
+            names = tuple(selection.among(await log_names(ledgers.store)))
+        known = {log: each for log, each in (following or {}).items() if selection.chosen(log)}
+        logs = dict.fromkeys(names, None) | known
+        looks = (look(log, incarnation) for log, incarnation in logs.items())
+        for looked in await asyncio.gather(*looks, return_exceptions=True):
+            if looked is not None:
+                raise looked
+        return {log: found[log] for log in sorted(found)}
+
+    async def _seek(self, log: str, incarnation: str, place: Timestamp | Txid) -> int:
+        ledgers = await self.connected()
+        node = ManifestNode(ledgers.store, log)
+        node.follow(incarnation)
+        return await start_offset(ledgers, node, place)
+
+    async def _move(self, consumer: str, positions: Mapping[str, Position]) -> bool:
+        if self._mover is None:
+            self._mover = ConsumerMover(await self.connected(), consumer)
+        return await self._mover.move(positions)
 
     async def _read_into(self, chunks: asyncio.Queue[Chunk | None], piece: LogRange) -> None:
         """Put the chunks of *piece* into the queue, and None at the end, even after an error."""
@@ -141,12 +209,27 @@ class Access:
         await chunks.put(None)
 
     async def _close(self) -> None:
-        for tracker in self._trackers.values():
-            await tracker.close()
-        self._trackers.clear()
+        if self._watch is not None:
+            await self._watch.close()
+            self._watch = None
+        self._mover = None
         if self._ledgers is not None:
             await self._ledgers.close()
             self._ledgers = None
+
+
+async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> LogTail:
+    """Return the tail of *log*, with all that was acknowledged before the call."""
+    tracker = TailTracker(ledgers, log)
+    if incarnation is not None:
+        tracker.follow(incarnation)
+    try:
+        tail = tail_for_planning(await tracker.poll())
+    finally:
+        await tracker.close()
+    node = ManifestNode(ledgers.store, log)
+    node.follow(tail.incarnation)
+    return replace(tail, next_offset=max(tail.next_offset, await end_now(ledgers, node)))
 
 
 _shared: dict[tuple[str, int], Access] = {}

@@ -9,10 +9,13 @@ CallerError
 RemoteError
 `- StreamBroken         the log no longer continues where the stream stopped
    |- LogReplaced       it was deleted and re-created under the same name
+   |- LogDeleted        it was deleted
    `- RecordsTrimmed    it was truncated beyond the stream's position
 """
 
 from ledger.errors import CallerError, RemoteError
+
+_GO_ON = "to go on without them, start the query with the option failOnDataLoss=false"
 
 
 class InvalidOption(CallerError):
@@ -22,26 +25,46 @@ class InvalidOption(CallerError):
 
 
 class StreamBroken(RemoteError):
-    """Going on would skip or repeat records in silence, so the query fails instead."""
+    """Going on skips records, so the query fails unless `failOnDataLoss` is false."""
+
+    log: str
+    next_offset: int | None = None
+    """The first record that was not read and is gone."""
+    records_gone: int | None = None
+    """How many there were; None: it is not known."""
 
 
 class LogReplaced(StreamBroken):
-    def __init__(self, log: str, expected: str, found: str) -> None:
+    def __init__(
+        self, log: str, expected: str, found: str, *, next_offset: int | None = None
+    ) -> None:
         super().__init__(
             f"log {log!r} was deleted and re-created (incarnation {expected} became {found}): the "
-            "checkpoint points into a log that is gone; start the query with a new checkpoint"
+            "checkpoint points into a log that is gone; start the query with a new checkpoint, or "
+            "with the option failOnDataLoss=false to go on with the new log's first record"
         )
         self.log, self.expected, self.found = log, expected, found
+        self.next_offset = next_offset
+
+
+class LogDeleted(StreamBroken):
+    def __init__(self, log: str, next_offset: int) -> None:
+        super().__init__(
+            f"log {log!r} was deleted; the stream has read it up to offset {next_offset}, and what "
+            f"came after is lost to it: {_GO_ON}"
+        )
+        self.log, self.next_offset = log, next_offset
 
 
 class RecordsTrimmed(StreamBroken):
     def __init__(self, log: str, next_offset: int, first_offset: int) -> None:
+        gone = first_offset - next_offset
         super().__init__(
             f"log {log!r} was truncated before offset {first_offset}, but the stream has read only "
-            f"up to {next_offset}: {first_offset - next_offset} records are lost to it; start the "
-            "query with a new checkpoint to go on without them"
+            f"up to {next_offset}: {gone} records are lost to it; {_GO_ON}"
         )
         self.log, self.next_offset, self.first_offset = log, next_offset, first_offset
+        self.records_gone = gone
 
 
 class InvalidColumns(CallerError):

@@ -4,37 +4,92 @@ Spark hands options over as strings under lower-case keys. Unknown ones are refu
 limit that is ignored in silence is found in production.
 """
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dlog.errors import InvalidName
+from dlog.names import check_name
+from dlog.spark.bounds import Bounds, parse_bounds
 from dlog.spark.errors import InvalidOption
+from dlog.spark.selection import Selection, parse_selection
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 PARTITIONS_MAX: Final = 8
 TASK_RECORDS_MIN: Final = 65_536
-POLL_MS: Final = 400
+POLL_MS: Final = 2000
+POLL_MS_MAX: Final = 5000
+TRIGGER_DELAY: Final = "15m"
+
+KNOWN: Final = (
+    "logs",
+    "logsPattern",
+    "path",
+    "uri",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingTxid",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingTxid",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxPartitions",
+    "minTaskRecords",
+    "failOnDataLoss",
+    "consumer",
+    "pushdown",
+    "pollMs",
+    "includeHeaders",
+)
+_KNOWN: Final = frozenset(name.lower() for name in KNOWN)
+_OF_KAFKA: Final = {
+    "subscribe": "logs",
+    "subscribepattern": "logsPattern",
+    "kafka.bootstrap.servers": "uri",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "minoffsetspertrigger": "minRecordsPerTrigger",
+    "maxrecordsperpartition": "minPartitions",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "kafka.group.id": "consumer",
+}
+"""Options of Spark's Kafka source, and what they are called here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """The options of one source; the names in the messages are the ones that users write."""
 
-    logs: tuple[str, ...]
+    selection: Selection
+    starting: Bounds
+    """Where a new query, or a batch read, starts."""
+    ending: Bounds
+    """Where a batch read ends (exclusive)."""
+    ending_is_given: bool = False
     uri: str | None = None
     """Namespace; none means the environment's or the local cluster's."""
-    starting_offsets: str | tuple[tuple[str, int], ...] = EARLIEST
-    """Where a new query starts: earliest, latest, or an offset for each log by name."""
-    ending_offsets: str | tuple[tuple[str, int], ...] = LATEST
-    """Where a batch read ends (exclusive)."""
     records_per_trigger_max: int | None = None
     bytes_per_trigger_max: int | None = None
+    records_per_trigger_min: int | None = None
+    """A micro-batch is held back until so many records wait."""
+    trigger_delay_s: float = 900.0
+    """No longer than this."""
+    partitions_min: int = 1
+    """At least so many tasks, if there are so many records."""
     partitions_max: int = PARTITIONS_MAX
     """More tasks than this are never planned for one micro-batch."""
     task_records_min: int = TASK_RECORDS_MIN
     """A task costs Spark about 30 ms, so fewer records than this are not worth another one."""
+    fail_on_data_loss: bool = True
+    """Whether the query fails if records that it did not read are gone."""
+    consumer: str | None = None
+    """The named consumer of each log that is moved as Spark commits."""
+    pushdown: bool = False
+    """Whether batch reads skip what no filter of theirs lets through."""
     poll_ms: int = POLL_MS
     """How long the source waits for new records before it says that there are none."""
     include_headers: bool = False
@@ -46,77 +101,73 @@ class SourceOptions:
         given = {name.lower(): value for name, value in options.items()}
         for name in sorted(given):
             if name not in _KNOWN:
-                raise InvalidOption(name, given[name], f"unknown; known are {', '.join(_KNOWN)}")
-        return cls(
-            logs=_logs(given),
+                raise InvalidOption(name, given[name], _why_unknown(name))
+        parsed = cls(
+            selection=parse_selection(given),
+            starting=parse_bounds(given, "starting"),
+            ending=parse_bounds(given, "ending"),
+            ending_is_given=any(name.startswith("ending") for name in given),
             uri=given.get("uri"),
-            starting_offsets=_offsets(given, "startingoffsets", EARLIEST),
-            ending_offsets=_offsets(given, "endingoffsets", LATEST),
             records_per_trigger_max=_optional(given, "maxrecordspertrigger"),
             bytes_per_trigger_max=_optional(given, "maxbytespertrigger"),
-            partitions_max=_number(given, "maxpartitions", PARTITIONS_MAX),
+            records_per_trigger_min=_optional(given, "minrecordspertrigger"),
+            trigger_delay_s=_duration_s(given, "maxtriggerdelay", TRIGGER_DELAY),
+            partitions_min=_number(given, "minpartitions", 1),
+            partitions_max=_number(given, "maxpartitions", _partitions_max(given)),
             task_records_min=_number(given, "mintaskrecords", TASK_RECORDS_MIN),
-            poll_ms=_number(given, "pollms", POLL_MS, most=500),
+            fail_on_data_loss=_flag(given, "failondataloss", default=True),
+            consumer=_consumer(given),
+            pushdown=_flag(given, "pushdown"),
+            poll_ms=_number(given, "pollms", POLL_MS, most=POLL_MS_MAX),
             include_headers=_flag(given, "includeheaders"),
         )
+        _check_relations(parsed, given)
+        return parsed
 
-    def starting(self, log: str) -> str | int:
-        """Where *log* starts in a new query: EARLIEST, LATEST or an offset."""
-        return _choose(self.starting_offsets, log, EARLIEST)
-
-    def ending(self, log: str) -> str | int:
-        """Where a batch read of *log* ends: LATEST or an offset (exclusive)."""
-        return _choose(self.ending_offsets, log, LATEST)
-
-
-_KNOWN: Final = (
-    "logs",
-    "path",
-    "uri",
-    "startingoffsets",
-    "endingoffsets",
-    "maxrecordspertrigger",
-    "maxbytespertrigger",
-    "maxpartitions",
-    "mintaskrecords",
-    "pollms",
-    "includeheaders",
-)
+    def check_streaming(self) -> None:
+        """Raise InvalidOption if something is said that no stream can do."""
+        if self.ending_is_given:
+            reason = "a stream has no end; it is for batch reads (spark.read)"
+            raise InvalidOption(self.ending.option, "", reason)
 
 
-def _logs(given: Mapping[str, str]) -> tuple[str, ...]:
-    # `load("flights")` arrives as the option `path`.
-    text = given.get("logs", given.get("path", ""))
-    logs = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
-    if not logs:
-        raise InvalidOption("logs", text, "name at least one log: logs='a,b' or load('a')")
-    return logs
+def _why_unknown(name: str) -> str:
+    if name in _OF_KAFKA:
+        return f"this option of Spark's Kafka source is called {_OF_KAFKA[name]} here"
+    return f"unknown; known are {', '.join(KNOWN)}"
 
 
-def _offsets(
-    given: Mapping[str, str], name: str, default: str
-) -> str | tuple[tuple[str, int], ...]:
-    text = given.get(name, default).strip()
-    allowed = (EARLIEST, LATEST) if default == EARLIEST else (LATEST,)
-    if text.lower() in allowed:
-        return text.lower()
-    reason = f'give {" or ".join(allowed)}, or an offset for each log: {{"name": 17}}'
+def _check_relations(parsed: SourceOptions, given: Mapping[str, str]) -> None:
+    for bounds in (parsed.starting, parsed.ending):
+        for log in bounds.logs:
+            if not parsed.selection.chosen(log):
+                reason = f"{log!r} is none of the logs that are read"
+                raise InvalidOption(bounds.option, given[bounds.option], reason)
+    if parsed.partitions_min > parsed.partitions_max:
+        reason = f"it is more than maxPartitions, {parsed.partitions_max}"
+        raise InvalidOption("minpartitions", given["minpartitions"], reason)
+    least, most = parsed.records_per_trigger_min, parsed.records_per_trigger_max
+    if least is not None and most is not None and least > most:
+        reason = f"it is more than maxRecordsPerTrigger, {most}"
+        raise InvalidOption("minrecordspertrigger", str(least), reason)
+    if least is None and "maxtriggerdelay" in given:
+        reason = "nothing is held back without minRecordsPerTrigger; give that too"
+        raise InvalidOption("maxtriggerdelay", given["maxtriggerdelay"], reason)
+
+
+def _partitions_max(given: Mapping[str, str]) -> int:
+    """Return the default: who asks for more partitions at least gets them."""
+    return max(PARTITIONS_MAX, _number(given, "minpartitions", 1))
+
+
+def _consumer(given: Mapping[str, str]) -> str | None:
+    name = given.get("consumer")
+    if name is None:
+        return None
     try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise InvalidOption(name, text, reason) from error
-    if not isinstance(parsed, dict):
-        raise InvalidOption(name, text, reason)
-    for log, offset in parsed.items():
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            raise InvalidOption(name, text, f"{log!r}: {offset!r} is not an offset; {reason}")
-    return tuple(sorted(parsed.items()))
-
-
-def _choose(chosen: str | tuple[tuple[str, int], ...], log: str, default: str) -> str | int:
-    if isinstance(chosen, str):
-        return chosen
-    return dict(chosen).get(log, default)
+        return check_name(name)
+    except InvalidName as error:
+        raise InvalidOption("consumer", name, str(error)) from error
 
 
 def _number(given: Mapping[str, str], name: str, default: int, *, most: int | None = None) -> int:
@@ -133,8 +184,20 @@ def _number(given: Mapping[str, str], name: str, default: int, *, most: int | No
     return number
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "false")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION: Final = re.compile(r"(\d{1,9}) ?(ms|s|m|min|h|d)")
+
+
+def _duration_s(given: Mapping[str, str], name: str, default: str) -> float:
+    text = given.get(name, default)
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise InvalidOption(name, text, "give a number and ms, s, m, h or d, as 30s or 15m")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    text = given.get(name, str(default))
     if text.lower() not in ("true", "false"):
         raise InvalidOption(name, text, "it must be true or false")
     return text.lower() == "true"

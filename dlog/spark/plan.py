@@ -3,14 +3,14 @@
 Invariants:
     a position never moves back: what Spark has planned once is never planned again
     a position never moves past what is committed
-    partitions are a function of (start, end, two options) and of nothing else, so a batch that
+    partitions are a function of (start, end, three options) and of nothing else, so a batch that
     is planned again after a crash falls into the same tasks
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from dlog.spark.errors import LogReplaced, RecordsTrimmed
+from dlog.spark.errors import LogDeleted, LogReplaced, RecordsTrimmed, StreamBroken
 from dlog.spark.offsets import Position
 
 
@@ -35,12 +35,23 @@ class LogRange:
     end: int
 
 
+OnLoss = Callable[[StreamBroken], None]
+"""Is told what is lost, and raises it unless the stream is to go on."""
+
+
+def fail(loss: StreamBroken) -> None:
+    """Be an `OnLoss` that accepts no loss."""
+    raise loss
+
+
 def advance(
     start: Mapping[str, Position],
     tails: Mapping[str, LogTail],
     *,
     records_max: int | None = None,
     bytes_max: int | None = None,
+    wanted: Callable[[str], bool] = lambda _: False,
+    on_loss: OnLoss = fail,
 ) -> dict[str, Position]:
     """Return where the next batch ends: as far as the tails and the limits allow.
 
@@ -48,32 +59,65 @@ def advance(
     starve the others; each log with a backlog advances by one record at least, so the limit
     may be passed by as many records as there are logs. A log that has no position yet gets
     its first one, and is read from the next batch on: so every range has both its ends in
-    (start, end).
+    (start, end). A log that was renamed is read under the name that it had first.
+
+    A log without a tail keeps its position, unless it is *wanted*: then it was deleted. Where
+    *on_loss* lets the stream go on, such a log is forgotten, one that was made again begins
+    with its first record in the next batch, and what was trimmed counts for no limit.
     """
     end = dict(start)
+    for log in start:
+        if log not in tails and wanted(log):
+            on_loss(LogDeleted(log, start[log].next_offset))
+            del end[log]
     backlogs: dict[str, int] = {}
+    read = {position.incarnation for position in start.values()}
     for log in sorted(tails):
         tail = tails[log]
         if log not in start:
-            end[log] = Position(tail.incarnation, tail.first_offset)
+            if tail.incarnation not in read:
+                end[log] = Position(tail.incarnation, tail.first_offset)
             continue
-        check_continues(log, start[log], tail)
-        backlogs[log] = max(0, tail.next_offset - start[log].next_offset)
+        end[log] = continued(log, start[log], tail, on_loss=on_loss)
+        if end[log].incarnation == start[log].incarnation:
+            backlogs[log] = max(0, tail.next_offset - end[log].next_offset)
     costs = {log: max(1.0, tails[log].record_bytes) for log in backlogs}
     for budget, cost in ((records_max, dict.fromkeys(backlogs, 1.0)), (bytes_max, costs)):
         if budget is not None:
             backlogs = _share(backlogs, cost, budget)
     for log, count in backlogs.items():
-        end[log] = replace(start[log], next_offset=start[log].next_offset + count)
+        end[log] = replace(end[log], next_offset=end[log].next_offset + count)
     return end
 
 
-def check_continues(log: str, position: Position, tail: LogTail) -> None:
-    """Raise unless the log still has the record at *position*, as the log it was taken from."""
+def waiting(start: Mapping[str, Position], tails: Mapping[str, LogTail]) -> int:
+    """Return how many records can be read that lie after *start*."""
+    return sum(
+        max(0, tails[log].next_offset - max(position.next_offset, tails[log].first_offset))
+        for log, position in start.items()
+        if log in tails and tails[log].incarnation == position.incarnation
+    )
+
+
+def is_current(start: Mapping[str, Position], tails: Mapping[str, LogTail]) -> bool:
+    """Return whether every log is the one that it was, and each has a position."""
+    read = {position.incarnation for position in start.values()}
+    return all(tail.incarnation in read for tail in tails.values())
+
+
+def continued(log: str, position: Position, tail: LogTail, *, on_loss: OnLoss = fail) -> Position:
+    """Return where reading goes on that has got to *position*; tell *on_loss* what it skips."""
     if position.incarnation != tail.incarnation:
-        raise LogReplaced(log, position.incarnation, tail.incarnation)
+        on_loss(
+            LogReplaced(
+                log, position.incarnation, tail.incarnation, next_offset=position.next_offset
+            )
+        )
+        return Position(tail.incarnation, tail.first_offset)
     if position.next_offset < tail.first_offset:
-        raise RecordsTrimmed(log, position.next_offset, tail.first_offset)
+        on_loss(RecordsTrimmed(log, position.next_offset, tail.first_offset))
+        return replace(position, next_offset=tail.first_offset)
+    return position
 
 
 def plan_partitions(
@@ -82,24 +126,26 @@ def plan_partitions(
     *,
     partitions_max: int,
     task_records_min: int,
+    partitions_min: int = 1,
 ) -> list[tuple[LogRange, ...]]:
     """Cut the records between *start* and *end* into tasks of equal numbers of records.
 
     Tasks follow the logs in the order of their names, and each log in the order of its
-    offsets; a task of many small logs has many ranges.
+    offsets; a task of many small logs has many ranges. Nothing is read of a log that was
+    made again in between: its position moved from one to the other, see `advance`.
     """
     ranges = [
         LogRange(log, end[log].incarnation, start[log].next_offset, end[log].next_offset)
         for log in sorted(end)
-        if log in start and start[log].next_offset < end[log].next_offset
+        if log in start
+        and start[log].incarnation == end[log].incarnation
+        and start[log].next_offset < end[log].next_offset
     ]
-    for piece in ranges:
-        if start[piece.log].incarnation != piece.incarnation:
-            raise LogReplaced(piece.log, start[piece.log].incarnation, piece.incarnation)
     total = sum(piece.end - piece.first for piece in ranges)
     if total == 0:
         return []
-    count = max(1, min(partitions_max, total // task_records_min))
+    count = max(partitions_min, min(partitions_max, total // task_records_min))
+    count = min(count, total)
     cuts = [total * number // count for number in range(1, count + 1)]
     return _cut(ranges, cuts)
 

@@ -2,15 +2,24 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.spark.errors import InvalidOption, LogReplaced, RecordsTrimmed
+from dlog.position import Timestamp, Txid
+from dlog.spark.errors import (
+    InvalidOption,
+    LogDeleted,
+    LogReplaced,
+    RecordsTrimmed,
+    StreamBroken,
+)
+from dlog.spark.holding import Holding
 from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import SourceOptions
-from dlog.spark.plan import LogRange, LogTail, advance, plan_partitions
+from dlog.spark.plan import LogRange, LogTail, advance, is_current, plan_partitions, waiting
 
 LOGS = st.sampled_from(["a", "b", "c", "d"])
 BACKLOGS = st.dictionaries(LOGS, st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=4)
@@ -149,11 +158,25 @@ def test_a_long_backlog_is_cut_into_equal_tasks() -> None:
     assert tasks == [(LogRange("a", "i", 5, 15),), (LogRange("a", "i", 15, 25),)]
 
 
-def test_a_range_that_spans_two_incarnations_is_refused() -> None:
-    with pytest.raises(LogReplaced):
-        plan_partitions(
-            {"a": at(1, "old")}, {"a": at(2, "new")}, partitions_max=1, task_records_min=1
+def test_nothing_is_read_of_a_log_that_was_made_again_within_a_batch() -> None:
+    start, end = {"a": at(1, "old"), "b": at(0)}, {"a": at(2, "new"), "b": at(3)}
+    tasks = plan_partitions(start, end, partitions_max=1, task_records_min=1)
+    assert tasks == [(LogRange("b", "i", 0, 3),)]
+
+
+def test_as_many_tasks_as_are_asked_for_are_planned_if_there_are_records() -> None:
+    def count(records: int) -> int:
+        return len(
+            plan_partitions(
+                {"a": at(0)},
+                {"a": at(records)},
+                partitions_min=4,
+                partitions_max=8,
+                task_records_min=10,
+            )
         )
+
+    assert [count(records) for records in (1, 3, 4, 39, 50, 1000)] == [1, 3, 4, 4, 5, 8]
 
 
 def test_a_planned_task_survives_pickling() -> None:
@@ -161,19 +184,157 @@ def test_a_planned_task_survives_pickling() -> None:
     assert pickle.loads(pickle.dumps(tasks)) == tasks
 
 
+def test_a_loss_that_is_accepted_is_told_and_the_stream_goes_on_behind_it() -> None:
+    losses: list[StreamBroken] = []
+    start = {"again": at(9, "old"), "deleted": at(4), "trimmed": at(9), "whole": at(1)}
+    tails = {
+        "again": LogTail("new", 3, 100),
+        "trimmed": LogTail("i", 12, 100),
+        "whole": LogTail("i", 0, 5),
+    }
+    end = advance(start, tails, wanted=lambda log: log != "whole", on_loss=losses.append)
+    assert end == {"again": at(3, "new"), "trimmed": at(100), "whole": at(5)}
+    assert [(type(loss), loss.log, loss.records_gone) for loss in losses] == [
+        (LogDeleted, "deleted", None),
+        (LogReplaced, "again", None),
+        (RecordsTrimmed, "trimmed", 3),
+    ]
+    after = advance(end, tails)
+    assert after["again"] == at(100, "new")
+
+
+def test_records_that_are_gone_count_for_no_limit() -> None:
+    tails = {"a": LogTail("i", 1_000, 2_000)}
+    end = advance({"a": at(0)}, tails, records_max=10, on_loss=lambda _: None)
+    assert end == {"a": at(1_010)}
+
+
+def test_a_log_that_was_deleted_stops_a_stream_that_wants_it() -> None:
+    with pytest.raises(LogDeleted, match="failOnDataLoss=false") as caught:
+        advance({"a": at(9)}, {}, wanted=lambda _: True)
+    assert (caught.value.log, caught.value.next_offset) == ("a", 9)
+
+
+def test_a_log_that_was_renamed_is_not_read_again_under_its_new_name() -> None:
+    tails = {"old": LogTail("i", 0, 10), "new": LogTail("i", 0, 10), "other": LogTail("j", 2, 3)}
+    end = advance({"old": at(4)}, tails)
+    assert end == {"old": at(10), "other": at(2, "j")}
+
+
+@given(BACKLOGS, st.lists(st.sampled_from(["gone", "again", "trimmed"]), max_size=4))
+def test_what_waits_is_what_a_batch_without_limits_reads(
+    backlogs: dict[str, tuple[int, int]], changes: list[str]
+) -> None:
+    start = {log: at(first) for log, (first, _) in backlogs.items()}
+    tails = {log: LogTail("i", 0, first + more) for log, (first, more) in backlogs.items()}
+    for log, change in zip(backlogs, changes, strict=False):
+        if change == "gone":
+            del tails[log]
+        elif change == "again":
+            tails[log] = LogTail("j", 0, 7)
+        else:
+            tails[log] = replace(tails[log], first_offset=tails[log].next_offset)
+    end = advance(start, tails, wanted=lambda _: True, on_loss=lambda _: None)
+    read = sum(
+        end[log].next_offset - max(start[log].next_offset, tails[log].first_offset)
+        for log in tails
+        if end[log].incarnation == "i"
+    )
+    assert waiting(start, tails) == max(0, read)
+    assert is_current(start, tails) is ("j" not in {tail.incarnation for tail in tails.values()})
+
+
+def test_a_batch_is_held_back_until_enough_records_wait_or_one_has_waited_long_enough() -> None:
+    holding = Holding(records_min=10, delay_s=60.0)
+    assert not holding.holds(0, 0.0)
+    assert holding.left_s(50.0) == 60.0  # nothing waits yet
+    assert holding.holds(3, 100.0)
+    assert holding.left_s(140.0) == 20.0
+    assert holding.holds(9, 159.0)
+    assert not holding.holds(9, 160.0)
+    assert holding.holds(9, 161.0)  # the next batch, which waits anew
+    assert not holding.holds(10, 162.0)
+
+
 def test_options_are_read_without_regard_to_case() -> None:
     options = SourceOptions.parse(
         {"Logs": "b, a", "maxRecordsPerTrigger": "10", "startingOffsets": '{"a": 3}'}
     )
-    assert options.logs == ("a", "b")
+    assert options.selection.names == ("a", "b")
     assert options.records_per_trigger_max == 10
-    assert options.starting("a") == 3
-    assert options.starting("b") == "earliest"
-    assert options.ending("a") == "latest"
+    assert options.starting.of("a") == 3
+    assert options.starting.of("b") == "start"
+    assert options.ending.of("a") == "end"
 
 
 def test_the_argument_of_load_names_the_log() -> None:
-    assert SourceOptions.parse({"path": "flights"}).logs == ("flights",)
+    assert SourceOptions.parse({"path": "flights"}).selection.names == ("flights",)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("1777636800000", Timestamp(1_777_636_800_000)),
+        ("2026-05-01T12:00:00Z", Timestamp(1_777_636_800_000)),
+        ("2026-05-01T12:00:00", Timestamp(1_777_636_800_000)),
+        ("2026-05-01T14:00:00+02:00", Timestamp(1_777_636_800_000)),
+        ("2026-05-01T12:00:00.000001Z", Timestamp(1_777_636_800_001)),
+    ],
+)
+def test_a_moment_is_milliseconds_or_iso_8601(text: str, place: Timestamp) -> None:
+    for side in ("starting", "ending"):
+        options = SourceOptions.parse({"logs": "a,b", f"{side}Timestamp": text})
+        assert getattr(options, side).of("b") == place
+        by_log = json.dumps({"a": text})
+        options = SourceOptions.parse({"logs": "a,b", f"{side}Timestamp": by_log})
+        assert getattr(options, side).of("a") == place
+        assert getattr(options, side).of("b") == ("start" if side == "starting" else "end")
+
+
+def test_each_log_may_have_its_own_place() -> None:
+    offsets = '{"a": "latest", "b": 3, "c": "earliest", "d": "7"}'
+    options = SourceOptions.parse({"logs": "a,b,c,d,e", "startingOffsets": offsets})
+    assert [options.starting.of(log) for log in "abcde"] == ["end", 3, "start", 7, "start"]
+    options = SourceOptions.parse({"logs": "a,b", "startingTxid": '{"a": -5}', "endingTxid": "9"})
+    assert (options.starting.of("a"), options.starting.of("b")) == (Txid(-5), "start")
+    assert (options.ending.of("a"), options.ending.of("b")) == (Txid(9), Txid(9))
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    selection = SourceOptions.parse({"logsPattern": "eu/.*|us"}).selection
+    names = ["eu/a", "us", "us2", "plus", "eu/", "neu/a"]
+    assert selection.among(names) == ["eu/a", "us", "eu/"]
+
+
+def test_a_pattern_that_matches_too_many_logs_says_so() -> None:
+    selection = SourceOptions.parse({"logsPattern": ".*"}).selection
+    with pytest.raises(InvalidOption, match="1001 logs match, 1000 are allowed"):
+        selection.among(f"log{n}" for n in range(1001))
+
+
+def test_who_asks_for_many_partitions_at_least_gets_them() -> None:
+    options = SourceOptions.parse({"logs": "a", "minPartitions": "20"})
+    assert (options.partitions_min, options.partitions_max) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("30s", 30), ("250ms", 0.25), ("2 h", 7200), ("1d", 86400)]
+)
+def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
+    given = {"logs": "a", "minRecordsPerTrigger": "5", "maxTriggerDelay": text}
+    assert SourceOptions.parse(given).trigger_delay_s == seconds
+
+
+def test_an_option_of_the_kafka_source_is_told_its_name_here() -> None:
+    with pytest.raises(InvalidOption, match="called maxRecordsPerTrigger here"):
+        SourceOptions.parse({"logs": "a", "maxOffsetsPerTrigger": "10"})
+
+
+def test_a_stream_has_no_end() -> None:
+    SourceOptions.parse({"logs": "a"}).check_streaming()
+    with pytest.raises(InvalidOption, match="a stream has no end") as caught:
+        SourceOptions.parse({"logs": "a", "endingTimestamp": "5"}).check_streaming()
+    assert caught.value.option == "endingtimestamp"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +345,40 @@ def test_the_argument_of_load_names_the_log() -> None:
         ({"logs": "a", "maxRecordPerTrigger": "10"}, "maxrecordpertrigger"),
         ({"logs": "a", "maxRecordsPerTrigger": "0"}, "maxrecordspertrigger"),
         ({"logs": "a", "maxBytesPerTrigger": "1g"}, "maxbytespertrigger"),
-        ({"logs": "a", "pollMs": "501"}, "pollms"),
+        ({"logs": "a", "pollMs": "5001"}, "pollms"),
+        ({"logs": "a", "path": "b"}, "path"),
+        ({"logs": "a", "logsPattern": "b"}, "logspattern"),
+        ({"logsPattern": "("}, "logspattern"),
+        ({"logsPattern": ""}, "logspattern"),
+        ({"logs": "a//b"}, "logs"),
+        ({"path": "/a"}, "path"),
+        ({"logs": ",".join(f"log{n}" for n in range(1001))}, "logs"),
+        ({"logs": "a", "minRecordsPerTrigger": "0"}, "minrecordspertrigger"),
+        (
+            {"logs": "a", "minRecordsPerTrigger": "9", "maxRecordsPerTrigger": "8"},
+            "minrecordspertrigger",
+        ),
+        ({"logs": "a", "maxTriggerDelay": "5m"}, "maxtriggerdelay"),
+        (
+            {"logs": "a", "minRecordsPerTrigger": "9", "maxTriggerDelay": "soon"},
+            "maxtriggerdelay",
+        ),
+        ({"logs": "a", "minPartitions": "9", "maxPartitions": "8"}, "minpartitions"),
+        ({"logs": "a", "failOnDataLoss": "no"}, "failondataloss"),
+        ({"logs": "a", "consumer": "/a"}, "consumer"),
+        ({"logs": "a", "pushdown": "offset"}, "pushdown"),
+        ({"logs": "a", "startingTimestamp": "today"}, "startingtimestamp"),
+        ({"logs": "a", "startingTimestamp": "-5"}, "startingtimestamp"),
+        ({"logs": "a", "startingTimestamp": '{"a": null}'}, "startingtimestamp"),
+        ({"logs": "a", "startingTimestamp": "{"}, "startingtimestamp"),
+        ({"logs": "a", "startingTxid": "first"}, "startingtxid"),
+        ({"logs": "a", "startingTxid": '{"a": 9223372036854775808}'}, "startingtxid"),
+        ({"logs": "a", "startingTxid": "5", "startingOffsets": "latest"}, "startingtxid"),
+        ({"logs": "a", "startingOffsets": '{"b": 5}'}, "startingoffsets"),
+        ({"logsPattern": "a.*", "endingOffsets": '{"b": 5}'}, "endingoffsets"),
+        ({"logs": "a", "startingOffsets": '{"a": -2}'}, "startingoffsets"),
+        ({"logs": "a", "startingOffsets": "5"}, "startingoffsets"),
+        ({"logs": "a", "endingOffsets": '{"a": "earliest"}'}, "endingoffsets"),
         ({"logs": "a", "startingOffsets": "begin"}, "startingoffsets"),
         ({"logs": "a", "startingOffsets": '{"a": -1}'}, "startingoffsets"),
         ({"logs": "a", "startingOffsets": '{"a": true}'}, "startingoffsets"),

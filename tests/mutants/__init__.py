@@ -17,6 +17,7 @@ from tests.mutants import (
     remembering,
     repairing,
     serving,
+    sourcing,
     standing_by,
     storing,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "remembering",
     "repairing",
     "serving",
+    "sourcing",
     "standing_by",
     "storing",
 ]

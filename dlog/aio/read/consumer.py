@@ -85,7 +85,7 @@ class Consumer(Reader):
         node = ConsumerNode(ledgers.store, log, name)
         owner = this_process()
         try:
-            stored = await _opened(
+            stored = await open_state(
                 ledgers, manifests, node, start, exclusive=exclusive, wait_s=wait_s, owner=owner
             )
             first = await _first_offset(manifests, stored[0].position, on_trimmed)
@@ -158,7 +158,7 @@ class Consumer(Reader):
                 await client.close()
 
 
-async def _opened(
+async def open_state(
     ledgers: Ledgers,
     manifests: ManifestNode,
     node: ConsumerNode,
@@ -168,7 +168,10 @@ async def _opened(
     wait_s: float,
     owner: str,
 ) -> Stored:
-    """Create the consumer if need be, lock it if *exclusive*; return what is stored."""
+    """Create the consumer if need be, lock it if *exclusive*; return what is stored.
+
+    *node* may `edit` it then. Raises `ConsumerBusy` if another process has it for itself for
+    *wait_s* more, and what finding *start* raises."""
     for attempt in range(1, OPENS_MAX + 1):
         try:
             await _ensure(ledgers, manifests, node, start, owner=owner)

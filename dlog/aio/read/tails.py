@@ -77,9 +77,14 @@ class TailTracker:
                 await self._until_changed(tail, wait_s)
             else:
                 next_entry = newest.entry + 1
-                await newest.reader.read_some(next_entry, last=next_entry, wait_s=wait_s)
+                with suppress(NoSuchLedger):  # trimmed or deleted: the manifest says which
+                    await newest.reader.read_some(next_entry, last=next_entry, wait_s=wait_s)
             tail = await self._locate()
         return tail
+
+    def follow(self, incarnation: str) -> None:
+        """Mean the log with *incarnation* from now on, whatever name it is given."""
+        self._node.follow(incarnation)
 
     async def close(self) -> None:
         for each in self._open.values():

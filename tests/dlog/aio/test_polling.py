@@ -6,7 +6,8 @@ import time
 import pytest
 
 from dlog.aio import Log
-from dlog.aio.admin import TailTracker
+from dlog.aio.admin import TailTracker, delete_log, rename_log
+from dlog.errors import NoSuchLog
 from ledger.metadata import LedgerState
 from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S, settled
@@ -37,3 +38,47 @@ async def test_a_poll_of_a_log_without_a_writer_waits_until_somebody_writes(seal
         await polling
         assert time.monotonic() - began < PATIENCE_S
     await tracker.close()
+
+
+async def test_a_poll_ends_as_soon_as_the_writer_goes_on_in_another_segment() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"a")
+        tracker = TailTracker(client, "log")
+        assert (await tracker.poll()).next_offset == 1
+        polling = asyncio.create_task(tracker.poll(wait_s=PATIENCE_S))
+        await settled()
+        assert not polling.done()
+        began = time.monotonic()
+        await log.roll()
+        await polling
+        assert time.monotonic() - began < PATIENCE_S / 2
+        await tracker.close()
+
+
+async def test_a_tracker_follows_a_log_through_a_new_name() -> None:
+    client = FakeCluster().client()
+    async with await Log.open("log", client=client) as log:
+        await log.append(b"a")
+        tracker = TailTracker(client, "log")
+        tracker.follow((await tracker.poll()).incarnation)
+        await rename_log("log", "moved", client=client)
+        await log.append(b"b")
+        assert (await tracker.poll()).next_offset == 2
+        await tracker.close()
+
+
+async def test_a_poll_outlives_the_ledger_at_which_it_waits() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await Log.open("log", client=client)
+    await log.append(b"a")
+    tracker = TailTracker(client, "log")
+    await tracker.poll()
+    polling = asyncio.create_task(tracker.poll(wait_s=PATIENCE_S))
+    await settled()
+    await delete_log("log", client=client)
+    with pytest.raises(NoSuchLog):
+        await polling
+    await tracker.close()
+    await log.abandon()

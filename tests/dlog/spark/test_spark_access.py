@@ -5,15 +5,29 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from dlog import Log
+from dlog import Log, aio
+from dlog.admin import (
+    consumer_info,
+    delete_consumer,
+    delete_log,
+    list_consumers,
+    rename_log,
+    reset_consumer,
+    truncate_log,
+)
 from dlog.errors import NoSuchLog, Trimmed
 from dlog.local.cluster import LocalCluster
-from dlog.spark.access import Access, forget_shared_access, shared_access
-from dlog.spark.plan import LogRange
+from dlog.position import Timestamp, Txid
+from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
+from dlog.spark.offsets import Position
+from dlog.spark.plan import LogRange, LogTail
+from dlog.spark.selection import Selection
+from ledger.ids import LedgerId
+from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -45,7 +59,7 @@ def write(uri: str, log: str, first: int, count: int) -> None:
 
 
 def whole(access: Access, log: str) -> LogRange:
-    tail = access.tails([log], after={}, wait_s=0.0)[log]
+    tail = access.ends(Selection((log,)))[log]
     return LogRange(log, tail.incarnation, tail.first_offset, tail.next_offset)
 
 
@@ -64,29 +78,151 @@ def test_a_range_is_read_exactly_across_segments(uri: str, access: Access) -> No
     assert offsets == [3, 4, 5, 6]
 
 
+def reaching(log: str, next_offset: int) -> Callable[[dict[str, LogTail]], bool]:
+    return lambda tails: log in tails and tails[log].next_offset >= next_offset
+
+
+def look(access: Access, selection: Selection, **following: str) -> dict[str, LogTail]:
+    return access.tails(selection, following=following, enough=lambda _: True, wait_s=0.0)
+
+
+def wait_for(
+    access: Access,
+    selection: Selection,
+    enough: Callable[[dict[str, LogTail]], bool],
+    **following: str,
+) -> dict[str, LogTail]:
+    """Ask as a query does, again and again, until there is *enough*."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        tails = access.tails(selection, following=following, enough=enough, wait_s=1.0)
+        if enough(tails):
+            return tails
+        assert time.monotonic() < deadline, tails
+
+
 def test_waiting_for_news_ends_with_the_news(uri: str, access: Access) -> None:
     write(uri, "news", 0, 1)
-    access.tails(["news"], after={}, wait_s=0.0)
+    write(uri, "no news", 0, 1)
+    selection = Selection(("news", "no news"))
+    look(access, selection)
     appending = threading.Thread(target=write, args=(uri, "news", 1, 1))
     appending.start()
-    tail = access.tails(["news"], after={"news": 1}, wait_s=60.0)["news"]
+    began = time.monotonic()
+    tails = access.tails(selection, following={}, enough=reaching("news", 2), wait_s=60.0)
     appending.join()
-    assert tail.next_offset == 2
+    assert tails["news"].next_offset == 2
+    assert time.monotonic() - began < PATIENCE_S
 
 
 def test_waiting_in_vain_ends_in_time(uri: str, access: Access) -> None:
     write(uri, "silence", 0, 1)
     write(uri, "silence too", 0, 1)
-    logs = ["silence", "silence too"]
+    selection = Selection(("silence", "silence too"))
     began = time.monotonic()
-    tails = access.tails(logs, after={"silence": 1, "silence too": 1}, wait_s=0.2)
+    tails = access.tails(selection, following={}, enough=lambda _: False, wait_s=0.2)
     assert 0.2 <= time.monotonic() - began < PATIENCE_S
-    assert [tails[log].next_offset for log in logs] == [1, 1]
+    assert {log: tail.next_offset for log, tail in tails.items()} == {
+        "silence": 1,
+        "silence too": 1,
+    }
 
 
-def test_a_log_that_is_not_there_is_an_error(access: Access) -> None:
+def test_a_log_that_is_not_there_has_no_tail_and_no_end(access: Access) -> None:
+    assert look(access, Selection(("nowhere",))) == {}
     with pytest.raises(NoSuchLog):
-        access.tails(["nowhere"], after={}, wait_s=0.0)
+        access.ends(Selection(("nowhere",)))
+    assert access.ends(Selection(("nowhere",)), following={}) == {}
+
+
+def test_the_end_of_a_log_has_what_was_just_acknowledged(uri: str, access: Access) -> None:
+    with Log.open("acknowledged", uri=uri) as writer:
+        for row in range(20):
+            writer.append(b"%d" % row)
+            ends = access.ends(Selection(("acknowledged",)))
+            assert ends["acknowledged"].next_offset == row + 1
+
+
+async def test_the_end_of_a_log_is_not_what_bookies_tell_late() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    async with await aio.Log.open("late", client=client) as log:
+        await log.append(b"0")
+        ledger = cluster.ledgers[LedgerId(1)]
+        ledger.silence()
+        await log.append(b"1")
+
+        async def told_soon(*_: object) -> None:
+            ledger.silent = False
+            ledger.tell()
+
+        cluster.before("read", told_soon)
+        assert (await end_of(client, "late", None)).next_offset == 2
+
+
+def test_logs_of_a_pattern_are_found_while_they_are_watched(uri: str, access: Access) -> None:
+    selection = Selection(pattern="match/.*")
+    assert look(access, selection) == {}
+    write(uri, "match/1", 0, 1)
+    write(uri, "no match/1", 0, 1)
+    assert list(wait_for(access, selection, reaching("match/1", 1))) == ["match/1"]
+    write(uri, "match/2", 0, 2)
+    tails = wait_for(access, selection, reaching("match/2", 2))
+    assert list(tails) == ["match/1", "match/2"]
+    assert list(access.ends(selection)) == ["match/1", "match/2"]
+    delete_log("match/1", uri=uri)
+    wait_for(access, selection, lambda tails: "match/1" not in tails)
+
+
+def test_a_log_that_is_renamed_is_watched_and_read_under_its_old_name(
+    uri: str, access: Access
+) -> None:
+    write(uri, "before", 0, 3)
+    piece = whole(access, "before")
+    selection = Selection(("before",))
+    look(access, selection)
+    rename_log("before", "after", uri=uri)
+    write(uri, "after", 3, 2)
+    write(uri, "before", 0, 1)  # another one takes the name
+    following = {"before": piece.incarnation}
+    tail = wait_for(access, selection, reaching("before", 5), **following)["before"]
+    assert tail.incarnation == piece.incarnation
+    assert access.ends(selection, following=following)["before"].next_offset == 5
+    rows = values(access, LogRange("before", piece.incarnation, 0, 5))
+    assert rows == [b"%d" % row for row in range(5)]
+
+
+def test_a_log_that_is_deleted_and_made_again_while_it_is_watched_is_another_one(
+    uri: str, access: Access
+) -> None:
+    write(uri, "remade", 0, 3)
+    selection = Selection(("remade",))
+    first = look(access, selection)["remade"]
+    delete_log("remade", uri=uri)
+    following = {"remade": first.incarnation}
+    wait_for(access, selection, lambda tails: not tails, **following)
+    write(uri, "remade", 0, 1)
+    second = wait_for(access, selection, bool, **following)["remade"]
+    assert second.incarnation != first.incarnation
+    assert second.next_offset <= 1
+
+
+def test_a_time_or_a_txid_is_found(uri: str, access: Access) -> None:
+    with Log.open("places", uri=uri) as writer:
+        for row in range(10):
+            writer.append(b"", txid=100 + row, timestamp_ms=1_000 + 10 * row)
+            if row == 4:
+                writer.roll()
+    incarnation = whole(access, "places").incarnation
+    for place, offset in (
+        (Timestamp(1_030), 3),
+        (Timestamp(1_041), 5),
+        (Txid(107), 7),
+        (Txid(0), 0),
+        (Txid(110), 10),
+        (Timestamp(2_000), 10),
+    ):
+        assert access.seek("places", incarnation, place) == offset, place
 
 
 def test_a_range_of_another_incarnation_is_not_read(uri: str, access: Access) -> None:
@@ -102,6 +238,71 @@ def test_a_range_that_was_trimmed_is_an_error(uri: str, access: Access) -> None:
         writer.truncate(before=5)
     with pytest.raises(Trimmed):
         values(access, piece)
+
+
+def read_with_losses(access: Access, piece: LogRange) -> tuple[list[bytes], list[tuple[int, int]]]:
+    """Return what is read of *piece*, and what of it was said to be gone."""
+    gone: list[tuple[int, int]] = []
+    batches = access.read(piece, on_gone=lambda _, first, end: gone.append((first, end)))
+    return [value for batch in batches for value in batch["value"].to_pylist()], gone
+
+
+def test_who_accepts_losses_reads_what_is_left(uri: str, access: Access) -> None:
+    write(uri, "losing", 0, 10)
+    piece = whole(access, "losing")
+    assert read_with_losses(access, piece) == ([b"%d" % row for row in range(10)], [])
+    truncate_log("losing", before=5, uri=uri)
+    assert read_with_losses(access, piece) == ([b"%d" % row for row in range(5, 10)], [(0, 5)])
+    part = LogRange("losing", piece.incarnation, 1, 4)
+    assert read_with_losses(access, part) == ([], [(1, 4)])
+    delete_log("losing", uri=uri)
+    write(uri, "losing", 0, 10)
+    assert read_with_losses(access, piece) == ([], [(0, 10)])
+
+
+def test_consumers_are_made_and_moved_forward_and_never_back(uri: str, access: Access) -> None:
+    write(uri, "consumed", 0, 10)
+    incarnation = whole(access, "consumed").incarnation
+
+    def move(offset: int) -> tuple[int, int]:
+        access.move("query", {"consumed": Position(incarnation, offset)})
+        found = consumer_info("query", "consumed", uri=uri)
+        return found.position, found.lag
+
+    assert move(4) == (4, 6)
+    assert move(7) == (7, 3)
+    assert move(2) == (7, 3)
+    reset_consumer("query", "consumed", 1, uri=uri)
+    assert move(8) == (8, 2)  # the query has processed them, whoever says otherwise
+    delete_consumer("query", "consumed", uri=uri)
+    assert move(9) == (9, 1)
+    rename_log("consumed", "consumed then", uri=uri)
+    access.move("query", {"consumed": Position(incarnation, 10)})
+    assert consumer_info("query", "consumed then", uri=uri).position == 10
+
+
+def test_a_consumer_that_another_process_has_for_itself_is_left_alone(
+    uri: str, access: Access
+) -> None:
+    write(uri, "busy", 0, 10)
+    incarnation = whole(access, "busy").incarnation
+    with Log.consumer("query", "busy", uri=uri, exclusive=True) as consumer:
+        access.move("query", {"busy": Position(incarnation, 5)})
+        assert consumer_info("query", "busy", uri=uri).position == 0
+        next(consumer)
+        assert consumer.commit() == 1
+    access.move("query", {"busy": Position(incarnation, 5)})
+    assert consumer_info("query", "busy", uri=uri).position == 5
+
+
+def test_a_consumer_of_a_log_that_is_gone_troubles_nobody(uri: str, access: Access) -> None:
+    write(uri, "vanished", 0, 3)
+    incarnation = whole(access, "vanished").incarnation
+    delete_log("vanished", uri=uri)
+    access.move("query", {"vanished": Position(incarnation, 2)})
+    write(uri, "vanished", 0, 3)
+    access.move("query", {"vanished": Position(incarnation, 2)})
+    assert list_consumers("vanished", uri=uri) == []
 
 
 def test_a_read_that_is_given_up_leaves_the_access_usable(uri: str, access: Access) -> None:
@@ -124,7 +325,7 @@ def test_tasks_of_one_process_share_a_connection_until_it_is_forgotten(uri: str)
 
 def test_a_forked_process_makes_a_connection_of_its_own(uri: str) -> None:
     inherited = shared_access(uri)
-    inherited.tails([], after={}, wait_s=0.0)
+    inherited.ends(Selection(pattern="none"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: what is tested
         child = os.fork()

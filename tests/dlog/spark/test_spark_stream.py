@@ -1,9 +1,6 @@
 """One Spark session streams a real log into Parquet, exactly once, over a restart."""
 
 import asyncio
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +8,19 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
-import dlog.spark
 from dlog.aio import Log
 from dlog.aio.admin import delete_log
-from dlog.local.cluster import LocalCluster
-from dlog.local.java import java_environment
 from dlog.spark.arrow import (
     ARROW_SCHEMA,
     ARROW_SCHEMA_WITH_HEADERS,
     SPARK_SCHEMA,
     SPARK_SCHEMA_WITH_HEADERS,
 )
+from tests.dlog.spark.running import QUERY_TIMEOUT_S, into_parquet, stream, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]
-
-QUERY_TIMEOUT_S = 90
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in java_environment().items():
-            patch.setenv(name, value)
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(ROOT))
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.local.dir", str(scratch))
-            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .config("spark.sql.shuffle.partitions", "2")
-            .getOrCreate()
-        )
-        dlog.spark.register(session)
-        yield session
-        session.stop()
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        loop.run_until_complete(cluster.__aenter__())
-        yield cluster.uri
-        loop.run_until_complete(cluster.__aexit__(None, None, None))
-    finally:
-        loop.close()
 
 
 def value_of(row: int) -> bytes:
@@ -85,21 +41,6 @@ def append(uri: str, log: str, first: int, count: int, *, segments: int = 1) -> 
     asyncio.run(scenario())
 
 
-def stream(spark: SparkSession, uri: str, log: str, **options: object) -> DataFrame:
-    reader = spark.readStream.format("dlog").option("uri", uri)
-    for name, value in options.items():
-        reader = reader.option(name, str(value))
-    return reader.load(log)
-
-
-def into_parquet(frame: DataFrame, directory: Path) -> DataStreamWriter:
-    return (
-        frame.writeStream.format("parquet")
-        .option("path", str(directory / "parquet"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-    )
-
-
 def rows_in(spark: SparkSession, directory: Path) -> list[tuple[Any, ...]]:
     frame = spark.read.parquet(str(directory / "parquet")).orderBy("offset")
     return [(row.offset, row.txid, row.key, row.value) for row in frame.collect()]
@@ -110,13 +51,6 @@ def expected(count: int) -> list[tuple[Any, ...]]:
         (row, row, None if row % 3 else bytearray(b"%d" % row), bytearray(value_of(row)))
         for row in range(count)
     ]
-
-
-def wait_until(query: StreamingQuery, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + QUERY_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, query.status
-        query.awaitTermination(0.05)  # raises what the query died of
 
 
 def test_a_stream_writes_every_record_once_over_a_restart(

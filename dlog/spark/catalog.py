@@ -1,0 +1,65 @@
+"""Tables of Spark's catalog: `CREATE TABLE flights USING dlog OPTIONS (logs 'flights')`.
+
+When such a table is made, Spark hands over its properties among the options, which are taken away
+again here, as unknown options are refused. When it is read, Spark gives a Python source none of
+its options (4.2 and 4.3), but the schema that it stored. So the options travel in the metadata of
+that schema's first column, of tables only: other frames have none of it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+_METADATA: Final = "dlog.options"
+_OPTION: Final = "option."
+"""Begins the names under which a table's options come a second time."""
+_PROVIDER: Final = "provider"
+"""The property that every table has."""
+_PROPERTIES: Final = frozenset(
+    {
+        _PROVIDER,
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "owner",
+    }
+)
+"""Names that Spark reserves for properties of tables; a location comes as the option path, too."""
+
+
+def is_table(given: Mapping[str, str]) -> bool:
+    """Return whether *given* is what a table is made with."""
+    return any(name.lower() == _PROVIDER for name in given)
+
+
+def options_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that the user gave, under lower-case names."""
+    lower = {name.lower(): value for name, value in given.items()}
+    if not is_table(lower):
+        return lower
+    return {
+        name: value
+        for name, value in lower.items()
+        if name not in _PROPERTIES and not name.startswith(_OPTION)
+    }
+
+
+def with_options(columns: pa.Schema, options: Mapping[str, str]) -> StructType:
+    """Return the schema of a table that has these *columns* and *options*."""
+    first, *others = from_arrow_schema(columns).fields  # as text it would need the JVM
+    metadata = {_METADATA: json.dumps(dict(sorted(options.items())))}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def table_options(schema: StructType | None) -> dict[str, str]:
+    """Return the options that `with_options` put into *schema*; none if it is of no table."""
+    fields = schema.fields if isinstance(schema, StructType) else []
+    stored = next((each.metadata[_METADATA] for each in fields if _METADATA in each.metadata), "{}")
+    options: dict[str, str] = json.loads(stored)
+    return options

@@ -1,0 +1,113 @@
+"""Bugs of the Spark source: records that a query reads twice, skips in silence, or never gets."""
+
+from tests.mutants.mutant import mutant
+
+_PLAN = "tests/dlog/test_spark_plan.py::test_"
+_SOURCE = "tests/dlog/spark/test_spark_source.py::test_"
+_ACCESS = "tests/dlog/spark/test_spark_access.py::test_"
+
+mutant(
+    "reads a log again under its new name",
+    "dlog/spark/plan.py",
+    old="            if tail.incarnation not in read:\n",
+    new="            if True:\n",
+    test=_PLAN + "a_log_that_was_renamed_is_not_read_again_under_its_new_name",
+)
+mutant(
+    "goes on without a log that was deleted, and says nothing",
+    "dlog/spark/plan.py",
+    old="            on_loss(LogDeleted(log, start[log].next_offset))\n",
+    new="",
+    test=_PLAN + "a_log_that_was_deleted_stops_a_stream_that_wants_it",
+)
+mutant(
+    "skips what was trimmed, and says nothing",
+    "dlog/spark/plan.py",
+    old="        on_loss(RecordsTrimmed(log, position.next_offset, tail.first_offset))\n",
+    new="",
+    test=_PLAN + "records_that_were_truncated_before_they_were_read_stop_the_stream",
+)
+mutant(
+    "reads a range of one log that begins in another",
+    "dlog/spark/plan.py",
+    old="        and start[log].incarnation == end[log].incarnation\n",
+    new="",
+    test=_PLAN + "nothing_is_read_of_a_log_that_was_made_again_within_a_batch",
+)
+mutant(
+    "counts records that are gone for the limit of a batch",
+    "dlog/spark/plan.py",
+    old="replace(end[log], next_offset=end[log].next_offset + count)",
+    new="replace(end[log], next_offset=start[log].next_offset + count)",
+    test=_PLAN + "records_that_are_gone_count_for_no_limit",
+)
+mutant(
+    "plans as many records more as are gone",
+    "dlog/spark/plan.py",
+    old="max(0, tail.next_offset - end[log].next_offset)",
+    new="max(0, tail.next_offset - start[log].next_offset)",
+    test=_PLAN + "a_loss_that_is_accepted_is_told_and_the_stream_goes_on_behind_it",
+)
+mutant(
+    "holds a batch back for ever",
+    "dlog/spark/holding.py",
+    old=" or self.left_s(now) == 0.0",
+    new="",
+    test=_PLAN + "a_batch_is_held_back_until_enough_records_wait_or_one_has_waited_long_enough",
+)
+mutant(
+    "holds back what is to run once",
+    "dlog/spark/streaming.py",
+    old="holds = not (unlimited or self._ends_where_it_is)",
+    new="holds = True",
+    test=_SOURCE + "what_runs_once_holds_nothing_back",
+)
+mutant(
+    "moves a consumer to where a batch will end",
+    "dlog/spark/streaming.py",
+    old="        return encode(end)\n",
+    new="        self._move_consumer(end)\n        return encode(end)\n",
+    test=_SOURCE + "the_consumer_follows_what_spark_has_committed",
+)
+mutant(
+    "accepts losses that it was not told to accept",
+    "dlog/spark/streaming.py",
+    old="        if self._options.fail_on_data_loss:\n            raise loss\n",
+    new="",
+    test=_SOURCE + "a_log_that_was_deleted_fails_the_query",
+)
+mutant(
+    "skips a record that a filter lets through",
+    "dlog/spark/filters.py",
+    old="first, end = value + 1, _OFFSET_MAX",
+    new="first, end = value + 2, _OFFSET_MAX",
+    test=_SOURCE + "filters_narrow_what_is_read_and_are_all_given_back",
+)
+mutant(
+    "ends a batch read before what was just acknowledged",
+    "dlog/spark/access.py",
+    old="next_offset=max(tail.next_offset, await end_now(ledgers, node))",
+    new="next_offset=tail.next_offset",
+    test=_ACCESS + "the_end_of_a_log_is_not_what_bookies_tell_late",
+)
+mutant(
+    "watches whatever has the name of a log that was renamed",
+    "dlog/spark/watching.py",
+    old="            self._tracker.follow(following)\n",
+    new="            pass\n",
+    test=_ACCESS + "a_log_that_is_renamed_is_watched_and_read_under_its_old_name",
+)
+mutant(
+    "makes a consumer of a log that took the place of another",
+    "dlog/spark/consuming.py",
+    old="        if manifest.incarnation != position.incarnation:\n",
+    new="        if False:\n",
+    test=_ACCESS + "a_consumer_of_a_log_that_is_gone_troubles_nobody",
+)
+mutant(
+    "fails a poll of a log whose ledger is deleted meanwhile",
+    "dlog/aio/read/tails.py",
+    old="with suppress(NoSuchLedger):  # trimmed",
+    new="with suppress():  # trimmed",
+    test="tests/dlog/aio/test_polling.py::test_a_poll_outlives_the_ledger_at_which_it_waits",
+)
