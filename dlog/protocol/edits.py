@@ -92,7 +92,7 @@ def adopt(
     staged: Sequence[Staged],
     now_ms: int,
 ) -> Edit:
-    """Append CLOSED ledgers as segments, the unit of *receipt*, and apply the retention.
+    """Append CLOSED ledgers as segments, the unit of *receipt*.
 
     Nothing is left to do if that unit was committed before. Nothing can be done while a segment is
     open, which then has to be recovered first: the log's receipts tell. A ledger that was staged
@@ -119,8 +119,7 @@ def adopt(
                 raise LostOwnership(log, "txids were appended after the unit was staged")
             last_txid = each.sealed.last_txid
         ledgers = [(each.ledger_id, each.sealed) for each in staged]
-        manifest = manifest.with_adopted(ledgers, now_ms, receipt)
-        return manifest.trimmed(manifest.retained_from(now_ms))
+        return manifest.with_adopted(ledgers, now_ms, receipt)
 
     return edit
 

@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from dlog.aio.connecting import connect
 from dlog.aio.maintain.lifecycle import ensure_log
+from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.procedures import on_ledgers, run
 from dlog.aio.store.manifests import ManifestNode, delete_listed
@@ -228,7 +229,7 @@ class Sink:
             steps = commit(self._node.steps, self._tenure, unit, now_ms=self._now_ms())
             done = await run(steps, perform)
         if not unit.is_entry:
-            await self._delete_trimmed()
+            await self._apply_retention()
         return done
 
     async def close(self) -> None:
@@ -327,9 +328,12 @@ class Sink:
         except LogError as error:  # the next one to open seals it
             _log.info("segment_not_closed", log=self.log, error=str(error))
 
-    async def _delete_trimmed(self) -> None:
+    async def _apply_retention(self) -> None:
         try:
             manifest, _ = await self._node.read()
+            manifest = await apply_retention(
+                self._ledgers, self._node, manifest, now_ms=self._now_ms()
+            )
             await delete_listed(self._ledgers, self._node, manifest)
         except LogError as error:  # they stay listed: the next unit or the janitor deletes them
             _log.warning("deletion_postponed", log=self.log, error=str(error))

@@ -21,6 +21,7 @@ from tests.simulation.logs.invariants import (
     one_history_for_all_readers,
     one_writer_acknowledges,
     readers_go_forward,
+    receipts_never_fall,
     refused_records_never_appear,
     retention_takes_what_it_may,
     seals_tell_the_truth,
@@ -28,6 +29,7 @@ from tests.simulation.logs.invariants import (
     settings_change_as_asked,
     standbys_are_up_to_date,
     trimmed_records_are_not_needed,
+    units_are_in_once,
     unknown_outcomes_name_their_offsets,
 )
 from tests.simulation.logs.oracle import LogHistory, LogOracle
@@ -60,6 +62,8 @@ INVARIANTS: dict[str, Callable[[LogHistory], str | None]] = {
         consumers_move_forward,
         barriers_cover_acknowledgements,
         standbys_are_up_to_date,
+        units_are_in_once,
+        receipts_never_fall,
     )
 }
 

@@ -53,6 +53,34 @@ class Append:
     dlsn: DLSN = NOWHERE
 
 
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt to commit a unit; the records of each are others."""
+
+    source: bytes
+    number: int
+    epoch: int
+    payloads: tuple[bytes, ...]
+    txids: tuple[int | None, ...]
+    said_offset: int | None = None
+    """Where its sink said that it is, if it did."""
+    first_offset: int | None = None
+    """Where it was seen."""
+
+    @property
+    def end_offset(self) -> int:
+        """After its last record. Requires that its sink said where it is."""
+        assert self.said_offset is not None
+        return self.said_offset + len(self.payloads)
+
+    @property
+    def unit(self) -> tuple[bytes, int]:
+        return self.source, self.number
+
+    def __str__(self) -> str:
+        return f"an attempt at unit {self.number}, {self.payloads[0]!r} and so on"
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A record as somebody was given it: an acknowledgement or a read."""
@@ -191,6 +219,16 @@ class LogHistory:
     """(log, consumer) of each whose node was deleted."""
     healed: dict[int, int] = field(default_factory=dict)
     """Step at which a writer healed into a segment, by the number of that."""
+    tried: set[tuple[bytes, int]] = field(default_factory=set)
+    """Units that a sink was asked to commit."""
+    attempt_of: dict[bytes, Attempt] = field(default_factory=dict)
+    """By record."""
+    committed: list[Attempt] = field(default_factory=list)
+    """Those that a sink said it committed."""
+    said_already: list[tuple[bytes, int]] = field(default_factory=list)
+    """Units that a sink said were committed before."""
+    taken: dict[tuple[bytes, int], Attempt] = field(default_factory=dict)
+    """Which attempt at a unit was seen in the log."""
     checked: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -200,12 +238,15 @@ class LogHistory:
     @property
     def end(self) -> int:
         """Offset after the last record that anybody knows to be committed."""
-        return max(self.records, default=self.manifest.trim_offset - 1) + 1
+        seen = max(self.records, default=self.manifest.trim_offset - 1) + 1
+        return max(seen, *(unit.end_offset for unit in self.committed[-1:]), 0)
 
     @property
     def acknowledged_end(self) -> int:
         """Offset after the last record that was acknowledged by now."""
-        return max((append.offset for append in self.acknowledged), default=-1) + 1
+        ends = [append.offset + 1 for append in self.acknowledged]
+        ends += [unit.end_offset for unit in self.committed]
+        return max(ends, default=0)
 
     @property
     def last_two(self) -> tuple[LedgerId, ...]:
@@ -234,7 +275,8 @@ class Stamp:
 
     log: str
     incarnation: str
-    segment: int
+    segment: int | None
+    """None: it was staged for a unit."""
 
     @classmethod
     def of(cls, ledger: LedgerHistory) -> "Stamp":
@@ -242,7 +284,7 @@ class Stamp:
         return cls(
             custom[STAMP_LOG].decode(),
             custom[STAMP_INCARNATION].decode(),
-            int(custom[STAMP_SEGMENT]),
+            int(custom[STAMP_SEGMENT]) if STAMP_SEGMENT in custom else None,
         )
 
 
@@ -411,6 +453,26 @@ class LogOracle:
             append.offset = offset
             history.unknown.append(append)
 
+    def attempted(self, incarnation: str, who: str, attempt: Attempt) -> None:
+        """A sink is asked to commit a unit. Whether its records are kept is not said singly."""
+        history = self.history(incarnation)
+        history.tried.add(attempt.unit)
+        for payload, txid in zip(attempt.payloads, attempt.txids, strict=True):
+            history.attempt_of[payload] = attempt
+            append = self.submitted(
+                incarnation, who, attempt.epoch, payload, txid, group=attempt.payloads
+            )
+            self.failed(incarnation, append, unknown=True)
+
+    def unit_committed(self, incarnation: str, attempt: Attempt, first_offset: int | None) -> None:
+        """A sink says that a unit is at *first_offset*; None: that it was there already."""
+        history = self.history(incarnation)
+        if first_offset is None:
+            history.said_already.append(attempt.unit)
+            return
+        attempt.said_offset = first_offset
+        history.committed.append(attempt)
+
     def reads(
         self, incarnation: str, who: str, start: int, *, from_txid: int | None = None
     ) -> Reading:
@@ -506,5 +568,6 @@ def _heals(before: Manifest, after: Manifest) -> bool:
         after.epoch == before.epoch
         and after.next_segment > before.next_segment
         and bool(after.segments)
+        and after.segments[-1].sealed is None
         and all(segment.sealed for segment in after.segments[:-1])
     )

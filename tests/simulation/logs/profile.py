@@ -88,6 +88,8 @@ class LogProfile:
     """How wrong a process's wall clock may be, either way."""
     deletes: int
     """How many times somebody deletes a log."""
+    queries: int
+    """Drivers that write a log through a sink, for each; they are of one query or of two."""
     sweeps: int
     """How many times somebody looks for orphans while faults last."""
     readers_away_s: float
@@ -122,7 +124,31 @@ def draw(random: Random) -> LogProfile:
         return _listed_late(profile, random)
     if kind < 0.8:
         return _small(profile, random)
+    if kind < 0.9:
+        return _queried(profile, random)
     return profile
+
+
+def _queried(profile: LogProfile, random: Random) -> LogProfile:
+    """Drivers of one or two queries that commit units to one log, and hardly anybody else."""
+    return replace(
+        profile,
+        logs=1,
+        queries=random.choice((1, 2, 3)),
+        candidates=random.choice((0, 0, 1)),
+        readers=random.choice((1, 2)),
+        heal_s=random.choice((0.0, 1.0, 5.0)),
+        bursts=random.choice(((3,), (20,), (1, 5))),
+        thinks_s=random.choice(((0.1,), (0.0, 0.5))),
+        pauses_s=random.choice(((0.0, 0.01), (0.0, 0.05))),
+        sweeps=random.choice((0, 3, 10)),
+        renames=random.choice((0, 0, 2)),
+        standbys=0.0,
+        elects_itself=0.0,
+        fates=random.choice(
+            (("lives",), ("lives", "crashes"), ("pauses", "crashes"), ("crashes", "sleeps"))
+        ),
+    )
 
 
 def _small(profile: LogProfile, random: Random) -> LogProfile:
@@ -328,6 +354,7 @@ def _any_world(random: Random) -> LogProfile:
         renames=random.choice((0, 0, 0, 1, 4)),
         seals=random.choice((0, 0, 0, 1)),
         deletes=random.choice((0, 0, 0, 1, 3)),
+        queries=random.choice((0, 0, 0, 1)),
         sweeps=random.choice((0, 0, 2)),
         manies=random.choice((0.0, 0.1, 0.5)),
         expects=random.choice((0.0, 0.0, 0.3)),

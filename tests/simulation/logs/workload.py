@@ -20,9 +20,14 @@ from tests.simulation.check import check as check_ledgers
 from tests.simulation.logs import administration, changing
 from tests.simulation.logs.ambient import surroundings, wall_clock_ms
 from tests.simulation.logs.check import check
+from tests.simulation.logs.committing import Driver, Query, new_query
 from tests.simulation.logs.consuming import ConsumingClient
 from tests.simulation.logs.faults import Doom, LogFaults
-from tests.simulation.logs.invariants import no_ledger_leaks_for_ever, retention_takes_what_it_may
+from tests.simulation.logs.invariants import (
+    no_ledger_leaks_for_ever,
+    retention_takes_what_it_may,
+    units_are_in_once,
+)
 from tests.simulation.logs.process import BOOKIES, STORE, Process
 from tests.simulation.logs.profile import LogProfile, draw
 from tests.simulation.logs.reading import Tailer
@@ -42,6 +47,7 @@ WEARY: Final = ("lives", "pauses", "pauses", "crashes")
 """What happens to janitors: between what they read and what they do upon it logs change."""
 AT_BOOKIES: Final = 0.3
 """How probably a process is stopped at a call to a bookie, not to the metadata store."""
+DRIVERS_MAX: Final = 20
 LEADERS_MAX: Final = 12
 """Processes that lead a log one after the other, as others crash."""
 
@@ -77,6 +83,8 @@ class LogSimulation(Stepped):
         self._faults = LogFaults(self.world, floor)
         self._names = [f"log{number}" for number in range(1, self.profile.logs + 1)]
         self._leaders: list[Leader] = []
+        self._queries: list[Query] = []
+        self._drivers = 0
         self._tailers: list[Tailer | ConsumingClient] = []
         self._healed = False
 
@@ -101,6 +109,7 @@ class LogSimulation(Stepped):
         for name in self._names:
             for _ in range(profile.candidates):
                 self._candidate(name)
+            self._begin_queries(name)
         if profile.floor.begins_calm:
             self._step_until(self.scheduler.now + 0.3)
             self._faults.begin()
@@ -113,6 +122,8 @@ class LogSimulation(Stepped):
             self._elect_itself()
         for leader in self._leaders:
             leader.stopping = True
+        for query in self._queries:
+            query.stopping = True
         self._settle()
         self._wake_sleepers()
 
@@ -135,6 +146,38 @@ class LogSimulation(Stepped):
             on_crash=partial(self._replace, name),
         )
         process.run(leader.run())
+
+    def _begin_queries(self, name: str) -> None:
+        """Let drivers commit to *name*: of one query, as zombies of each other, or of two."""
+        if not self.profile.queries:
+            return
+        queries = [
+            new_query(name, len(self._queries) + number)
+            for number in range(self._random.choice((1, 1, 2)))
+        ]
+        self._queries += queries
+        for _ in range(self.profile.queries):
+            self._drive(self._random.choice(queries))
+
+    def _drive(self, query: Query) -> None:
+        process = self.world.process(f"driver-{query.log}")
+        self._drivers += 1
+        driver = Driver(process, query, self.profile)
+        process.on_call = Doom(
+            process,
+            self._random.choice(self.profile.fates),
+            1 + self._random.randrange(self._random.choice(self.profile.fate_calls)),
+            self._port(),
+            opening=lambda: driver.opening,
+            between=lambda: driver.committing,
+            on_crash=lambda _: self._drive_again(query),
+        )
+        process.run(driver.run())
+
+    def _drive_again(self, query: Query) -> None:
+        if self._drivers < DRIVERS_MAX:
+            self.scheduler.mark("driver_replaced")
+            self._while_faulty(self._random.uniform(0.1, 2.0), partial(self._drive, query))
 
     def _replace(self, name: str, _process: Process) -> None:
         """Let another process take the place of one that crashed."""
@@ -285,6 +328,8 @@ class LogSimulation(Stepped):
             self._must(f"open {name}", partial(self._lead, name, 3, elected=elected))
         for leader in self._leaders:
             leader.dismissed = not leader.process.host.asleep
+        for query in self._queries:
+            self._must(f"commit to {query.log}", partial(self._commit, query))
         for name in names:  # recovers what was abandoned, and reports orphans of a roll
             self._must(f"open {name} again", partial(self._lead, name, 0))
         for tailer in self._tailers:
@@ -294,6 +339,10 @@ class LogSimulation(Stepped):
             tailer.fixed_start = "start"
             tailer.finishing = True
         self._step_until_idle("readers do not come to the end", self._reading)
+        for history in self.world.logs.current.values():
+            lost = units_are_in_once.lost(history)
+            if lost is not None:
+                raise self._error(f"units_are_in_once: {lost}")
         self._tailers.clear()
         swept_ms = wall_clock_ms(self.scheduler) - round(self.profile.skew_s * 1000)
         self._must("sweep", administration.sweep)
@@ -338,6 +387,13 @@ class LogSimulation(Stepped):
         if elected:
             return await leader.lead_elected(bursts, timeout_s=None)
         return await leader.lead(bursts)
+
+    async def _commit(self, query: Query, process: Process) -> bool:
+        """Go on with the query for a unit, if anybody may write its log."""
+        history = self.world.logs.current.get(query.log)
+        if history is not None and (history.manifest.dropped or history.manifest.sealed):
+            return True
+        return await Driver(process, query, self.profile).live(1)
 
     def _sleepers(self) -> list[Process]:
         return [p for p in self.world.processes if p.host.up and p.host.asleep]
