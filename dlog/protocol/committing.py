@@ -41,7 +41,7 @@ from dlog.protocol.procedure import (
 )
 from dlog.receipts import Receipt, Receipts
 from ledger.backoff import Backoff
-from ledger.errors import LogError
+from ledger.errors import LogError, NoSuchLedger
 
 TROUBLES_MAX: Final = 8
 """Attempts that may fail in a way that may pass, each after what its own steps bear."""
@@ -142,7 +142,7 @@ def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> S
                 return (yield from _append(tenure, unit))
             unit = replace(unit, parts=(yield from _staged(unit)))
             return (yield from _adopt(node, tenure, unit, now_ms))
-        except (EpochChanged, LostOwnership, LogSealed) as error:
+        except (EpochChanged, LostOwnership, LogSealed, NoSuchLedger) as error:
             manifest, _ = yield from node.read()
             check_incarnation(manifest, node.log, tenure.incarnation)
             if manifest.receipts.has(unit.receipt):
@@ -151,7 +151,7 @@ def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> S
             if manifest.epoch != tenure.epoch:
                 raise LostOwnership(node.log, taken_by(manifest.owner)) from error
             if manifest.sealed or not left:
-                raise
+                raise  # else somebody has fenced the sink, and may still fail to take the log over
         except LogError as error:
             if not (left and (error.retryable or error.outcome_unknown)):
                 raise

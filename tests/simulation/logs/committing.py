@@ -16,7 +16,8 @@ from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.position import NO_TXID
 from dlog.receipts import SOURCE_BYTES, Receipt
 from dlog.recordbatch import encode_batch
-from ledger.errors import LogError
+from ledger.clock import now_ms
+from ledger.errors import LogError, NoSuchLedger
 from tests.simulation.logs.oracle import Attempt
 from tests.simulation.logs.process import Process
 from tests.simulation.logs.profile import LogProfile
@@ -112,7 +113,7 @@ class Driver:
             parts = await self._parts(sink, receipt, attempt)
             small = self._random.choice((0, 1 << 20, 1 << 20))
             done = await sink.commit(receipt, parts, entry_bytes_max=small)
-        except (LostOwnership, NoSuchLog, LogSealed) as error:
+        except (LostOwnership, NoSuchLog, LogSealed, NoSuchLedger) as error:
             return self._failed("commit", error)
         except LogError as error:
             if not (error.retryable or error.outcome_unknown):
@@ -209,7 +210,7 @@ def _encoded(records: list[tuple[bytes, int | None]]) -> bytes:
     values = [value for value, _ in records]
     txids = [txid for _, txid in records]
     columns = Columns(values, txids=None if txids[0] is None else txids)
-    return encode_batch(columns, base_index=0, base_timestamp_ms=1_700_000_000_000)
+    return encode_batch(columns, base_index=0, base_timestamp_ms=now_ms())
 
 
 def _ended(task: "asyncio.Task[None]") -> None:
