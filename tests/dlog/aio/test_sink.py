@@ -274,6 +274,24 @@ async def test_an_entry_whose_outcome_is_unknown_is_looked_for_before_it_is_sent
     assert await values_of(client) == [b"a", b"b"]
 
 
+async def test_a_unit_that_healing_sent_again_has_its_receipt() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    sink = await Sink.open("log", client=client)
+    await sink.commit(Receipt(QUERY, 0), [batch(b"a")])
+    cluster.held, cluster.keep_unconfirmed = True, False
+    commit = asyncio.ensure_future(sink.commit(Receipt(QUERY, 1), [batch(b"b")]))
+    writer = await an_entry_is_on_its_way(cluster, sink)
+    cluster.held = False
+    writer.lose(NotEnoughBookies(3, ()))
+    assert not (await commit).already
+    assert (sink._writer, writer.error) == (writer, None)
+    await sink.abandon()
+    async with await Sink.open("log", client=client) as after:
+        assert after.last_unit(QUERY) == 1
+    assert await values_of(client) == [b"a", b"b"]
+
+
 async def test_a_commit_that_was_cancelled_can_be_made_again() -> None:
     cluster = FakeCluster()
     client = cluster.client()

@@ -7,6 +7,7 @@ the documents that the log layer follows. An own bug was in this project until a
 from tests.simulation.logs.mutations import (
     administering,
     asking,
+    committing,
     electing,
     ends,
     healing,
@@ -23,6 +24,7 @@ from tests.simulation.logs.mutations import (
 __all__ = [
     "administering",
     "asking",
+    "committing",
     "electing",
     "ends",
     "healing",
