@@ -240,6 +240,8 @@ class Manifest:
         trim = self.trim_offset
         if settings.retention_waits_for_consumers and processed is None:
             return trim
+        if not (settings.retention_age_s or settings.retention_bytes):
+            return trim
         held = sum(segment.sealed.bytes for segment in self.segments if segment.sealed)
         for segment in self.segments:
             end = segment.end_offset
@@ -249,7 +251,8 @@ class Manifest:
             age_s = (now_ms - segment.sealed.last_timestamp_ms) / 1000
             too_old = bool(settings.retention_age_s) and age_s > settings.retention_age_s
             too_much = bool(settings.retention_bytes) and held >= settings.retention_bytes
-            if not (too_old or too_much):
+            # Nobody misses an empty one; by a wrong clock it may be younger than those behind it.
+            if segment.sealed.records and not (too_old or too_much):
                 break
             if settings.retention_waits_for_consumers and end > (processed or 0):
                 break

@@ -312,7 +312,7 @@ class LogSimulation(Stepped):
                 history = self.world.logs.current.get(leader.name)
                 sealed = history is not None and history.manifest.sealed
                 if leader.process.busy and not leader.process.host.asleep and not sealed:
-                    elected = leader.elected_at > since_s
+                    elected = max(leader.elected_at, leader.acknowledged_at) > since_s
                     stand[leader.name] = elected or stand.get(leader.name, False)
             return [name for name, elected in stand.items() if not elected]
 

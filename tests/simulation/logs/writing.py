@@ -42,6 +42,8 @@ class Leader:
         self.idle = False
         self.elected_at = -1.0
         """When it opened the log last because it had been elected."""
+        self.acknowledged_at = -1.0
+        """When a record was acknowledged to it last."""
         self.opening = False
         self.closing = False
         self.rolling = False
@@ -296,6 +298,7 @@ class Leader:
             record_id = future.result()
             self.process.note(f"acknowledges {append.payload!r} at {record_id.offset}")
             self.process.mark("record_acknowledged")
+            self.acknowledged_at = self.process.world.scheduler.now
             logs.acknowledged(incarnation, append, record_id.offset, record_id.dlsn)
             self._mark_healing(logs.histories[incarnation], append)
             return
