@@ -30,7 +30,7 @@ SILENT_S: Final = 30.0
 """A keeper that works on a request says so every two seconds. After so long it is ended."""
 CONNECT_S: Final = 5.0
 BACKOFF_S: Final = 0.05
-BACKOFF_S_MAX: Final = 2.0
+BACKOFF_S_MAX: Final = 0.5
 
 _PEER: Final = struct.Struct("3i")
 
@@ -197,6 +197,10 @@ class KeeperClient:
         return bytes(received)
 
 
+_started: Final[list[subprocess.Popen[bytes]]] = []
+"""Children of this process: they outlive whoever started them, and are asked how they ended."""
+
+
 class Starter:
     """Starts keepers, one at a time: one that is starting is waited for."""
 
@@ -205,7 +209,8 @@ class Starter:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        _started[:] = [process for process in _started if process.poll() is None]
+        if self._process in _started:
             return
         errors = os.open(self._place.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -219,6 +224,7 @@ class Starter:
                 ],
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True,
             )  # fmt: skip
+            _started.append(self._process)
         finally:
             os.close(errors)
 

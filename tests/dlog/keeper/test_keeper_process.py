@@ -1,0 +1,216 @@
+"""The keeper as a process, on real bookies: found, started once, killed, stopped, and its end."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dlog import Log
+from dlog.columns import Columns
+from dlog.errors import LostOwnership
+from dlog.local.cluster import LocalCluster
+from dlog.receipts import Receipt
+from dlog.recordbatch import encode_batch
+from dlog.spark.sink.keeper.client import KeeperClient, Starter
+from dlog.spark.sink.keeper.place import Program, UnsafeDirectory, driver_of, place_of
+from tests.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.integration
+
+QUERY = b"q" * 16
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        loop.run_until_complete(cluster.__aenter__())
+        yield cluster.uri
+        loop.run_until_complete(cluster.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+class Driver:
+    """A process that keepers take for their driver, and workers of it."""
+
+    def __init__(self, uri: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        found = Program.of(self.process.pid)
+        assert found is not None
+        self.program, self.uri = found, uri
+        self.place = place_of(found, uri)
+        self._clients: list[KeeperClient] = []
+
+    def worker(self, **more: float) -> KeeperClient:
+        start = Starter(self.place, self.uri, self.program)
+        self._clients.append(KeeperClient(self.place, start, **more))
+        return self._clients[-1]
+
+    def keepers(self) -> list[int]:
+        """Return the processes that serve this driver."""
+        marked = f"--name\0{self.place.name}".encode()
+        return [pid for pid in _processes() if marked in _command(pid)]
+
+    def end(self) -> None:
+        for client in self._clients:
+            client.close()
+        self.process.kill()
+        self.process.communicate()
+        wait_until(lambda: not self.keepers(), "its keepers ended")
+
+
+def _processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def driver(uri: str) -> Iterator[Driver]:
+    made = Driver(uri)
+    yield made
+    made.end()
+
+
+def commit(worker: KeeperClient, log: str, number: int, *values: bytes, run: str = "r1") -> None:
+    payload = encode_batch(Columns(list(values)), base_index=0, base_timestamp_ms=1)
+    worker.commit(
+        log,
+        Receipt(QUERY, number),
+        [payload],
+        run=run,
+        entry_bytes_max=1 << 20,
+        create=True,
+        settings=None,
+        final=False,
+    )
+
+
+def values(uri: str, log: str) -> list[bytes]:
+    with Log.tail(log, uri=uri, stop="end") as reader:
+        return [record.value for record in reader]
+
+
+def test_workers_that_need_it_at_once_share_one_keeper(driver: Driver) -> None:
+    workers = [driver.worker() for _ in range(4)]
+    threads = [
+        threading.Thread(target=commit, args=(worker, "shared", 0, b"x")) for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(driver.keepers()) == 1
+    assert values(driver.uri, "shared") == [b"x"]
+
+
+def test_a_keeper_that_is_killed_again_and_again_loses_and_repeats_nothing(driver: Driver) -> None:
+    """It is killed a moment after it has served, so at any step of the commits that follow."""
+    worker = driver.worker()
+    committed, done, random = 0, threading.Event(), Random(7)
+    killed: list[int] = []
+
+    def kill() -> None:
+        seen = 0
+        while not done.wait(random.uniform(0.0, 0.05)):
+            if committed > seen:
+                seen = committed
+                for pid in driver.keepers():
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    try:
+        while len(killed) < 6:
+            commit(worker, "killed", committed, b"%d" % committed)
+            committed += 1
+    finally:
+        done.set()
+        killing.join()
+    assert values(driver.uri, "killed") == [b"%d" % each for each in range(committed)]
+
+
+def test_a_keeper_that_does_not_answer_is_replaced(driver: Driver) -> None:
+    worker = driver.worker(silent_s=3.0)
+    commit(worker, "stopped", 0, b"x")
+    [stopped] = driver.keepers()
+    os.kill(stopped, signal.SIGSTOP)
+    commit(worker, "stopped", 1, b"y")
+    assert stopped not in driver.keepers()
+    assert values(driver.uri, "stopped") == [b"x", b"y"]
+
+
+def test_the_next_keeper_knows_who_lost_the_log(driver: Driver) -> None:
+    worker = driver.worker()
+    commit(worker, "taken", 0, b"x")
+    with Log.open("taken", uri=driver.uri) as log:
+        log.append(b"mine")
+        [keeper] = driver.keepers()
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: not driver.keepers(), "the keeper ended")
+        with pytest.raises(LostOwnership, match="took it over"):
+            commit(worker, "taken", 1, b"y")
+        log.append(b"still mine")
+    commit(worker, "taken", 1, b"y", run="r2")
+    assert values(driver.uri, "taken") == [b"x", b"mine", b"still mine", b"y"]
+
+
+def test_the_keeper_ends_with_its_driver_and_leaves_no_file(uri: str) -> None:
+    driver = Driver(uri)
+    commit(driver.worker(), "left", 0, b"x")
+    assert len(driver.keepers()) == 1
+    driver.end()
+    left = f"{driver.place.name}*"
+    wait_until(lambda: not list(driver.place.directory.glob(left)), "its files were removed")
+    assert values(uri, "left") == [b"x"]
+
+
+def test_a_keeper_that_is_asked_to_end_closes_its_logs_and_another_follows(driver: Driver) -> None:
+    worker = driver.worker()
+    commit(worker, "ended", 0, b"x")
+    [keeper] = driver.keepers()
+    os.kill(keeper, signal.SIGTERM)
+    wait_until(lambda: not driver.keepers(), "the keeper ended")
+    commit(worker, "ended", 1, b"y")
+    assert values(driver.uri, "ended") == [b"x", b"y"]
+
+
+def test_the_driver_is_found_among_the_ancestors(uri: str) -> None:
+    me = driver_of(os.getpid())
+    assert place_of(me, uri) == place_of(me, uri)
+    assert place_of(me, uri) != place_of(me, uri + "2")
+    assert place_of(Program(me.pid, "another life"), uri) != place_of(me, uri)
+
+
+def test_a_directory_that_others_may_use_is_refused(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    me = driver_of(os.getpid())
+    directory = tmp_path / f"dlog-spark-{os.getuid()}"
+    directory.mkdir(mode=0o755)
+    with pytest.raises(UnsafeDirectory, match="others may use it"):
+        place_of(me, uri)
+    directory.rmdir()
+    directory.symlink_to(tmp_path)
+    with pytest.raises(UnsafeDirectory, match="no directory"):
+        place_of(me, uri)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 80)))
+    (tmp_path / ("x" * 80)).mkdir()
+    with pytest.raises(UnsafeDirectory, match="too long for a socket"):
+        place_of(me, uri)
