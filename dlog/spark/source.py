@@ -29,14 +29,10 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         # has asked for one of them.
         super().__init__(options)
         self._given = dict(options)
-        self._pickled = False
+        self._made_here = True
 
-    def __getstate__(self) -> dict[str, str]:
-        return self._given
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self.__init__(state)  # type: ignore[misc] # as if made anew
-        self._pickled = True
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_made_here": False}
 
     @classmethod
     def name(cls) -> str:
@@ -64,10 +60,11 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         return batch_writer(resolve_uri(options.uri), options, _fields(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
-        # Where a batch is committed Spark hands us the source as it was when the query began.
+        # Where a batch is planned Spark makes the source anew; to where it is committed it hands
+        # the one that it made when the query began.
         options = self._writing(overwrite)
         return stream_writer(
-            resolve_uri(options.uri), options, _fields(schema), planning=not self._pickled
+            resolve_uri(options.uri), options, _fields(schema), planning=self._made_here
         )
 
     def _reading(self, schema: StructType | None = None) -> SourceOptions:

@@ -104,11 +104,11 @@ class Desk:
 
 async def test_batches_of_one_run_are_entries_of_one_segment() -> None:
     desk = Desk()
-    for number in range(20):
+    for number in range(200):
         assert (await desk.claim()).epoch == 1
         await desk.commit("r1", number, [payload(b"%d" % number)])
     assert await desk.segments() == 1
-    assert await desk.values() == [b"%d" % number for number in range(20)]
+    assert await desk.values() == [b"%d" % number for number in range(200)]
 
 
 async def test_a_batch_that_comes_again_is_answered_and_not_appended() -> None:

@@ -1,0 +1,163 @@
+"""A streaming query into a log while what it stands on is away, or is killed: it goes on, and each
+row is there once."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dlog import Log
+from dlog.local.cluster import LocalCluster
+from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.spark.sink.keeper.place import Program, driver_of, place_of
+from tests.dlog.spark.feeding import Feed
+from tests.dlog.spark.running import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+
+AWAY_S = 12.0
+"""Longer than a call to the metadata store (10 s), a bookie (5 s) or a session (10 s) lasts."""
+
+
+class Machines:
+    """Bookies on a ZooKeeper, all of which can be away."""
+
+    def __init__(self, directory: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.zookeeper = ManagedZooKeeper(directory / "zookeeper")
+        self._loop.run_until_complete(self.zookeeper.start())
+        uri = self.zookeeper.uri("/sink")
+        self.cluster = LocalCluster(directory / "cluster", zookeeper=uri)
+        self._loop.run_until_complete(self.cluster.__aenter__())
+        self.uri = self.cluster.uri
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self.cluster.__aexit__(None, None, None))
+        self._loop.run_until_complete(self.zookeeper.stop())
+        self._loop.close()
+
+    def bookie_pids(self) -> list[int]:
+        return [process.pid for process in self.cluster.processes]
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    made = Machines(tmp_path_factory.mktemp("machines"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, tmp_path)
+
+
+def values(uri: str, log: str) -> list[bytes]:
+    with Log.tail(log, uri=uri, stop="end") as reader:
+        return [record.value for record in reader]
+
+
+class Stopped:
+    """Processes that stand still inside, at least until AWAY_S have passed."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+        for pid in self._pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        threading.Event().wait(max(0.0, self._since + AWAY_S - time.monotonic()))
+        for pid in self._pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("rows", [10, 100_000])
+@pytest.mark.parametrize("who", ["the metadata store", "all bookies"])
+def test_a_query_survives_what_it_stands_on_being_away(
+    machines: Machines, feed: Feed, who: str, rows: int
+) -> None:
+    log = f"{who.split()[-1]}{rows}"
+    feed.put(rows)
+    query = feed.writer(machines.uri).start(log)
+    wait_until(query, lambda: _batches(query) >= 1)
+    away = [machines.zookeeper.pid] if who == "the metadata store" else machines.bookie_pids()
+    with Stopped(away):
+        feed.put(rows)
+    wait_until(query, lambda: _batches(query) >= 2)
+    query.stop()
+    assert values(machines.uri, log) == feed.all()
+
+
+def test_a_query_survives_that_the_keeper_is_killed_again_and_again(
+    machines: Machines, feed: Feed
+) -> None:
+    spark = feed.session
+    driver = Program.of(_jvm(spark))
+    assert driver is not None
+    assert driver_of(os.getpid()) != driver
+    place = place_of(driver, machines.uri)
+    query = feed.writer(machines.uri).start("killed")
+    for number in range(8):
+        feed.put(10 if number % 2 else 30_000)
+        wait_until(query, lambda: bool(_keepers(place.name)))
+        if number % 3 == 0:
+            wait_until(query, lambda number=number: _batches(query) >= number + 1)  # type: ignore[misc]
+        for pid in _keepers(place.name):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(query, lambda: _batches(query) >= 8)
+    query.stop()
+    assert values(machines.uri, "killed") == feed.all()
+
+
+def test_a_new_session_of_workers_finds_the_keeper(machines: Machines, feed: Feed) -> None:
+    feed.put(10)
+    feed.run(machines.uri, "found")
+    for pid in _children(_jvm(feed.session), b"pyspark.daemon"):
+        os.kill(pid, signal.SIGKILL)
+    feed.put(10)
+    feed.run(machines.uri, "found")
+    assert values(machines.uri, "found") == feed.all()
+
+
+def _batches(query: object) -> int:
+    """Return how many batches with rows were committed."""
+    progress = query.recentProgress  # type: ignore[attr-defined]
+    return sum(1 for each in progress if each["numInputRows"])
+
+
+def _jvm(spark: SparkSession) -> int:
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
+
+
+def _matching(test: Callable[[int, bytes], bool]) -> list[int]:
+    found: list[int] = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal():
+            continue
+        try:
+            if test(int(path.name), (path / "cmdline").read_bytes()):
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def _keepers(name: str) -> list[int]:
+    return _matching(lambda _, command: f"--name\0{name}".encode() in command)
+
+
+def _children(parent: int, marked: bytes) -> list[int]:
+    def is_one(pid: int, command: bytes) -> bool:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return marked in command and int(state[1]) == parent
+
+    return _matching(is_one)
