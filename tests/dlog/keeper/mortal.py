@@ -6,7 +6,7 @@ done and its answer lost.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from ledger.ids import EntryId, LedgerId

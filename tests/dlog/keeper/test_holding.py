@@ -178,6 +178,16 @@ async def test_a_run_that_lost_the_log_while_the_keeper_was_dead_fails_too() -> 
     assert await desk.values() == [b"x", b"mine", b"still mine", b"y"]
 
 
+async def test_a_run_whose_keeper_dies_before_its_commit_takes_nothing_back_by_it() -> None:
+    desk = Desk()
+    await desk.commit("r1", 0, [payload(b"x")])
+    await desk.rival(b"mine")
+    desk.holding = desk.keeper()
+    with pytest.raises(LostOwnership, match="took it over"):
+        await desk.commit("r1", 1, [payload(b"y")])
+    await desk.log.append(b"still mine")
+
+
 async def test_what_was_staged_before_a_takeover_fails_its_batch_once() -> None:
     desk = Desk()
     await desk.commit("r1", 0, [payload(b"x")])
@@ -216,6 +226,20 @@ async def test_jobs_after_each_other_lose_nothing_to_an_application_in_between()
         await desk.commit(run, 0, [staged], source=source, final=True)
         await desk.rival(b"app")
     assert await desk.values() == [b"0", b"app", b"1", b"app", b"2", b"app"]
+
+
+async def test_the_end_of_a_job_is_noted() -> None:
+    desk = Desk()
+    for number in range(3):
+        run, source = f"job {number}", b"%016d" % number
+        await desk.claim(run=run)
+        await desk.commit(run, 0, [payload(b"x")], source=source, final=True)
+        assert desk.saved["a"]["run"] is None
+        await desk.holding.close()
+        await desk.rival(b"app")
+        await desk.claim()  # of a query that nobody took anything from
+        with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
+            await desk.log.append(b"y")
 
 
 async def test_a_job_loses_the_log_to_an_application_that_opens_it_meanwhile() -> None:

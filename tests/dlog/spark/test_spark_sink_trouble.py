@@ -85,7 +85,7 @@ class Stopped:
 def test_a_query_survives_what_it_stands_on_being_away(
     machines: Machines, feed: Feed, who: str, rows: int
 ) -> None:
-    log = f"{who.split()[-1]}{rows}"
+    log = f"{who.rsplit(maxsplit=1)[-1]}{rows}"
     feed.put(rows)
     query = feed.writer(machines.uri).start(log)
     wait_until(query, lambda: _batches(query) >= 1)
@@ -135,7 +135,7 @@ def _batches(query: object) -> int:
 
 
 def _jvm(spark: SparkSession) -> int:
-    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
 
 
 def _matching(test: Callable[[int, bytes], bool]) -> list[int]:

@@ -1,0 +1,88 @@
+"""Bugs of the Spark sink: rows that are lost, repeated or reordered, logs taken back in silence."""
+
+from tests.mutants.mutant import mutant
+
+_OWNERSHIP = "dlog/spark/sink/keeper/ownership.py"
+_HOLDING = "dlog/spark/sink/keeper/holding.py"
+_CLIENT = "dlog/spark/sink/keeper/client.py"
+_HOLD = "tests/dlog/keeper/test_holding.py::test_"
+_CALL = "tests/dlog/keeper/test_keeper_calls.py::test_"
+_ENCODE = "tests/dlog/spark/test_sink_encode.py::test_"
+
+mutant(
+    "lets a claim take a log back for the run that lost it",
+    _OWNERSHIP,
+    old="return self.run is None and not self.contested",
+    new="return self.run is None",
+    test=_HOLD + "a_run_that_is_started_later_takes_the_log_again",
+)
+mutant(
+    "forgets which run lost the log",
+    _OWNERSHIP,
+    old="        self._depose(self.run, reason)\n",
+    new="",
+    test=_HOLD + "the_run_that_an_application_took_the_log_from_fails_and_says_who",
+)
+mutant(
+    "lets two runs of one application write in turn",
+    _OWNERSHIP,
+    old="        if self.run not in (None, run):\n",
+    new="        if False:\n",
+    test=_HOLD + "the_second_query_of_an_application_takes_the_log_from_the_first",
+)
+mutant(
+    "takes the log over anew after a keeper died",
+    _HOLDING,
+    old="        if slot.ownership.tenure is None:\n            return None\n",
+    new="        if True:\n            return None\n",
+    test=_HOLD + "a_killed_keeper_is_followed_by_one_that_goes_on_in_its_epoch",
+)
+mutant(
+    "takes a log back that was lost while the keeper was dead",
+    _HOLDING,
+    old="                ownership.admit(batch.log, batch.run)  # it may just have lost the log\n",
+    new="",
+    test=_HOLD + "a_run_whose_keeper_dies_before_its_commit_takes_nothing_back_by_it",
+)
+mutant(
+    "reopens for the run that was fenced",
+    _HOLDING,
+    old="                if not (begins and isinstance(error, LostOwnership)):\n",
+    new="                if not isinstance(error, LostOwnership):\n",
+    test=_HOLD + "the_run_that_an_application_took_the_log_from_fails_and_says_who",
+)
+mutant(
+    "saves nothing for its successor",
+    _HOLDING,
+    old="        self._save({log: slot.ownership for log, slot in self._slots.items()})\n",
+    new="        pass\n",
+    test=_HOLD + "a_run_that_lost_the_log_while_the_keeper_was_dead_fails_too",
+)
+mutant(
+    "gives up a job's log only when somebody takes it",
+    _HOLDING,
+    old="            if batch.final:\n                ownership.finished(batch.run)\n",
+    new="            if batch.final:\n",
+    test=_HOLD + "the_end_of_a_job_is_noted",
+)
+mutant(
+    "takes a lost answer for a failure",
+    _CLIENT,
+    old="            except (OSError, EOFError, ValueError) as error:\n",
+    new="            except ValueError as error:\n",
+    test=_CALL + "a_batch_whose_answer_is_lost_is_asked_for_again_and_is_there_once",
+)
+mutant(
+    "does not wait for trouble that passes",
+    _CLIENT,
+    old="passes = refusal.retryable or refusal.outcome_unknown",
+    new="passes = False",
+    test=_CALL + "trouble_that_passes_is_waited_for",
+)
+mutant(
+    "begins each slice of rows at the first one",
+    "dlog/spark/sink/encode.py",
+    old="dtype=np.int32)[column.offset : column.offset + len(column) + 1]",
+    new="dtype=np.int32)[: len(column) + 1]",
+    test=_ENCODE + "a_slice_of_rows_is_encoded_from_where_it_begins",
+)
