@@ -37,15 +37,20 @@ class Life:
         return self._done
 
     async def act(self, perform: Callable[[], Awaitable[T]]) -> T:
-        if self.step():
-            answer = await perform()
+        if not self.step():
+            await self.nothing()
+        answer = await perform()
         if self.ended.is_set():
-            await asyncio.get_running_loop().create_future()  # nobody is there to go on
+            await self.nothing()
         return answer
+
+    async def nothing(self) -> None:
+        """Nobody is there to go on."""
+        await asyncio.get_running_loop().create_future()
 
     async def look(self, perform: Callable[[], Awaitable[T]]) -> T:
         if self.ended.is_set():
-            await asyncio.get_running_loop().create_future()
+            await self.nothing()
         return await perform()
 
 
