@@ -76,6 +76,7 @@ def log_facts(
         "epoch": manifest.epoch,
         "owner": manifest.owner,
         "sealed": manifest.sealed,
+        "units": {receipt.origin.hex(): receipt.number for receipt in manifest.receipts},
         "leader": leader and {"candidate": leader.candidate, "epoch": leader.epoch},
         "segments": [segment_facts(segment) for segment in manifest.segments],
         "deleting": list(manifest.deleting),
@@ -168,6 +169,8 @@ def _print_log(
         "codec": codec_name(settings),
         "ratio": "-" if sample is None else _shown_sample(sample),
     }
+    for receipt in manifest.receipts:
+        facts[f"last unit of {UUID(bytes=receipt.origin)}"] = receipt.number
     if manifest.deleting:
         facts["ledgers to go"] = ", ".join(map(str, manifest.deleting))
     print_facts(facts)
