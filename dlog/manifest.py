@@ -304,7 +304,7 @@ class Manifest:
             epoch=self.epoch,
             owner=self.owner,
             receipts=(
-                pb.ReceiptNode(source=receipt.source, number=receipt.number)
+                pb.ReceiptNode(origin=receipt.origin, number=receipt.number)
                 for receipt in self.receipts
             ),
             settings=_encode_settings(self.settings),
@@ -349,7 +349,7 @@ class Manifest:
                 renames=node.renames,
                 epoch=epoch,
                 owner=node.owner,
-                receipts=Receipts(tuple(Receipt(x.source, x.number) for x in node.receipts)),
+                receipts=Receipts(tuple(Receipt(x.origin, x.number) for x in node.receipts)),
             )
         except (AssertionError, ValueError, CallerError) as error:
             raise DamagedMetadata(path, str(error)) from error

@@ -1,8 +1,8 @@
 """Receipts: what a log knows of the units that sinks have committed, so that none is in it twice.
 
 A sink (`dlog.aio.write.sink`) commits units: all records of one, or none. A unit has a number, and
-a source that numbers its units, as a query its batches. The log keeps the receipt of the last unit
-of each source: what has that number or a lower one is in the log, or was when it was committed.
+an origin that numbers its units, as a query its batches. The log keeps the receipt of the last unit
+of each origin: what has that number or a lower one is in the log, or was when it was committed.
 
 Where it is kept: a unit that is one entry carries its receipt there, and so does each entry after
 it in that segment. Whoever seals the segment reads the last entry, and puts its receipt into the
@@ -14,56 +14,56 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-SOURCE_BYTES: Final = 16
+ORIGIN_BYTES: Final = 16
 """Of a UUID."""
 NUMBER_MAX: Final = 2**63 - 1
-SOURCES_MAX: Final = 256
-"""So many sources of a log are known; the one that committed longest ago is forgotten first."""
+ORIGINS_MAX: Final = 256
+"""So many origins of a log are known; the one that committed longest ago is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Unit *number* of *source*."""
+    """Unit *number* of *origin*."""
 
-    source: bytes
+    origin: bytes
     number: int
 
     def __post_init__(self) -> None:
-        if len(self.source) != SOURCE_BYTES:
-            raise ValueError(f"a source has {SOURCE_BYTES} bytes, not {len(self.source)}")
+        if len(self.origin) != ORIGIN_BYTES:
+            raise ValueError(f"an origin has {ORIGIN_BYTES} bytes, not {len(self.origin)}")
         if not 0 <= self.number <= NUMBER_MAX:
             raise ValueError(f"{self.number} is no number of a unit")
 
     def __str__(self) -> str:
-        return f"unit {self.number} of {self.source.hex()}"
+        return f"unit {self.number} of {self.origin.hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """The last one of each source."""
+    """The last one of each origin."""
 
     each: tuple[Receipt, ...] = ()
     """In the order in which they committed last."""
 
     def __post_init__(self) -> None:
-        sources = {receipt.source for receipt in self.each}
-        assert len(sources) == len(self.each) <= SOURCES_MAX, "one receipt for each source"
+        origins = {receipt.origin for receipt in self.each}
+        assert len(origins) == len(self.each) <= ORIGINS_MAX, "one receipt for each origin"
 
     def __iter__(self) -> Iterator[Receipt]:
         return iter(self.each)
 
-    def last(self, source: bytes) -> int | None:
-        """Return the number of the last unit of *source*; None: it is not known."""
-        return next((known.number for known in self.each if known.source == source), None)
+    def last(self, origin: bytes) -> int | None:
+        """Return the number of the last unit of *origin*; None: it is not known."""
+        return next((known.number for known in self.each if known.origin == origin), None)
 
     def has(self, receipt: Receipt) -> bool:
         """True iff that unit was committed."""
-        last = self.last(receipt.source)
+        last = self.last(receipt.origin)
         return last is not None and receipt.number <= last
 
     def with_one(self, receipt: Receipt | None) -> Self:
-        """Return them with *receipt*; a source's last number never falls."""
+        """Return them with *receipt*; an origin's last number never falls."""
         if receipt is None or self.has(receipt):
             return self
-        others = tuple(known for known in self.each if known.source != receipt.source)
-        return type(self)((*others, receipt)[-SOURCES_MAX:])
+        others = tuple(known for known in self.each if known.origin != receipt.origin)
+        return type(self)((*others, receipt)[-ORIGINS_MAX:])

@@ -16,7 +16,7 @@
              values           value bytes
              keys             key bytes
              headers          headers bytes, each record's as in `dlog.headers`; none is empty
-             receipt          16s source, i64 number (RECEIPT)
+             receipt          16s origin, i64 number (RECEIPT)
 
 A batch is of version 3 iff it has a receipt, else of version 2 iff one of its records has headers,
 else of version 1: the same without what it lacks. So nothing costs a byte where it is not, and an
@@ -255,7 +255,7 @@ def encode_batch(
         blobs.append((headers_bytes, present_headers))
     if receipt is not None:
         flags |= Flag.RECEIPT
-        blobs.append((RECEIPT.size, [RECEIPT.pack(receipt.source, receipt.number)]))
+        blobs.append((RECEIPT.size, [RECEIPT.pack(receipt.origin, receipt.number)]))
     parts: list[bytes] = []
     for column in columns:
         parts += (column, bytes(-len(column) % 8))
@@ -426,9 +426,9 @@ def _body_bytes(
 
 
 def _receipt(column: memoryview) -> Receipt:
-    source, number = RECEIPT.unpack(column)
+    origin, number = RECEIPT.unpack(column)
     try:
-        return Receipt(source, number)
+        return Receipt(origin, number)
     except ValueError as error:
         raise DamagedBatch(f"its receipt: {error}") from error
 

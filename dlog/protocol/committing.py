@@ -60,7 +60,7 @@ class Tenure:
     last_txid: int
     writing: bool
     """Whether a segment is open here."""
-    source: bytes | None = None
+    origin: bytes | None = None
     """Whose units that segment has."""
     in_doubt: bool = False
     """Whether an entry was sent of which it is not known whether it is in the log."""
@@ -81,7 +81,7 @@ class Tenure:
         """Take over what *manifest* says, of which all is sealed but a segment opened here."""
         self.receipts = manifest.receipts
         self.end_offset, self.last_txid = manifest.sealed_end, manifest.sealed_last_txid
-        self.writing, self.source, self.in_doubt = writing, None, False
+        self.writing, self.origin, self.in_doubt = writing, None, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ def commit(node: ManifestSteps, tenure: Tenure, unit: Unit, *, now_ms: int) -> S
 
 
 def _append(tenure: Tenure, unit: Unit) -> Steps[Committed]:
-    if tenure.writing and tenure.source not in {None, unit.receipt.source}:
+    if tenure.writing and tenure.origin not in {None, unit.receipt.origin}:
         yield from _end(tenure)  # the last entry of a segment has one receipt
     if not tenure.writing:
         yield from _open(tenure)
         if tenure.receipts.has(unit.receipt):
             return _already(tenure)
-    tenure.source, tenure.in_doubt = unit.receipt.source, True
+    tenure.origin, tenure.in_doubt = unit.receipt.origin, True
     place = yield AppendUnit(unit.receipt)
     assert isinstance(place, UnitAppended)
     tenure.receipts, tenure.in_doubt = tenure.receipts.with_one(unit.receipt), False

@@ -56,7 +56,7 @@ class Intake:
         self._now_ms = now_ms
         self._wake = wake
         self._woken = False
-        self._source: bytes | None = None
+        self._origin: bytes | None = None
         """Whose units come in here."""
         self._shut: LogError | None = None
         """What every append is answered; None: they are taken."""
@@ -135,13 +135,13 @@ class Intake:
     def submit_unit(self, records: Columns, receipt: Receipt) -> Outcome:
         """Append records as one entry, all or none; return the outcome they will have.
 
-        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one source for all units.
+        Requires at most `UNIT_BYTES_MAX` and `UNIT_RECORDS_MAX`, and one origin for all units.
         Raises why they are refused."""
-        assert self._source in {None, receipt.source}, "an entry has one receipt"
+        assert self._origin in {None, receipt.origin}, "an entry has one receipt"
         assert records.total_bytes() <= UNIT_BYTES_MAX, "a unit is one entry"
         assert records.count <= UNIT_RECORDS_MAX
         self._take_all(records, self._refusal(max(records.sizes()), None, None))
-        self._source = receipt.source
+        self._origin = receipt.origin
         group = self.packer.add_unit(records, receipt, self._now_ms)
         if not self._woken:
             self._woken = True

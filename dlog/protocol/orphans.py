@@ -34,7 +34,7 @@ STAMP_LOG: Final = "dlog.sync.log"
 STAMP_INCARNATION: Final = "dlog.incarnation"
 STAMP_SEGMENT: Final = "dlog.segment"
 STAMP_EPOCH: Final = "dlog.epoch"
-STAMP_SOURCE: Final = "dlog.source"
+STAMP_ORIGIN: Final = "dlog.origin"
 STAMP_UNIT: Final = "dlog.unit"
 
 
@@ -78,7 +78,7 @@ class StagedFor:
             log = custom[STAMP_LOG].decode()
             incarnation = custom[STAMP_INCARNATION].decode()
             epoch = int(custom[STAMP_EPOCH])
-            receipt = Receipt(custom[STAMP_SOURCE], int(custom[STAMP_UNIT]))
+            receipt = Receipt(custom[STAMP_ORIGIN], int(custom[STAMP_UNIT]))
         except (KeyError, ValueError):
             return None
         return cls(log, incarnation, epoch, receipt) if incarnation and epoch > 0 else None
@@ -93,7 +93,7 @@ class StagedFor:
             STAMP_LOG: self.log.encode(),
             STAMP_INCARNATION: self.incarnation.encode(),
             STAMP_EPOCH: str(self.epoch).encode(),
-            STAMP_SOURCE: self.receipt.source,
+            STAMP_ORIGIN: self.receipt.origin,
             STAMP_UNIT: str(self.receipt.number).encode(),
         }
 

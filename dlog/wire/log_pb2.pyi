@@ -154,24 +154,24 @@ Global___ManifestNode: _TypeAlias = ManifestNode  # noqa: Y015
 
 @_typing.final
 class ReceiptNode(_message.Message):
-    """The last unit that a source has committed (dlog.receipts)."""
+    """The last unit that an origin has committed (dlog.receipts)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SOURCE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
-    source: _builtins.bytes
+    origin: _builtins.bytes
     """16 bytes"""
     number: _builtins.int
     def __init__(
         self,
         *,
-        source: _builtins.bytes = ...,
+        origin: _builtins.bytes = ...,
         number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "origin", b"origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

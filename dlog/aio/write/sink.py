@@ -2,7 +2,7 @@
 
 sink = await Sink.open("orders")
 await sink.commit(Receipt(query, 17), [encoded_batch])           # small: one entry
-stager = await Stager.begin(client, sink.ticket, Receipt(query, 18))  # large: in each task
+stager = await Stager.begin(client, sink.assignment, Receipt(query, 18))  # large: in each task
 ...
 await sink.commit(Receipt(query, 18), [staged, staged])
 """
@@ -42,7 +42,7 @@ from ledger.ids import EntryId
 from ledger.log_events import get_logger
 from ledger.process import this_process
 
-__all__ = ["Committed", "Sink", "StageTicket", "Staged", "Stager"]
+__all__ = ["Assignment", "Committed", "Sink", "Staged", "Stager"]
 
 ENTRY_BYTES_MAX: Final = 1024 * 1024
 """A unit of so many bytes becomes an entry unless asked otherwise."""
@@ -56,7 +56,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StageTicket:
+class Assignment:
     """What a task needs to know to stage a ledger for a log."""
 
     log: str
@@ -149,7 +149,7 @@ class Sink:
         heal_s: float = HEAL_S,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> Self:
-        """Go on as the sink that opened the log with this *epoch*; its tickets stay good.
+        """Go on as the sink that opened the log with this *epoch*; its assignments stay good.
 
         Requires that it has ended. Raises `EpochChanged` if somebody took the log over since,
         `NoSuchLog` also if the log was made anew, and what `open` does."""
@@ -192,16 +192,16 @@ class Sink:
         return self._tenure.writing
 
     @property
-    def ticket(self) -> StageTicket:
+    def assignment(self) -> Assignment:
         """What tasks of the next unit need."""
         tenure = self._tenure
-        return StageTicket(
+        return Assignment(
             self.log, tenure.incarnation, tenure.epoch, self._settings, tenure.last_txid
         )
 
-    def last_unit(self, source: bytes) -> int | None:
-        """Return the number of the last unit of *source* in the log, as far as this sink knows."""
-        return self._tenure.receipts.last(source)
+    def last_unit(self, origin: bytes) -> int | None:
+        """Return the number of the last unit of *origin* in the log, as far as this sink knows."""
+        return self._tenure.receipts.last(origin)
 
     async def commit(
         self,
@@ -310,7 +310,7 @@ class Sink:
         return procedure.UnitAppended(first, first + records.count, last_txid)
 
     async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
-        stager = await Stager.begin(self._ledgers, self.ticket, receipt, now_ms=self._now_ms)
+        stager = await Stager.begin(self._ledgers, self.assignment, receipt, now_ms=self._now_ms)
         try:
             for payload in payloads:
                 await stager.add(payload)
@@ -351,37 +351,37 @@ class Stager:
     the log, and the janitor deletes it."""
 
     def __init__(
-        self, ledger: LedgerAppender, ticket: StageTicket, now_ms: Callable[[], int]
+        self, ledger: LedgerAppender, assignment: Assignment, now_ms: Callable[[], int]
     ) -> None:
         self._ledger = ledger
-        self._ticket = ticket
+        self._assignment = assignment
         self._now_ms = now_ms
         self._adding: deque[asyncio.Future[EntryId]] = deque()
         self._first: bytes | None = None
         self._last = b""
         self._records = 0
         self._first_txid = NO_TXID
-        self._last_txid = ticket.previous_txid
+        self._last_txid = assignment.previous_txid
 
     @classmethod
     async def begin(
         cls,
         ledgers: Ledgers,
-        ticket: StageTicket,
+        assignment: Assignment,
         receipt: Receipt,
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> Self:
         """Make the ledger. Raises what making one does (`NotEnoughBookies`, ...)."""
-        settings = ticket.settings
-        stamp = StagedFor(ticket.log, ticket.incarnation, ticket.epoch, receipt)
+        settings = assignment.settings
+        stamp = StagedFor(assignment.log, assignment.incarnation, assignment.epoch, receipt)
         ledger = await ledgers.create(
             settings.quorum,
             digest=settings.digest,
             custom=stamp.custom(),
             degraded_writes=settings.degraded_writes,
         )
-        return cls(ledger, ticket, now_ms)
+        return cls(ledger, assignment, now_ms)
 
     @property
     def records(self) -> int:
@@ -392,7 +392,7 @@ class Stager:
         """Add an encoded batch that is not compressed; wait while too many are under way.
 
         Raises `DamagedBatch`, and what ended the ledger: then begin another one."""
-        settings = self._ticket.settings
+        settings = self._assignment.settings
         header = parse_header(payload)
         while len(self._adding) >= STAGED_AT_ONCE_MAX:
             await self._adding.popleft()
@@ -431,7 +431,7 @@ class Stager:
             first_timestamp_ms=min(first.timestamps_ms()),
             last_timestamp_ms=max(last.timestamps_ms()),
         )
-        return Staged(self._ledger.ledger_id, self._ticket.epoch, sealed)
+        return Staged(self._ledger.ledger_id, self._assignment.epoch, sealed)
 
     async def abandon(self) -> None:
         """Give it up; the janitor deletes the ledger."""

@@ -2,6 +2,7 @@
 
 import sys
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import typer
 

@@ -63,8 +63,8 @@ class SinkOptions:
         )
 
 
-def source_of_write(write_id: str) -> UUID:
-    """Return the source that batch writes of this name commit as."""
+def origin_of_write(write_id: str) -> UUID:
+    """Return the origin that batch writes of this name commit as."""
     return uuid5(_WRITES, write_id)
 
 

@@ -1,7 +1,7 @@
 """The rows of one task, by log: they travel in its message, or go to a ledger of its own.
 
 A few rows travel: a ledger for each would be a segment for each. From a limit on a task stages.
-What has no ticket cannot be staged (its log was not known when the batch was planned), so it
+What has no assignment cannot be staged (its log was not known when the batch was planned), so it
 travels up to a larger limit. Order is kept: what was kept back goes to the ledger first.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dlog.aio.write.sink import Staged, StageTicket
+from dlog.aio.write.sink import Assignment, Staged
 from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.settings import RECORD_BYTES_LIMIT
@@ -21,7 +21,7 @@ from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.encode import Encoder
 
 UNSTAGED_BYTES_MAX: Final = 64 << 20
-"""What travels of one task to one log that it has no ticket for."""
+"""What travels of one task to one log that it has no assignment for."""
 LOGS_MAX: Final = 1000
 """Logs that one batch writes to."""
 
@@ -36,7 +36,7 @@ class TaskLedger(Protocol):
     def abandon(self) -> None: ...
 
 
-Begin = Callable[[StageTicket], TaskLedger]
+Begin = Callable[[Assignment], TaskLedger]
 
 
 class TaskRows:
@@ -47,12 +47,12 @@ class TaskRows:
         columns: SinkColumns,
         *,
         log: str | None,
-        tickets: Mapping[str, StageTicket],
+        assignments: Mapping[str, Assignment],
         inline_bytes_max: int,
         begin: Begin,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._columns, self._log, self._tickets = columns, log, tickets
+        self._columns, self._log, self._assignments = columns, log, assignments
         self._inline_bytes_max = inline_bytes_max
         self._begin, self._now_ms = begin, now_ms
         self._logs: dict[str, _LogRows] = {}
@@ -91,17 +91,19 @@ class TaskRows:
             raise InvalidRow("log", f"names {log!r}: {error.reason}") from error
         if len(self._logs) >= LOGS_MAX:
             raise InvalidRow("log", f"names more than {LOGS_MAX} logs in one task")
-        ticket = self._tickets.get(log)
+        assignment = self._assignments.get(log)
         made = self._logs[log] = _LogRows(
             Encoder(
                 log,
                 self._columns,
                 record_bytes_max=(
-                    RECORD_BYTES_LIMIT if ticket is None else ticket.settings.record_bytes_max
+                    RECORD_BYTES_LIMIT
+                    if assignment is None
+                    else assignment.settings.record_bytes_max
                 ),
             ),
             log,
-            ticket,
+            assignment,
             self._inline_bytes_max,
             self._begin,
         )
@@ -113,12 +115,12 @@ class _LogRows:
         self,
         encoder: Encoder,
         log: str,
-        ticket: StageTicket | None,
+        assignment: Assignment | None,
         inline_bytes_max: int,
         begin: Begin,
     ) -> None:
-        self._encoder, self._log, self._ticket, self._begin = encoder, log, ticket, begin
-        self._bytes_max = UNSTAGED_BYTES_MAX if ticket is None else inline_bytes_max
+        self._encoder, self._log, self._assignment, self._begin = encoder, log, assignment, begin
+        self._bytes_max = UNSTAGED_BYTES_MAX if assignment is None else inline_bytes_max
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._ledger: TaskLedger | None = None
@@ -139,8 +141,8 @@ class _LogRows:
 
     def _stage(self) -> None:
         if self._ledger is None:
-            if self._ticket is None:
+            if self._assignment is None:
                 raise TooManyRowsUnstaged(self._log, UNSTAGED_BYTES_MAX)
-            self._ledger = self._begin(self._ticket)
+            self._ledger = self._begin(self._assignment)
         self._ledger.add(self._kept)
         self._kept, self._kept_bytes = [], 0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from dlog.aio.write.sink import Staged, Stager, StageTicket
+from dlog.aio.write.sink import Assignment, Staged, Stager
 from dlog.receipts import Receipt
 from dlog.spark.access import Access
 from ledger.backoff import Backoff
@@ -30,12 +30,12 @@ class StagedLedger:
     def __init__(
         self,
         access: Access,
-        ticket: StageTicket,
+        assignment: Assignment,
         receipt: Receipt,
         *,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._access, self._ticket, self._receipt = access, ticket, receipt
+        self._access, self._assignment, self._receipt = access, assignment, receipt
         self._patience_s = patience_s
         self._stager: Stager | None = None
         self._again: list[bytes] | None = []
@@ -76,7 +76,7 @@ class StagedLedger:
         self._access.run(self._abandon())
 
     async def _begin(self, payloads: list[bytes]) -> Stager:
-        stager = await Stager.begin(await self._access.connected(), self._ticket, self._receipt)
+        stager = await Stager.begin(await self._access.connected(), self._assignment, self._receipt)
         try:
             for payload in payloads:
                 await stager.add(payload)

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from dlog.aio.write.sink import StageTicket
+from dlog.aio.write.sink import Assignment
 from dlog.errors import TxidOutOfOrder
 from dlog.receipts import Receipt
 from dlog.spark.access import forget_shared_access, shared_access
@@ -31,7 +31,7 @@ from dlog.spark.errors import InvalidOption, TxidsUnordered
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
 from dlog.spark.sink.keeper.place import driver_of, place_of
-from dlog.spark.sink.options import SinkOptions, source_of_write
+from dlog.spark.sink.options import SinkOptions, origin_of_write
 from dlog.spark.sink.rows import Part, TaskLedger, TaskRows
 from dlog.spark.sink.staging import StagedLedger
 from ledger.errors import LogError
@@ -49,7 +49,7 @@ class Plan:
     uri: str
     options: SinkOptions
     columns: SinkColumns
-    tickets: dict[str, StageTicket]
+    assignments: dict[str, Assignment]
 
 
 class SinkMessage(WriterCommitMessage):  # type: ignore[misc] # pyspark has no types here
@@ -82,11 +82,11 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    def __init__(self, plan: Plan, run: str, source: UUID) -> None:
-        self._plan, self._run, self._source = plan, run, source
+    def __init__(self, plan: Plan, run: str, origin: UUID) -> None:
+        self._plan, self._run, self._origin = plan, run, origin
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        return _write(self._plan, self._run, Receipt(self._source.bytes, 0), iterator)
+        return _write(self._plan, self._run, Receipt(self._origin.bytes, 0), iterator)
 
     def commit(self, messages: Sequence[SinkMessage | None]) -> None:
         if not _commit(self._plan, messages, final=True):
@@ -94,7 +94,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[SinkMessage | None]) -> None:  # noqa: ARG002 - Spark names it
         """Let the logs go; what was staged and not committed never becomes part of one."""
-        if self._plan.tickets and self._plan.options.log is not None:
+        if self._plan.assignments and self._plan.options.log is not None:
             _keeper(self._plan.uri).finish([self._plan.options.log], run=self._run)
 
 
@@ -114,20 +114,20 @@ def batch_writer(uri: str, options: SinkOptions, fields: Sequence[tuple[str, str
     """Return the writer of one job, which claims the log for it."""
     columns = SinkColumns.of(fields, log=options.log)
     run = str(uuid4())
-    source = uuid4() if options.write_id is None else source_of_write(options.write_id)
-    return BatchWriter(_claimed(Plan(uri, options, columns, {}), run), run, source)
+    origin = uuid4() if options.write_id is None else origin_of_write(options.write_id)
+    return BatchWriter(_claimed(Plan(uri, options, columns, {}), run), run, origin)
 
 
 def _claimed(plan: Plan, run: str | None) -> Plan:
     options = plan.options
-    tickets = _keeper(plan.uri).claim(
+    assignments = _keeper(plan.uri).claim(
         options.logs if options.log is None else [options.log],
         run=run if options.log is not None else None,
         create=options.create_logs,
         settings=options.settings,
         all_held=options.log is None,
     )
-    return replace(plan, tickets=tickets)
+    return replace(plan, assignments=assignments)
 
 
 def _write(
@@ -135,13 +135,13 @@ def _write(
 ) -> SinkMessage:
     access = shared_access(plan.uri)
 
-    def begin(ticket: StageTicket) -> TaskLedger:
-        return StagedLedger(access, ticket, receipt)
+    def begin(assignment: Assignment) -> TaskLedger:
+        return StagedLedger(access, assignment, receipt)
 
     rows = TaskRows(
         plan.columns,
         log=plan.options.log,
-        tickets=plan.tickets,
+        assignments=plan.assignments,
         inline_bytes_max=plan.options.inline_bytes_max,
         begin=begin,
     )

@@ -77,7 +77,7 @@ async def parts_of(client: FakeLedgers, sink: Sink, size: str) -> list[bytes | S
     """Return a unit of the records b and c."""
     if size == "small":
         return [batch(b"b"), batch(b"c")]
-    stager = await Stager.begin(client, sink.ticket, Receipt(QUERY, 1))
+    stager = await Stager.begin(client, sink.assignment, Receipt(QUERY, 1))
     await stager.add(batch(b"b"))
     if size == "both":
         return [await stager.seal(), batch(b"c")]

@@ -86,7 +86,7 @@ def test_the_stamp_of_a_staged_ledger_is_read_as_it_was_written() -> None:
     stamped = StagedFor("a", "i", 3, Receipt(bytes(range(16)), 7))
     assert stamp_of(stamped.custom()) == stamped
     assert stamp_of({**stamped.custom(), "dlog.epoch": b"x"}) is None
-    assert stamp_of({**stamped.custom(), "dlog.source": b"x"}) is None
+    assert stamp_of({**stamped.custom(), "dlog.origin": b"x"}) is None
     assert stamp_of(stamp("a", "i", 1)) == Stamp("a", "i", 1)
 
 

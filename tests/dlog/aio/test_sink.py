@@ -49,7 +49,7 @@ def batch(*values: bytes, **columns: list[int | None]) -> bytes:
 
 
 async def staged(client: FakeLedgers, sink: Sink, number: int, *payloads: bytes) -> Staged:
-    stager = await Stager.begin(client, sink.ticket, Receipt(QUERY, number))
+    stager = await Stager.begin(client, sink.assignment, Receipt(QUERY, number))
     for payload in payloads:
         await stager.add(payload)
     return await stager.seal()
@@ -175,7 +175,7 @@ async def test_the_receipt_of_a_sink_that_crashed_is_found_by_whoever_opens_the_
     assert await values_of(client) == [b"0", b"1", b"2", b"3", b"4", b"of an application", b"5"]
 
 
-async def test_sources_do_not_hide_each_other() -> None:
+async def test_origins_do_not_hide_each_other() -> None:
     client = FakeCluster().client()
     sink = await Sink.open("log", client=client)
     await sink.commit(Receipt(QUERY, 7), [batch(b"a")])

@@ -12,7 +12,7 @@ import pytest
 
 from dlog.aio import Log
 from dlog.aio.admin import log_info
-from dlog.aio.write.sink import Staged, Stager, StageTicket
+from dlog.aio.write.sink import Assignment, Staged, Stager
 from dlog.columns import Columns
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
@@ -61,9 +61,9 @@ class Application:
         opener = ClusterOpener(connect, owner="keeper")
         return Holding(opener, known=known, save=save, clock=lambda: 0.0)
 
-    async def stage(self, life: Life, ticket: StageTicket, number: int, rows: Rows) -> Staged:
+    async def stage(self, life: Life, assignment: Assignment, number: int, rows: Rows) -> Staged:
         client = MortalLedgers(life, self.client)
-        stager = await Stager.begin(client, ticket, Receipt(QUERY, number))
+        stager = await Stager.begin(client, assignment, Receipt(QUERY, number))
         for row in rows:
             await stager.add(payload((row,)))
         return await stager.seal()
@@ -115,13 +115,17 @@ async def write(
     holding = application.keeper(life)
     number = 0
     while number < len(batches):
-        ticket = await unless_it_dies(
+        assignment = await unless_it_dies(
             life, holding.claim("a", run=None, create=True, settings=None)
         )
         committed = parts = None
-        if ticket is not None:
+        if assignment is not None:
             parts = await _tasks(
-                application, doomed if who == "task" else Life(), ticket, number, batches[number]
+                application,
+                doomed if who == "task" else Life(),
+                assignment,
+                number,
+                batches[number],
             )
             committed = await unless_it_dies(life, holding.commit(application.batch(number, parts)))
         if committed is not None:
@@ -142,7 +146,7 @@ async def write(
 
 
 async def _tasks(
-    application: Application, life: Life, ticket: StageTicket, number: int, tasks: list[Rows]
+    application: Application, life: Life, assignment: Assignment, number: int, tasks: list[Rows]
 ) -> list[bytes | Staged]:
     """Run the tasks of a batch; one that dies is run again."""
     parts: list[bytes | Staged] = []
@@ -150,8 +154,8 @@ async def _tasks(
         if not rows[0].isupper():
             parts.append(payload(rows))
             continue
-        staged = await unless_it_dies(life, application.stage(life, ticket, number, rows))
-        parts.append(staged or await application.stage(Life(), ticket, number, rows))
+        staged = await unless_it_dies(life, application.stage(life, assignment, number, rows))
+        parts.append(staged or await application.stage(Life(), assignment, number, rows))
     return parts
 
 

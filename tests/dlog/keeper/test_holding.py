@@ -63,7 +63,7 @@ class Desk:
         parts: Sequence[bytes | Staged],
         *,
         log: str = "a",
-        source: bytes = Q1,
+        origin: bytes = Q1,
         create: bool = True,
         final: bool = False,
     ) -> Committed:
@@ -71,7 +71,7 @@ class Desk:
             Batch(
                 log=log,
                 run=run,
-                receipt=Receipt(source, number),
+                receipt=Receipt(origin, number),
                 parts=parts,
                 entry_bytes_max=1 << 20,
                 create=create,
@@ -80,8 +80,10 @@ class Desk:
             )
         )
 
-    async def stage(self, ticket: Any, number: int, *values: bytes, source: bytes = Q1) -> Staged:
-        stager = await Stager.begin(self.client, ticket, Receipt(source, number))
+    async def stage(
+        self, assignment: Any, number: int, *values: bytes, origin: bytes = Q1
+    ) -> Staged:
+        stager = await Stager.begin(self.client, assignment, Receipt(origin, number))
         await stager.add(payload(*values))
         return await stager.seal()
 
@@ -121,14 +123,14 @@ async def test_a_batch_that_comes_again_is_answered_and_not_appended() -> None:
 
 async def test_a_killed_keeper_is_followed_by_one_that_goes_on_in_its_epoch() -> None:
     desk = Desk()
-    ticket = await desk.claim()
+    assignment = await desk.claim()
     await desk.commit("r1", 0, [payload(b"x")])
-    staged = await desk.stage(ticket, 1, b"y", b"z")
+    staged = await desk.stage(assignment, 1, b"y", b"z")
     desk.holding = desk.keeper()
     again = await desk.commit("r1", 0, [payload(b"x")])
     assert again.already
     await desk.commit("r1", 1, [staged])
-    assert await desk.epoch() == ticket.epoch == 1
+    assert await desk.epoch() == assignment.epoch == 1
     assert await desk.values() == [b"x", b"y", b"z"]
 
 
@@ -204,15 +206,15 @@ async def test_what_was_staged_before_a_takeover_fails_its_batch_once() -> None:
 
 async def test_the_second_query_of_an_application_takes_the_log_from_the_first() -> None:
     desk = Desk()
-    await desk.commit("r1", 7, [payload(b"x")], source=Q1)
+    await desk.commit("r1", 7, [payload(b"x")], origin=Q1)
     await desk.claim()
-    await desk.commit("r2", 0, [payload(b"y")], source=Q2)
+    await desk.commit("r2", 0, [payload(b"y")], origin=Q2)
     with pytest.raises(LostOwnership, match="run r2 of the same Spark application"):
-        await desk.commit("r1", 8, [payload(b"z")], source=Q1)
+        await desk.commit("r1", 8, [payload(b"z")], origin=Q1)
     # Both numbers are kept: the first query, started again, goes on where it was.
-    again = await desk.commit("r3", 7, [payload(b"x")], source=Q1)
+    again = await desk.commit("r3", 7, [payload(b"x")], origin=Q1)
     assert again.already
-    await desk.commit("r3", 8, [payload(b"z")], source=Q1)
+    await desk.commit("r3", 8, [payload(b"z")], origin=Q1)
     assert await desk.values() == [b"x", b"y", b"z"]
 
 
@@ -220,10 +222,10 @@ async def test_jobs_after_each_other_lose_nothing_to_an_application_in_between()
     desk = Desk()
     for number in range(3):
         run = f"job {number}"
-        ticket = await desk.claim(run=run)
-        source = b"%016d" % number
-        staged = await desk.stage(ticket, 0, b"%d" % number, source=source)
-        await desk.commit(run, 0, [staged], source=source, final=True)
+        assignment = await desk.claim(run=run)
+        origin = b"%016d" % number
+        staged = await desk.stage(assignment, 0, b"%d" % number, origin=origin)
+        await desk.commit(run, 0, [staged], origin=origin, final=True)
         await desk.rival(b"app")
     assert await desk.values() == [b"0", b"app", b"1", b"app", b"2", b"app"]
 
@@ -231,9 +233,9 @@ async def test_jobs_after_each_other_lose_nothing_to_an_application_in_between()
 async def test_the_end_of_a_job_is_noted() -> None:
     desk = Desk()
     for number in range(3):
-        run, source = f"job {number}", b"%016d" % number
+        run, origin = f"job {number}", b"%016d" % number
         await desk.claim(run=run)
-        await desk.commit(run, 0, [payload(b"x")], source=source, final=True)
+        await desk.commit(run, 0, [payload(b"x")], origin=origin, final=True)
         assert desk.saved["a"]["run"] is None
         await desk.holding.close()
         await desk.rival(b"app")
@@ -257,10 +259,10 @@ async def test_an_idle_log_is_closed_and_goes_on_in_its_epoch() -> None:
     await desk.commit("r1", 0, [payload(b"x")])
     desk.now = 899.0
     await desk.holding.close_idle()
-    assert [ticket.log for ticket in desk.holding.tickets()] == ["a"]
+    assert [assignment.log for assignment in desk.holding.assignments()] == ["a"]
     desk.now = 900.0
     await desk.holding.close_idle()
-    assert desk.holding.tickets() == []
+    assert desk.holding.assignments() == []
     await desk.commit("r1", 1, [payload(b"y")])
     assert await desk.epoch() == 1
     assert await desk.values() == [b"x", b"y"]
@@ -282,7 +284,7 @@ async def test_only_so_many_logs_are_open_and_the_longest_unused_is_closed() -> 
     desk.holding = desk.keeper(open_max=2)
     for log in ("a", "b", "a", "c"):
         await desk.claim(log)
-    assert [ticket.log for ticket in desk.holding.tickets()] == ["a", "c"]
+    assert [assignment.log for assignment in desk.holding.assignments()] == ["a", "c"]
     await desk.commit("r1", 0, [payload(b"x")], log="b")
     assert await desk.epoch("b") == 1
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from dlog.aio import Log
-from dlog.aio.write.sink import Committed, Stager, StageTicket
+from dlog.aio.write.sink import Assignment, Committed, Stager
 from dlog.columns import Columns
 from dlog.errors import LostOwnership, NoSuchLog
 from dlog.receipts import Receipt
@@ -101,7 +101,7 @@ def bench() -> Iterator[Bench]:
     shutil.rmtree(directory)
 
 
-def claim(client: KeeperClient, log: str = "a", *, create: bool = True) -> StageTicket:
+def claim(client: KeeperClient, log: str = "a", *, create: bool = True) -> Assignment:
     return client.claim([log], run=None, create=create, settings=None)[log]
 
 
@@ -122,12 +122,12 @@ def test_what_is_claimed_and_committed_travels_whole(bench: Bench) -> None:
     bench.serve()
     client = bench.client()
     settings = LogSettings(roll_bytes=1000, record_bytes_max=77)
-    ticket = client.claim(["a"], run=None, create=True, settings=settings)["a"]
-    assert ticket.settings == settings
-    assert ticket == bench.holding.tickets()[0]
+    assignment = client.claim(["a"], run=None, create=True, settings=settings)["a"]
+    assert assignment.settings == settings
+    assert assignment == bench.holding.assignments()[0]
 
     async def stage() -> object:
-        stager = await Stager.begin(bench.ledgers, ticket, Receipt(QUERY, 0))
+        stager = await Stager.begin(bench.ledgers, assignment, Receipt(QUERY, 0))
         await stager.add(payload(b"staged", b"too"))
         return await stager.seal()
 
@@ -141,8 +141,8 @@ def test_all_that_is_open_is_told_to_who_asks(bench: Bench) -> None:
     bench.serve()
     client = bench.client()
     claim(client, "a")
-    tickets = client.claim(["b"], run=None, create=True, settings=None, all_held=True)
-    assert sorted(tickets) == ["a", "b"]
+    assignments = client.claim(["b"], run=None, create=True, settings=None, all_held=True)
+    assert sorted(assignments) == ["a", "b"]
 
 
 def test_errors_come_as_what_they_are(bench: Bench) -> None:

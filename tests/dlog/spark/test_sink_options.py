@@ -5,7 +5,7 @@ import pytest
 from dlog.recordbatch import Codec
 from dlog.spark.errors import InvalidColumns, InvalidOption
 from dlog.spark.sink.columns import HEADERS_TYPE, SinkColumns
-from dlog.spark.sink.options import INLINE_BYTES, INLINE_BYTES_MAX, SinkOptions, source_of_write
+from dlog.spark.sink.options import INLINE_BYTES, INLINE_BYTES_MAX, SinkOptions, origin_of_write
 
 
 def test_a_log_alone_is_enough_and_what_spark_adds_is_let_through() -> None:
@@ -60,8 +60,8 @@ def test_what_means_nothing_is_refused(options: dict[str, str], sentence: str) -
         SinkOptions.parse(options)
 
 
-def test_a_write_of_the_same_name_is_the_same_source() -> None:
-    assert source_of_write("a") == source_of_write("a") != source_of_write("b")
+def test_a_write_of_the_same_name_is_the_same_origin() -> None:
+    assert origin_of_write("a") == origin_of_write("a") != origin_of_write("b")
 
 
 def test_columns_are_found_where_they_stand() -> None:

@@ -14,7 +14,7 @@ from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.columns import Columns
 from dlog.errors import LogSealed, LostOwnership, NoSuchLog
 from dlog.position import NO_TXID
-from dlog.receipts import SOURCE_BYTES, Receipt
+from dlog.receipts import ORIGIN_BYTES, Receipt
 from dlog.recordbatch import encode_batch
 from ledger.clock import now_ms
 from ledger.errors import LogError, NoSuchLedger
@@ -32,7 +32,7 @@ class Query:
     """What is kept of a query while none of its drivers lives."""
 
     log: str
-    source: bytes
+    origin: bytes
     next_unit: int = 0
     attempts: int = 0
     stopping: bool = False
@@ -104,9 +104,9 @@ class Driver:
         number = query.next_unit
         payloads = self._payloads(number)
         txids = self._txids(sink, len(payloads))
-        attempt = Attempt(query.source, number, sink.epoch, payloads, txids)
+        attempt = Attempt(query.origin, number, sink.epoch, payloads, txids)
         logs.attempted(sink.incarnation, self.process.name, attempt)
-        receipt = Receipt(query.source, number)
+        receipt = Receipt(query.origin, number)
         self.process.note(f"commits unit {number} of {query.log}: {attempt.payloads}")
         self.committing = True
         try:
@@ -138,7 +138,7 @@ class Driver:
     def _payloads(self, number: int) -> tuple[bytes, ...]:
         query = self.query
         query.attempts += 1
-        name = f"{query.source[:2].hex()}/{number}#{query.attempts}"
+        name = f"{query.origin[:2].hex()}/{number}#{query.attempts}"
         return tuple(
             f"{name}/{index} ".encode().ljust(self._random.choice((0, 0, 20, 200)), b".")
             for index in range(self._random.choice((1, 1, 2, 6)))
@@ -165,12 +165,12 @@ class Driver:
     def _txids(self, sink: Sink, count: int) -> tuple[int | None, ...]:
         if self._random.random() >= self._profile.txids:
             return (None,) * count
-        last = sink.ticket.previous_txid
+        last = sink.assignment.previous_txid
         first = TXID_START if last == NO_TXID else last + self._random.randrange(3)
         return tuple(first + index for index in range(count))
 
     async def _stage(self, sink: Sink, receipt: Receipt, payload: bytes) -> Staged:
-        stager = await Stager.begin(self.process.ledgers, sink.ticket, receipt)
+        stager = await Stager.begin(self.process.ledgers, sink.assignment, receipt)
         try:
             await stager.add(payload)
             return await stager.seal()
@@ -180,10 +180,10 @@ class Driver:
 
     async def _linger(self, sink: Sink, receipt: Receipt) -> None:
         """A task that was given up, and stages what nobody asks for."""
-        ticket = sink.ticket
+        assignment = sink.assignment
         await asyncio.sleep(self._random.choice(LATE_S))
         try:
-            stager = await Stager.begin(self.process.ledgers, ticket, receipt)
+            stager = await Stager.begin(self.process.ledgers, assignment, receipt)
             await stager.add(_encoded([(b"of a zombie", None)]))
             await stager.seal()
             self.process.mark("zombie_staged")
@@ -203,7 +203,7 @@ class Driver:
 
 
 def new_query(log: str, number: int) -> Query:
-    return Query(log, bytes([number]) * SOURCE_BYTES)
+    return Query(log, bytes([number]) * ORIGIN_BYTES)
 
 
 def _encoded(records: list[tuple[bytes, int | None]]) -> bytes:

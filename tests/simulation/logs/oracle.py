@@ -57,7 +57,7 @@ class Append:
 class Attempt:
     """One attempt to commit a unit; the records of each are others."""
 
-    source: bytes
+    origin: bytes
     number: int
     epoch: int
     payloads: tuple[bytes, ...]
@@ -75,7 +75,7 @@ class Attempt:
 
     @property
     def unit(self) -> tuple[bytes, int]:
-        return self.source, self.number
+        return self.origin, self.number
 
     def __str__(self) -> str:
         return f"an attempt at unit {self.number}, {self.payloads[0]!r} and so on"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from dlog.aio.write.sink import Committed, Staged, StageTicket
+from dlog.aio.write.sink import Assignment, Committed, Staged
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings, settings_facts
 from dlog.spark.sink.keeper import frames
@@ -79,8 +79,10 @@ class KeeperClient:
         create: bool,
         settings: LogSettings | None,
         all_held: bool = False,
-    ) -> dict[str, StageTicket]:
-        """Return tickets for *logs*, and for all that are held if asked. See `Holding.claim`."""
+    ) -> dict[str, Assignment]:
+        """Return what tasks need to know of *logs*, and of all that are held if asked.
+
+        See `Holding.claim`."""
         header = {
             "op": "claim",
             "logs": list(logs),
@@ -89,8 +91,8 @@ class KeeperClient:
             "settings": settings and settings_facts(settings),
             "all": all_held,
         }
-        tickets = map(frames.ticket_of, self._call(header))
-        return {ticket.log: ticket for ticket in tickets}
+        assignments = map(frames.assignment_of, self._call(header))
+        return {assignment.log: assignment for assignment in assignments}
 
     def commit(
         self,
@@ -112,7 +114,7 @@ class KeeperClient:
             "op": "commit",
             "log": log,
             "run": run,
-            "source": receipt.source.hex(),
+            "origin": receipt.origin.hex(),
             "number": receipt.number,
             "parts": [
                 frames.staged_facts(part) if isinstance(part, Staged) else len(part)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import dlog.errors
 import dlog.spark.errors
 import ledger.errors
-from dlog.aio.write.sink import Staged, StageTicket
+from dlog.aio.write.sink import Assignment, Staged
 from dlog.manifest import Sealed
 from dlog.settings import parse_settings, settings_facts
 from ledger.errors import LogError, RemoteError
@@ -71,18 +71,18 @@ def cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
     return pieces
 
 
-def ticket_facts(ticket: StageTicket) -> dict[str, Any]:
+def assignment_facts(assignment: Assignment) -> dict[str, Any]:
     return {
-        "log": ticket.log,
-        "incarnation": ticket.incarnation,
-        "epoch": ticket.epoch,
-        "settings": settings_facts(ticket.settings),
-        "previous_txid": ticket.previous_txid,
+        "log": assignment.log,
+        "incarnation": assignment.incarnation,
+        "epoch": assignment.epoch,
+        "settings": settings_facts(assignment.settings),
+        "previous_txid": assignment.previous_txid,
     }
 
 
-def ticket_of(facts: Header) -> StageTicket:
-    return StageTicket(
+def assignment_of(facts: Header) -> Assignment:
+    return Assignment(
         facts["log"],
         facts["incarnation"],
         facts["epoch"],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from dlog.aio.write.sink import Committed, Staged, StageTicket
+from dlog.aio.write.sink import Assignment, Committed, Staged
 from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings
@@ -36,8 +36,8 @@ class HeldSink(Protocol):
     @property
     def incarnation(self) -> str: ...
     @property
-    def ticket(self) -> StageTicket: ...
-    def last_unit(self, source: bytes) -> int | None: ...
+    def assignment(self) -> Assignment: ...
+    def last_unit(self, origin: bytes) -> int | None: ...
     async def commit(
         self, receipt: Receipt, parts: Sequence[bytes | Staged], *, entry_bytes_max: int = ...
     ) -> Committed: ...
@@ -54,8 +54,8 @@ class Opener(Protocol):
     async def resume(self, log: str, tenure: Tenure) -> HeldSink:
         """Go on within *tenure*. Raises `EpochChanged`, `NoSuchLog`."""
 
-    async def look(self, log: str) -> StageTicket:
-        """Return the ticket that who has the log now would give. Raises `NoSuchLog`."""
+    async def look(self, log: str) -> Assignment:
+        """Return the assignment that who has the log now would give. Raises `NoSuchLog`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Holding:
 
     async def claim(
         self, log: str, *, run: str | None, create: bool, settings: LogSettings | None
-    ) -> StageTicket:
+    ) -> Assignment:
         """Return what tasks need to stage for *log*; take it over if nobody here has it, and may.
 
         Raises what opening a log does, and `LostOwnership` if *run* lost it before."""
@@ -121,11 +121,11 @@ class Holding:
             if run is not None:
                 slot.ownership.used(run)
                 self._keep()
-            return slot.sink.ticket
+            return slot.sink.assignment
 
-    def tickets(self) -> list[StageTicket]:
+    def assignments(self) -> list[Assignment]:
         """Return those of all logs that are open."""
-        return [slot.sink.ticket for slot in self._slots.values() if slot.sink is not None]
+        return [slot.sink.assignment for slot in self._slots.values() if slot.sink is not None]
 
     async def commit(self, batch: Batch) -> Committed:
         """Make the batch part of its log, unless it is. Raises what `Sink.commit` does; it is
@@ -219,7 +219,7 @@ class Holding:
         self._keep()
         return sink
 
-    async def _lent(self, log: str, slot: _Slot) -> StageTicket:
+    async def _lent(self, log: str, slot: _Slot) -> Assignment:
         try:
             return await self._opener.look(log)
         except NoSuchLog:
@@ -228,7 +228,7 @@ class Holding:
             raise
 
     async def _committed(self, sink: HeldSink, batch: Batch) -> Committed:
-        last = sink.last_unit(batch.receipt.source)
+        last = sink.last_unit(batch.receipt.origin)
         stale = [p for p in batch.parts if isinstance(p, Staged) and p.epoch != sink.epoch]
         if stale and (last is None or last < batch.receipt.number):
             raise StagedBefore(batch.log)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from dlog.aio.port import Ledgers
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.write.sink import Sink, StageTicket
+from dlog.aio.write.sink import Assignment, Sink
 from dlog.settings import LogSettings
 from dlog.spark.sink.keeper.ownership import Tenure
 
@@ -34,10 +34,10 @@ class ClusterOpener:
             owner=self._owner,
         )
 
-    async def look(self, log: str) -> StageTicket:
+    async def look(self, log: str) -> Assignment:
         ledgers = await self._connected()
         manifest, _ = await ManifestNode(ledgers.store, log).read()
-        return StageTicket(
+        return Assignment(
             log,
             manifest.incarnation,
             manifest.epoch,

@@ -110,15 +110,15 @@ class KeeperServer:
 
         async def claim(log: str) -> dict[str, Any]:
             async with at_once:
-                ticket = await self._holding.claim(
+                assignment = await self._holding.claim(
                     log, run=header["run"], create=header["create"], settings=settings
                 )
-                return frames.ticket_facts(ticket)
+                return frames.assignment_facts(assignment)
 
-        tickets = await asyncio.gather(*map(claim, header["logs"]))
+        assignments = await asyncio.gather(*map(claim, header["logs"]))
         if header["all"]:
-            tickets += map(frames.ticket_facts, self._holding.tickets())
-        return tickets
+            assignments += map(frames.assignment_facts, self._holding.assignments())
+        return assignments
 
 
 def _batch(header: frames.Header, body: bytes) -> Batch:
@@ -130,7 +130,7 @@ def _batch(header: frames.Header, body: bytes) -> Batch:
     return Batch(
         log=header["log"],
         run=header["run"],
-        receipt=Receipt(bytes.fromhex(header["source"]), header["number"]),
+        receipt=Receipt(bytes.fromhex(header["origin"]), header["number"]),
         parts=parts,
         entry_bytes_max=header["entry_bytes_max"],
         create=header["create"],

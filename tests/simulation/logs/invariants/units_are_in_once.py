@@ -1,4 +1,4 @@
-"""Of all attempts at a unit a log has no more than one, whole, and the units of a source in order.
+"""Of all attempts at a unit a log has no more than one, whole, and the units of an origin in order.
 
 What a sink said about a unit is so: it is where it says, and no other attempt is.
 """
@@ -41,9 +41,9 @@ def _placed(attempt: Attempt, first: int) -> str | None:
 
 
 def _in_order(history: LogHistory, attempt: Attempt) -> str | None:
-    source, number = attempt.unit
+    origin, number = attempt.unit
     for other in history.taken.values():
-        if other.unit[0] != source or other.first_offset is None or other is attempt:
+        if other.unit[0] != origin or other.first_offset is None or other is attempt:
             continue
         assert attempt.first_offset is not None
         if (other.unit[1] < number) != (other.first_offset < attempt.first_offset):

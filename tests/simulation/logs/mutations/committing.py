@@ -75,7 +75,7 @@ def adopts_a_unit_that_is_there_already(patch: Patch) -> None:
 
 def _learn_nothing(self: Tenure, manifest: Manifest, *, writing: bool) -> None:
     self.end_offset, self.last_txid = manifest.sealed_end, manifest.sealed_last_txid
-    self.writing, self.source, self.in_doubt = writing, None, False
+    self.writing, self.origin, self.in_doubt = writing, None, False
 
 
 @mutation("", logs=True)
@@ -102,8 +102,8 @@ def adopts_one_ledger_after_the_other(patch: Patch) -> None:
         receipt, first = unit.receipt, None
         for number, part in enumerate(unit.parts):
             last = number == len(unit.parts) - 1
-            source = receipt.source if last else bytes([number + 200]) * 16
-            one = replace(unit, receipt=Receipt(source, receipt.number), parts=(part,))
+            origin = receipt.origin if last else bytes([number + 200]) * 16
+            one = replace(unit, receipt=Receipt(origin, receipt.number), parts=(part,))
             done = yield from honest(node, tenure, one, now_ms)
             first = done if first is None else first
         assert first is not None
@@ -152,7 +152,7 @@ def notes_a_unit_before_it_is_confirmed(patch: Patch) -> None:
 
 
 @mutation("", logs=True)
-def forgets_the_other_sources(patch: Patch) -> None:
+def forgets_the_other_origins(patch: Patch) -> None:
     def with_one(self: Receipts, receipt: Receipt | None) -> Receipts:
         return self if receipt is None or self.has(receipt) else Receipts((receipt,))
 
@@ -247,7 +247,7 @@ def sweeps_up_what_is_staged_now(patch: Patch) -> None:
 def sweeps_up_what_is_staged_for_later_units(patch: Patch) -> None:
     _standing(
         patch,
-        lambda stamp, manifest: manifest.receipts.last(stamp.receipt.source) is not None,
+        lambda stamp, manifest: manifest.receipts.last(stamp.receipt.origin) is not None,
     )
 
 
@@ -265,14 +265,14 @@ def adopts_ledgers_of_an_epoch_before(patch: Patch) -> None:
         return adopt(log, epoch=epoch, staged=now, **named)  # type: ignore[arg-type]
 
     _adopting(patch, adopt_old)
-    patch.set(Sink, "ticket", property(_first_ticket))
+    patch.set(Sink, "assignment", property(_first_assignment))
 
 
-def _first_ticket(self: Sink) -> object:
+def _first_assignment(self: Sink) -> object:
     """As tasks have it that outlive the sink they were begun for."""
     tenure = self._tenure
     epoch = max(1, tenure.epoch - 1)
-    return sink.StageTicket(self.log, tenure.incarnation, epoch, self._settings, tenure.last_txid)
+    return sink.Assignment(self.log, tenure.incarnation, epoch, self._settings, tenure.last_txid)
 
 
 @mutation(
