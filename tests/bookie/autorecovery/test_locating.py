@@ -36,7 +36,11 @@ async def test_a_member_that_is_away_was_retired_or_forgotten_is_shown_as_that()
     async with world(bookies=4) as (cluster, client):
         ledger_id = await closed_ledger(client)
         first = (await client.describe(ledger_id)).fragments[0].bookies[0]
-        assert (await locate(client, ledger_id, await states_of(client))).is_whole
+
+        async def is_whole() -> bool:
+            return (await locate(client, ledger_id, await states_of(client))).is_whole
+
+        await eventually(is_whole, "the slowest bookie has the last entries too")
         assert await state_of_first(client, ledger_id) is BookieState.WRITABLE
         await Marks(client.store).announce(first)
         assert await state_of_first(client, ledger_id) is BookieState.LEAVING
