@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from dlog import Log
 from dlog.local.cluster import LocalCluster
-from tests.dlog.spark.running import QUERY_TIMEOUT_S, batch
+from tests.dlog.spark.running import QUERY_TIMEOUT_S, batch, into_parquet, parquet, stream
+from tests.dlog.spark.running import wait_until as until
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -93,6 +95,44 @@ def test_a_bookie_that_dies_while_tasks_read_costs_no_task(
     assert (row.n, row.s) == (RECORDS, RECORDS * (RECORDS - 1) // 2)
 
 
+def test_a_query_outlives_a_time_without_bookies(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    loop: asyncio.AbstractEventLoop,
+    tmp_path: Path,
+) -> None:
+    with Log.open("cut off", uri=cluster.uri) as writer:
+        writer.append(b"before")
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "1")
+    try:
+        query = into_parquet(stream(spark, cluster.uri, "cut off", pollMs=200), tmp_path).start()
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+
+    reports: set[str] = set()
+
+    def has_asked(times: int) -> bool:
+        reports.add(query.lastProgress["timestamp"])
+        return len(reports) > times
+
+    def has_read(count: int) -> bool:
+        return query.lastProgress is not None and len(parquet(spark, tmp_path)) == count
+
+    try:
+        until(query, lambda: has_read(1))
+        for index in range(3):
+            cluster.kill_bookie(index)
+        until(query, lambda: has_asked(5))
+        for index in range(3):
+            loop.run_until_complete(cluster.restart_bookie(index))
+        with Log.open("cut off", uri=cluster.uri) as writer:
+            writer.append(b"after")
+        until(query, lambda: has_read(2))
+    finally:
+        query.stop()
+    assert [bytes(row.value) for row in parquet(spark, tmp_path)] == [b"before", b"after"]
+
+
 def workers_below(root: int) -> list[int]:
     """Return the Python workers of Spark below the process *root*: children of their daemon."""
     parents: dict[int, int] = {}
@@ -128,7 +168,14 @@ def test_workers_that_were_killed_are_no_trouble_for_the_next_job(
     for worker in killed:
         os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not set(killed) & set(workers_below(os.getpid())), "they ended")
-    assert frame.count() == 1_000
+
+    def is_read_again() -> bool:
+        try:
+            return bool(frame.count() == 1_000)
+        except Py4JJavaError:  # Spark learns of a dead worker by giving it a task
+            return False
+
+    wait_until(is_read_again, "new workers read it", timeout_s=QUERY_TIMEOUT_S)
 
 
 def test_a_batch_read_of_nothing_has_no_rows(spark: SparkSession, cluster: LocalCluster) -> None:
