@@ -23,7 +23,7 @@ from ledger.backoff import Backoff
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
-QUIET_S: Final = 5.0
+QUIET_S: Final = 15.0
 """How long one poll of a log waits for news."""
 GONE_S: Final = 1.0
 """How long after a log was not there it is looked for again."""
