@@ -22,7 +22,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts bench bench-bookie bench-repair chaos chaos-ledger chaos-bookie chaos-repair clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts bench bench-bookie bench-repair chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -37,6 +37,8 @@ help:
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
 	@echo 'make chaos-repair [CHAOS_S=600] [SEED=n] [ZK=1]   bookies and disks are lost, and repaired beside'
 	@echo '                       the load; then every bookie restarted in turn'
+	@echo 'make chaos-spark [CHAOS_S=300] [SEED=n]   a streaming query whose driver, keeper, workers and bookies'
+	@echo '                       are killed; then two logs are compared row by row'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
@@ -150,6 +152,9 @@ chaos-repair: $(STAMP)
 	$(PY) -m tests.integration.chaos --repair --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) \
 	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
 	$(PY) -m pytest -s tests/integration/test_rolling_restart.py
+
+chaos-spark: $(STAMP)
+	@exec $(PY) -m tests.integration.chaos_spark --seconds $(or $(CHAOS_S),300) --seed $(or $(SEED),1)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
