@@ -214,6 +214,8 @@ class Starter:
         _started[:] = [process for process in _started if process.poll() is None]
         if self._process in _started:
             return
+        # Spark may have put dlog on the path of this process alone.
+        path = os.pathsep.join(entry for entry in sys.path if entry)
         errors = os.open(self._place.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             # A session of its own: what interrupts the driver must not interrupt a commit.
@@ -225,6 +227,7 @@ class Starter:
                     "--driver", str(self._driver.pid), "--driver-started", self._driver.started,
                 ],
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
             _started.append(self._process)
         finally:
