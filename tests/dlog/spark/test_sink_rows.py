@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dlog.aio.write.sink import Staged, StageTicket
+from dlog.aio.write.sink import Assignment, Staged
 from dlog.manifest import Sealed
 from dlog.receipts import Receipt
 from dlog.recordbatch import decode_batch
@@ -21,15 +21,15 @@ from ledger.errors import BookieUnavailable, MetadataDenied
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
-def ticket(log: str, **settings: Any) -> StageTicket:
-    return StageTicket(log, "i", 3, LogSettings(**settings), 0)
+def assignment(log: str, **settings: Any) -> Assignment:
+    return Assignment(log, "i", 3, LogSettings(**settings), 0)
 
 
 class Ledger:
     """A task's ledger in memory."""
 
-    def __init__(self, ticket: StageTicket) -> None:
-        self.ticket = ticket
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
         self.payloads: list[bytes] = []
         self.abandoned = False
 
@@ -37,27 +37,29 @@ class Ledger:
         self.payloads += payloads
 
     def seal(self) -> Staged:
-        return Staged(len(self.payloads), self.ticket.epoch, Sealed.empty(0, 0))  # type: ignore[arg-type]
+        return Staged(len(self.payloads), self.assignment.epoch, Sealed.empty(0, 0))  # type: ignore[arg-type]
 
     def abandon(self) -> None:
         self.abandoned = True
 
 
 class Task:
-    def __init__(self, *tickets: StageTicket, log: str | None = "a", bytes_max: int = 1000) -> None:
+    def __init__(
+        self, *assignments: Assignment, log: str | None = "a", bytes_max: int = 1000
+    ) -> None:
         self.ledgers: list[Ledger] = []
         columns = SinkColumns(value=0) if log is not None else SinkColumns(value=0, log=1)
         self.rows = TaskRows(
             columns,
             log=log,
-            tickets={ticket.log: ticket for ticket in tickets},
+            assignments={assignment.log: assignment for assignment in assignments},
             inline_bytes_max=bytes_max,
             begin=self._begin,
             now_ms=lambda: 0,
         )
 
-    def _begin(self, ticket: StageTicket) -> Ledger:
-        self.ledgers.append(Ledger(ticket))
+    def _begin(self, assignment: Assignment) -> Ledger:
+        self.ledgers.append(Ledger(assignment))
         return self.ledgers[-1]
 
     def add(self, *values: bytes | None, logs: list[str | None] | None = None) -> None:
@@ -77,7 +79,7 @@ def values(parts: list[Part] | list[bytes]) -> list[bytes]:
 
 
 def test_few_rows_travel() -> None:
-    task = Task(ticket("a"))
+    task = Task(assignment("a"))
     task.add(b"1", b"2")
     task.add(b"3")
     assert values(task.rows.parts()["a"]) == [b"1", b"2", b"3"]
@@ -85,7 +87,7 @@ def test_few_rows_travel() -> None:
 
 
 def test_beyond_the_limit_all_is_staged_and_in_order() -> None:
-    task = Task(ticket("a"))
+    task = Task(assignment("a"))
     for number in range(30):
         task.add(b"%050d" % number)
     [ledger] = task.ledgers
@@ -96,11 +98,11 @@ def test_beyond_the_limit_all_is_staged_and_in_order() -> None:
 
 
 def test_each_log_has_a_limit_and_a_ledger_of_its_own() -> None:
-    task = Task(ticket("a"), ticket("b"), log=None)
+    task = Task(assignment("a"), assignment("b"), log=None)
     task.add(b"x" * 2000, b"1", b"2", logs=["a", "b", "b"])
     task.add(b"3", logs=["b"])
     parts = task.rows.parts()
-    assert [ledger.ticket.log for ledger in task.ledgers] == ["a"]
+    assert [ledger.assignment.log for ledger in task.ledgers] == ["a"]
     assert values(parts["b"]) == [b"1", b"2", b"3"]
 
 
@@ -120,7 +122,7 @@ def test_a_row_that_names_no_log_is_refused(log: str | None) -> None:
 
 
 def test_a_task_that_gives_up_gives_up_its_ledgers() -> None:
-    task = Task(ticket("a"), bytes_max=0)
+    task = Task(assignment("a"), bytes_max=0)
     task.add(b"1")
     with pytest.raises(InvalidRow):
         task.add(b"2", None)
@@ -146,7 +148,7 @@ class NearAccess:
 
 @pytest.fixture
 def payloads() -> list[bytes]:
-    task = Task(ticket("a"))
+    task = Task(assignment("a"))
     for number in range(4):
         task.add(b"%d" % number)
     return [part for part in task.rows.parts()["a"] if isinstance(part, bytes)]
@@ -164,7 +166,7 @@ def test_a_ledger_that_ends_is_begun_again_with_what_it_held(
     access = NearAccess()
     trouble = BookieUnavailable("b1", "it is away")
     access.cluster.fail_next(operation, trouble, trouble)
-    ledger = StagedLedger(access, ticket("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
+    ledger = StagedLedger(access, assignment("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
     ledger.add(payloads[:2])
     ledger.add(payloads[2:])
     assert staged_values(access, ledger.seal()) == [b"0", b"1", b"2", b"3"]
@@ -175,7 +177,7 @@ def test_what_was_too_much_to_keep_is_not_begun_again(
 ) -> None:
     monkeypatch.setattr(staging, "REPEATED_BYTES_MAX", 100)
     access = NearAccess()
-    ledger = StagedLedger(access, ticket("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
+    ledger = StagedLedger(access, assignment("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
     ledger.add(payloads[:2])
     ledger.add(payloads[2:])
     access.cluster.fail_next("close", BookieUnavailable("b1", "it is away"))
@@ -186,7 +188,7 @@ def test_what_was_too_much_to_keep_is_not_begun_again(
 def test_trouble_that_does_not_pass_fails_the_task_at_once(payloads: list[bytes]) -> None:
     access = NearAccess()
     access.cluster.fail_next("create", MetadataDenied("zk://a", "create", "no"))
-    ledger = StagedLedger(access, ticket("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
+    ledger = StagedLedger(access, assignment("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
     with pytest.raises(MetadataDenied):
         ledger.add(payloads)
     ledger.abandon()
