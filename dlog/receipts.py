@@ -18,7 +18,8 @@ ORIGIN_BYTES: Final = 16
 """Of a UUID."""
 NUMBER_MAX: Final = 2**63 - 1
 ORIGINS_MAX: Final = 256
-"""So many origins of a log are known; the one that committed longest ago is forgotten first."""
+"""So many origins of a log are known; the one that committed longest ago is forgotten first,
+and before it those whose last unit is number 0: writes that are made once, mostly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +67,8 @@ class Receipts:
         if receipt is None or self.has(receipt):
             return self
         others = tuple(known for known in self.each if known.origin != receipt.origin)
-        return type(self)((*others, receipt)[-ORIGINS_MAX:])
+        if len(others) == ORIGINS_MAX:
+            once = (at for at, known in enumerate(others) if known.number == 0)
+            forgotten = next(once, 0)
+            others = (*others[:forgotten], *others[forgotten + 1 :])
+        return type(self)((*others, receipt))

@@ -12,7 +12,7 @@ from typing import Final
 
 from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.columns import Columns
-from dlog.errors import LogSealed, LostOwnership, NoSuchLog
+from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog
 from dlog.position import NO_TXID
 from dlog.receipts import ORIGIN_BYTES, Receipt
 from dlog.recordbatch import encode_batch
@@ -36,6 +36,8 @@ class Query:
     next_unit: int = 0
     attempts: int = 0
     stopping: bool = False
+    tenure: tuple[str, int] | None = None
+    """Incarnation and epoch of the sink that was opened last."""
 
 
 class Driver:
@@ -61,14 +63,8 @@ class Driver:
         process, query = self.process, self.query
         self.opening = True
         try:
-            sink = await Sink.open(
-                query.log,
-                client=process.ledgers,
-                settings=self._profile.settings,
-                heal_s=self._profile.heal_s,
-                owner=process.name,
-            )
-        except (LostOwnership, NoSuchLog, LogSealed) as error:
+            sink = await self._open()
+        except (LostOwnership, EpochChanged, NoSuchLog, LogSealed) as error:
             return self._failed("open", error)
         except LogError as error:
             if not error.retryable:
@@ -76,7 +72,6 @@ class Driver:
             return self._failed("open", error)
         finally:
             self.opening = False
-        self._opened(sink)
         done = True
         try:
             for _ in range(units):
@@ -89,6 +84,34 @@ class Driver:
         finally:
             await self._leave(sink)
         return done
+
+    async def _open(self) -> Sink:
+        """Take the log over, or go on as the sink of a driver before, which may still live."""
+        query, profile = self.query, self._profile
+        if query.tenure is not None and self._random.random() < 0.4:
+            incarnation, epoch = query.tenure
+            query.tenure = None
+            sink = await Sink.resume(
+                query.log,
+                client=self.process.ledgers,
+                incarnation=incarnation,
+                epoch=epoch,
+                heal_s=profile.heal_s,
+                owner=self.process.name,
+            )
+            self.process.note(f"goes on as the sink of {query.log}, epoch {epoch}")
+            self.process.mark("sink_resumed")
+        else:
+            sink = await Sink.open(
+                query.log,
+                client=self.process.ledgers,
+                settings=profile.settings,
+                heal_s=profile.heal_s,
+                owner=self.process.name,
+            )
+            self._opened(sink)
+        query.tenure = sink.incarnation, sink.epoch
+        return sink
 
     def _opened(self, sink: Sink) -> None:
         process, tenure = self.process, sink._tenure

@@ -83,6 +83,7 @@ WRITERS: Final = (
     "sink_commit_LostOwnership",
     "sink_commit_NoSuchLog",
     "sink_opened",
+    "sink_resumed",
     "standby_promoted",
     "standby_resigned",
     "term_lost",
