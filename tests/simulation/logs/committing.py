@@ -60,7 +60,7 @@ class Driver:
 
     async def live(self, units: int) -> bool:
         """Open a sink and commit *units*; return whether that could be done."""
-        process, query = self.process, self.query
+        query = self.query
         self.opening = True
         try:
             sink = await self._open()
