@@ -18,6 +18,7 @@ from dlog.errors import LostOwnership
 from dlog.local.cluster import LocalCluster
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
+from dlog.spark.sink.keeper import client as client_module
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
 from dlog.spark.sink.keeper.place import Program, UnsafeDirectory, driver_of, place_of
 from tests.waiting import PATIENCE_S, wait_until
@@ -66,6 +67,8 @@ class Driver:
         self.process.kill()
         self.process.communicate()
         wait_until(lambda: not self.keepers(), "its keepers ended")
+        for started in client_module._started:
+            started.poll()
 
 
 def _processes() -> list[int]:
@@ -114,7 +117,7 @@ def test_workers_that_need_it_at_once_share_one_keeper(driver: Driver) -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert len(driver.keepers()) == 1
+    wait_until(lambda: len(driver.keepers()) == 1, "those that came too late ended")
     assert values(driver.uri, "shared") == [b"x"]
 
 
