@@ -2,6 +2,8 @@
 
 from tests.mutants.mutant import mutant
 
+_SINK = "dlog/aio/write/sink.py"
+_UNIT = "tests/dlog/aio/test_sink.py::test_"
 _OWNERSHIP = "dlog/spark/sink/keeper/ownership.py"
 _HOLDING = "dlog/spark/sink/keeper/holding.py"
 _CLIENT = "dlog/spark/sink/keeper/client.py"
@@ -85,4 +87,42 @@ mutant(
     old="dtype=np.int32)[column.offset : column.offset + len(column) + 1]",
     new="dtype=np.int32)[: len(column) + 1]",
     test=_ENCODE + "a_slice_of_rows_is_encoded_from_where_it_begins",
+)
+
+# The sink of the log layer, which the keeper holds.
+
+mutant(
+    "commits after it was closed",
+    _SINK,
+    old="            if self._closed:\n                raise LogClosed(self.log)\n",
+    new="",
+    test=_UNIT + "what_cannot_be_committed_is_refused_and_the_sink_goes_on",
+)
+mutant(
+    "stages without compression",
+    _SINK,
+    old="            codec=settings.codec,\n",
+    new="",
+    test=_UNIT + "what_is_staged_is_compressed_as_the_log_is",
+)
+mutant(
+    "goes on in the segment of a commit that was cancelled",
+    "dlog/protocol/committing.py",
+    old="            if tenure.in_doubt:  # also of a commit that was cancelled\n",
+    new="            if False:\n",
+    test=_UNIT + "a_commit_that_was_cancelled_can_be_made_again",
+)
+mutant(
+    "opens in an epoch of its own",
+    _SINK,
+    old="            expected_epoch=epoch,\n            heals=self._tenure.incarnation,\n",
+    new="",
+    test=_UNIT + "whoever_opens_the_log_later_ends_the_sink_which_says_who_has_it",
+)
+mutant(
+    "drops the keys of what travels in several batches",
+    _SINK,
+    old="        columns.keys = []\n",
+    new="        columns.keys = []\n        batches = batches[1:]\n",
+    test=_UNIT + "a_unit_of_several_batches_keeps_their_columns_and_is_one_entry",
 )
