@@ -1,4 +1,4 @@
-"""What a sink commits, on real bookies: it is read, verified, truncated, and survives its writer."""
+"""What a sink commits, on real bookies: read, verified, truncated, and outliving its writer."""
 
 from typing import Final
 
