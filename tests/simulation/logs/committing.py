@@ -7,7 +7,7 @@ so it shows which attempt at a unit a log holds, and that it holds no more than 
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dlog.aio.write.sink import Sink, Staged, Stager
@@ -33,7 +33,8 @@ class Query:
 
     log: str
     origin: bytes
-    next_unit: int = 0
+    next_units: dict[str, int] = field(default_factory=dict)
+    """What the checkpoint says, for each incarnation of the log: renames give it another one."""
     attempts: int = 0
     stopping: bool = False
     tenure: tuple[str, int] | None = None
@@ -124,7 +125,7 @@ class Driver:
 
     async def _commit_next(self, sink: Sink) -> bool:
         query, logs = self.query, self.process.world.logs
-        number = query.next_unit
+        number = query.next_units.get(sink.incarnation, 0)
         payloads = self._payloads(number)
         txids = self._txids(sink, len(payloads))
         attempt = Attempt(query.origin, number, sink.epoch, payloads, txids)
@@ -147,7 +148,8 @@ class Driver:
         self._mark(done.already, parts)
         logs.unit_committed(sink.incarnation, attempt, None if done.already else done.first_offset)
         if self._random.random() < 0.9:  # else the driver ends before the checkpoint has it
-            query.next_unit = max(query.next_unit, number + 1)
+            known = query.next_units.get(sink.incarnation, 0)
+            query.next_units[sink.incarnation] = max(known, number + 1)
         return True
 
     def _mark(self, already: bool, parts: list[bytes | Staged]) -> None:
