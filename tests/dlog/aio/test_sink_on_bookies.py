@@ -28,10 +28,11 @@ async def test_units_of_both_kinds_are_read_and_verified_and_outlive_a_crash() -
         settings = LogSettings(roll_records=50)
         sink = await Sink.open("log", client=client, settings=settings)
         for number in range(0, 30, 3):
-            small = [batch(*(b"small %d.%d" % (number, row) for row in range(20)))]
+            small: list[bytes] = [batch(*(b"small %d.%d" % (number, row) for row in range(20)))]
             await sink.commit(Receipt(QUERY, number), small)
             await staged(client, sink, number + 1, b"zombie")
-            parts = [await staged(client, sink, number + 1, b"large %d" % number), *small]
+            large = await staged(client, sink, number + 1, b"large %d" % number)
+            parts: list[bytes | Staged] = [large, *small]
             await sink.commit(Receipt(QUERY, number + 1), parts)
             await sink.commit(Receipt(QUERY, number + 2), small)
         await sink.abandon()
