@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import seal_of
@@ -33,7 +34,16 @@ def seals_a_segment_without_its_receipt(patch: Patch) -> None:
     patch.set(Manifest, "with_sealed", with_sealed)
 
 
-@mutation("", logs=True)
+_SINK: Final = "tests/dlog/aio/test_sink.py::test_"
+
+
+# Drawn about once in 300 seeds.
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=_SINK + "the_receipt_of_a_sink_that_crashed_is_found_by_whoever_opens_the_log",
+)
 def takes_the_receipt_of_the_first_entry(patch: Patch) -> None:
     async def seal_by_first(
         ledgers: Ledgers, log: str, ledger_id: LedgerId, *, last_txid: int, created_ms: int
@@ -78,7 +88,13 @@ def _learn_nothing(self: Tenure, manifest: Manifest, *, writing: bool) -> None:
     self.writing, self.origin, self.in_doubt = writing, None, False
 
 
-@mutation("", logs=True)
+# What is in the log twice by it is hidden by the receipts, mostly.
+@mutation(
+    "",
+    logs=True,
+    drawn=False,
+    test=_SINK + "whoever_opens_the_log_later_ends_the_sink_which_says_who_has_it",
+)
 def adopts_in_any_epoch(patch: Patch) -> None:
     """A sink that was deposed adds its ledgers to the log of another one."""
 
