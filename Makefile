@@ -22,10 +22,12 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts bench bench-bookie bench-repair chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts lakehouse bench bench-bookie bench-repair chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
+	@echo 'make lakehouse [RATE=5000] [SEED=n]   a pipeline on real data: Spark from log to Parquet and to a second'
+	@echo '                       log; its driver and a bookie are killed; rates and lag in build/lakehouse.svg'
 	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
@@ -106,6 +108,9 @@ test: $(STAMP)
 
 demo: $(STAMP)
 	@exec $(PY) -m examples.flights $(if $(filter 1,$(ZK)),--zookeeper)
+
+lakehouse: $(STAMP)
+	@exec $(PY) -m examples.lakehouse --rate $(or $(RATE),5000) --seed $(or $(SEED),1)
 
 proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)

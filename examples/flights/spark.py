@@ -28,15 +28,15 @@ _CHECKPOINTS_ON_LOCAL_DISK: Final = (
 """Twice as fast as the default, which starts a process for each file."""
 
 
-def session(directory: Path) -> SparkSession:
-    """Start Spark on two cores, with all its files in *directory*."""
+def session(directory: Path, name: str) -> SparkSession:
+    """Start Spark on two cores, with all its files in *directory*, and the format registered."""
     os.environ.update(java_environment())
     os.environ["SPARK_LOCAL_DIRS"] = str(directory / "scratch")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    return (
+    spark = (
         SparkSession.builder.master(f"local[{_CORES}]")
-        .appName("flights")
+        .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINTS_ON_LOCAL_DISK)
@@ -46,6 +46,8 @@ def session(directory: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", str(_CORES))
         .getOrCreate()
     )
+    dlog.spark.register(spark)
+    return spark
 
 
 class Progress:
@@ -79,8 +81,7 @@ class Progress:
 def main() -> None:
     role = Role()
     uri, directory = sys.argv[1], Path(sys.argv[2])
-    spark = session(directory)
-    dlog.spark.register(spark)
+    spark = session(directory, "flights")
     parquet = str(directory / "parquet")
     query = (
         spark.readStream.format("dlog")

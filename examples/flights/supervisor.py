@@ -69,6 +69,10 @@ class RunningRole:
         self.process.send_signal(signal.SIGKILL)
         return now
 
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to the role and to all that it started in its group, as Spark's JVM."""
+        os.killpg(self.process.pid, number)
+
     def check(self) -> None:
         """Raise RoleFailed if the role has ended with an error."""
         if self.process.returncode not in (None, 0):
@@ -124,7 +128,7 @@ class Supervisor:
     async def start(self, name: str, *arguments: str) -> RunningRole:
         """Start role *name* as a process of its own."""
         log = self._directory / f"{name}.log"
-        with log.open("wb") as stderr:
+        with log.open("ab") as stderr:  # of all the lives of a role that is started again
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",

@@ -1,0 +1,33 @@
+"""The lakehouse on few departures: the driver dies, a bookie dies, no number is wrong."""
+
+import io
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from examples.lakehouse.moments import Moment
+from examples.lakehouse.plot import svg
+from examples.lakehouse.report import last_line
+from examples.lakehouse.run import Course, run_lakehouse
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+async def test_no_window_is_doubled_or_lost_though_driver_and_bookie_are_killed(
+    tmp_path: Path,
+) -> None:
+    course = Course(records=6000, rate=3000.0, per_trigger=600, kills=(Moment.WRITTEN,))
+    said = io.StringIO()
+    outcome = await run_lakehouse(tmp_path, course, Console(file=said, soft_wrap=True))
+    assert outcome.exact, last_line(outcome)
+    assert outcome.parquet["found"] > 5900
+    assert outcome.delays["found"] > 300
+    assert outcome.tailed_records == outcome.tailed_hours == outcome.delays["found"]
+    what = [mark.what for mark in outcome.marks]
+    assert what.count("a bookie killed") == what.count("the bookie is back") == 1
+    assert sum(each.startswith("driver killed") for each in what) == 1
+    assert "lost 0, doubled 0, wrong 0" in last_line(outcome)
+    drawn = ET.fromstring(svg(outcome))
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == 5
