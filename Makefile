@@ -22,7 +22,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts lakehouse bench bench-bookie bench-repair chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -45,6 +45,7 @@ help:
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
+	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory; table, JSON'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
@@ -130,6 +131,9 @@ bench: $(STAMP)
 
 bench-bookie: $(STAMP)
 	$(PY) -m benchmarks.bookie $(if $(ONLY),--only $(ONLY))
+
+bench-spark: $(STAMP)
+	$(PY) -m benchmarks.spark $(if $(ONLY),--only $(ONLY))
 
 bench-repair: $(STAMP)
 	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))

@@ -1,0 +1,87 @@
+"""How fast Spark reads and writes logs, and how soon it has what was appended.
+
+    python -m benchmarks.spark [--only SECTION ...] [--dir DIR] [--json FILE] [--quick]
+
+One warm session on two cores beside a cluster of three bookie processes. Each rate is given as a
+share of what the same session does with the same rows out of memory, or into nothing, by a source
+or sink that is written in Python too: what Spark itself costs. Prints a table, and keeps the same
+as JSON in FILE and as a drawing beside it.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import dlog.spark
+from benchmarks.disk import measure_disk
+from benchmarks.figures import print_table
+from benchmarks.results import keep
+from benchmarks.spark.bench import QUICK, Bench, Running, Sizes
+from benchmarks.spark.latency import latency
+from benchmarks.spark.memory import DiscardSink, MemorySource
+from benchmarks.spark.reading import source, stream
+from benchmarks.spark.writing import sink, sink_stream
+from dlog.local.cluster import LocalCluster
+from examples.flights.spark import session
+
+SECTIONS: Final[dict[str, Callable[[Bench, Running], None]]] = {
+    "source": source,
+    "stream": stream,
+    "sink": sink,
+    "sink-stream": sink_stream,
+    "latency": latency,
+}
+
+
+def measure(options: argparse.Namespace) -> Bench:
+    sizes = QUICK if options.quick else Sizes()
+    disk = measure_disk(options.dir, sizes.seconds / 2)
+    bench = Bench(options.dir, disk, disk.table(), sizes)
+    loop = asyncio.new_event_loop()
+    with bench.place() as place:
+        cluster = LocalCluster(place / "cluster")
+        loop.run_until_complete(cluster.__aenter__())
+        try:
+            spark = session(place / "spark")
+            dlog.spark.register(spark)
+            spark.dataSource.register(MemorySource)
+            spark.dataSource.register(DiscardSink)
+            running = Running(spark, cluster.uri, place)
+            for name in options.only or SECTIONS:
+                bench.begin(name, sizes.seconds / 4)
+                SECTIONS[name](bench, running)
+            spark.stop()
+        finally:
+            loop.run_until_complete(cluster.__aexit__(None, None, None))
+            loop.close()
+    return bench
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
+    add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
+    add("--json", type=Path, default=Path("build/bench-spark.json"), help="where to keep it")
+    add("--quick", action="store_true", help="very little of each, to see that it works")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    options.dir = options.dir.absolute()
+    options.dir.mkdir(parents=True, exist_ok=True)
+    bench = measure(options)
+    print_table(bench.figures)
+    keep(bench.figures, asdict(bench.sizes), options.json)
+
+
+if __name__ == "__main__":
+    main()
