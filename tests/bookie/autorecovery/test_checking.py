@@ -37,6 +37,11 @@ async def ledger_with_a_hole(cluster: AsyncCluster, client: LedgerClient) -> tup
     for _ in range(3):
         await writer.add(b"x")
     absent = writer.metadata.last_fragment.bookies[2]
+
+    async def has_them() -> bool:
+        return len((await client.read_replica(writer.ledger_id, absent, 0, 2)).frames) == 3
+
+    await eventually(has_them, "two of three suffice for an answer; the third has them too")
     await kill(cluster, client, absent)
     for _ in range(4):
         await writer.add(b"y")
