@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import dlog.spark
 from benchmarks.disk import measure_disk
 from benchmarks.figures import print_table
 from benchmarks.results import keep
@@ -45,8 +44,7 @@ def measure(options: argparse.Namespace) -> Bench:
         cluster = LocalCluster(place / "cluster")
         loop.run_until_complete(cluster.__aenter__())
         try:
-            spark = session(place / "spark")
-            dlog.spark.register(spark)
+            spark = session(place / "spark", name="bench")
             spark.dataSource.register(MemorySource)
             spark.dataSource.register(DiscardSink)
             running = Running(spark, cluster.uri, place)
