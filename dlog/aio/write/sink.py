@@ -310,7 +310,7 @@ class Sink:
         return procedure.UnitAppended(first, first + records.count, last_txid)
 
     async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
-        stager = await Stager.begin(self._ledgers, self.assignment, receipt, now_ms=self._now_ms)
+        stager = await Stager.begin(self._ledgers, self.assignment, receipt)
         try:
             for payload in payloads:
                 await stager.add(payload)
@@ -350,12 +350,9 @@ class Stager:
     If it is not asked for, because the unit was done by another attempt, it never becomes part of
     the log, and the janitor deletes it."""
 
-    def __init__(
-        self, ledger: LedgerAppender, assignment: Assignment, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, ledger: LedgerAppender, assignment: Assignment) -> None:
         self._ledger = ledger
         self._assignment = assignment
-        self._now_ms = now_ms
         self._adding: deque[asyncio.Future[EntryId]] = deque()
         self._first: bytes | None = None
         self._last = b""
@@ -364,14 +361,7 @@ class Stager:
         self._last_txid = assignment.previous_txid
 
     @classmethod
-    async def begin(
-        cls,
-        ledgers: Ledgers,
-        assignment: Assignment,
-        receipt: Receipt,
-        *,
-        now_ms: Callable[[], int] = wall_clock_ms,
-    ) -> Self:
+    async def begin(cls, ledgers: Ledgers, assignment: Assignment, receipt: Receipt) -> Self:
         """Make the ledger. Raises what making one does (`NotEnoughBookies`, ...)."""
         settings = assignment.settings
         stamp = StagedFor(assignment.log, assignment.incarnation, assignment.epoch, receipt)
@@ -381,12 +371,7 @@ class Stager:
             custom=stamp.custom(),
             degraded_writes=settings.degraded_writes,
         )
-        return cls(ledger, assignment, now_ms)
-
-    @property
-    def records(self) -> int:
-        """How many were added."""
-        return self._records
+        return cls(ledger, assignment)
 
     async def add(self, payload: bytes) -> None:
         """Add an encoded batch that is not compressed; wait while too many are under way.
@@ -406,7 +391,7 @@ class Stager:
         if self._first is None:
             self._first = payload
         self._last = payload
-        self._records = self._records + header.count
+        self._records += header.count
         if header.first_txid != NO_TXID:
             self._last_txid = header.last_txid
             if self._first_txid == NO_TXID:
