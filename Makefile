@@ -22,7 +22,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -42,6 +42,7 @@ help:
 	@echo 'make chaos-spark [CHAOS_S=300] [SEED=n]   a streaming query whose driver, keeper, workers and bookies'
 	@echo '                       are killed; then two logs are compared row by row'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
+	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
@@ -125,6 +126,9 @@ mutations: $(STAMP)
 
 transcripts: $(STAMP)
 	$(PY) -m tests.transcripts
+
+metrics: $(STAMP)
+	$(PY) -m tests.documents.metrics_page
 
 bench: $(STAMP)
 	$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY))

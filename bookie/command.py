@@ -14,10 +14,24 @@ from bookie.config import BookieConfig
 from bookie.helping import keep_autorecovery
 from bookie.process import run_bookie
 from bookie.server.descriptors import raise_descriptor_limit
-from bookie.start_options import AUTORECOVERY, DIE_WITH_PARENT, Given, config_of, program
+from bookie.start_options import (
+    AUTORECOVERY,
+    DIE_WITH_PARENT,
+    METRICS_HOST,
+    METRICS_PORT,
+    Given,
+    config_of,
+    program,
+)
 from ledger import log_events
 from ledger.errors import LogError
+from ledger.log_events import get_logger
+from ledger.metering.exposing import Exposed
+from ledger.metering.options import HOST_DEFAULT
+from ledger.metering.serving import served
 from ledger.process import die_with_parent
+
+_log = get_logger(__name__)
 
 
 def main() -> None:
@@ -34,19 +48,38 @@ def start(given: Given) -> None:
         die_with_parent()
     log_events.configure()
     raise_descriptor_limit()
+    where = given[METRICS_HOST], given[METRICS_PORT]
     try:
-        asyncio.run(run_until_signal(config, autorecovery=given[AUTORECOVERY]))
+        asyncio.run(run_until_signal(config, autorecovery=given[AUTORECOVERY], metrics=where))
     except LogError as error:
         print(f"bookie: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
         os._exit(1)
 
 
-async def run_until_signal(config: BookieConfig, *, autorecovery: bool = False) -> None:
+async def run_until_signal(
+    config: BookieConfig,
+    *,
+    autorecovery: bool = False,
+    metrics: tuple[str, int | None] = (HOST_DEFAULT, None),
+) -> None:
     """Run a bookie until SIGTERM or SIGINT, then stop it cleanly; a second one ends it at once.
 
-    With *autorecovery* a process of repair runs beside it."""
-    running = asyncio.ensure_future(run_bookie(config))
-    helping = asyncio.ensure_future(keep_autorecovery(config.uri)) if autorecovery else None
+    With *autorecovery* a process of repair runs beside it. *metrics* is where metrics are served,
+    host and port."""
+    exposed = Exposed()
+    with served(exposed, *metrics, _log.info):
+        await _run_until_signal(config, exposed, metrics if autorecovery else None)
+
+
+async def _run_until_signal(
+    config: BookieConfig, exposed: Exposed, repair_beside: tuple[str, int | None] | None
+) -> None:
+    running = asyncio.ensure_future(run_bookie(config, exposed=exposed))
+    helping = None
+    if repair_beside is not None:
+        host, port = repair_beside
+        metrics = None if port is None else (host, port + 1 if port else 0)
+        helping = asyncio.ensure_future(keep_autorecovery(config.uri, metrics=metrics))
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 import bookie
 from ledger.backoff import Backoff
 from ledger.log_events import get_logger
+from ledger.metering.options import PORT_VARIABLE
 
 _AGAIN_S_MIN: Final = 1.0
 _AGAIN_S_MAX: Final = 60.0
@@ -24,17 +25,20 @@ _STOP_S_MAX: Final = 5.0
 _log = get_logger(__name__)
 
 
-async def keep_autorecovery(uri: str, *, log_path: Path | None = None) -> None:
+async def keep_autorecovery(
+    uri: str, *, log_path: Path | None = None, metrics: tuple[str, int] | None = None
+) -> None:
     """Run it until cancelled; then it is stopped, too, before this returns.
 
-    It writes its log to *log_path*, by default where this process writes its own."""
+    It writes its log to *log_path*, by default where this process writes its own. *metrics* is
+    where it serves its metrics, host and port."""
     loop = asyncio.get_running_loop()
     backoff = Backoff(_AGAIN_S_MIN, _AGAIN_S_MAX)
     while True:
         begun = loop.time()
         status: int | str
         try:
-            status = await _run(uri, log_path)
+            status = await _run(uri, log_path, metrics)
         except OSError as error:  # too many processes, or its log cannot be opened
             status = str(error)
         if loop.time() - begun > _STEADY_S:
@@ -44,10 +48,10 @@ async def keep_autorecovery(uri: str, *, log_path: Path | None = None) -> None:
         await asyncio.sleep(pause_s)
 
 
-async def _run(uri: str, log_path: Path | None) -> int:
+async def _run(uri: str, log_path: Path | None, metrics: tuple[str, int] | None) -> int:
     with ExitStack() as opened:
         log = None if log_path is None else opened.enter_context(log_path.open("ab"))
-        child = await _start(uri, log)
+        child = await _start(uri, log, metrics)
     try:
         return await child.wait()
     finally:
@@ -62,9 +66,14 @@ async def _run(uri: str, log_path: Path | None) -> int:
                 await child.wait()
 
 
-async def _start(uri: str, log: BinaryIO | None) -> asyncio.subprocess.Process:
+async def _start(
+    uri: str, log: BinaryIO | None, metrics: tuple[str, int] | None
+) -> asyncio.subprocess.Process:
     # -P: what lies in the working directory must not be taken for our packages.
     python = [sys.executable, "-P", "-m", "bookie.autorecovery"]
+    if metrics is not None:
+        host, port = metrics
+        python += ["--metrics-host", host, "--metrics-port", str(port)]
     return await asyncio.create_subprocess_exec(
         *python,
         *("--uri", uri, "--parent", str(os.getpid())),
@@ -80,4 +89,6 @@ def _environment() -> dict[str, str]:
     """Return that of this process, in which the child finds the packages that run here."""
     packages = str(Path(bookie.__file__).parents[1])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop(PORT_VARIABLE, None)  # that port is the parent's
+    return environment

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from bookie import metrics
 from bookie.collector.collector import Collector
 from bookie.collector.remembering import recall
 from bookie.config import BookieConfig
@@ -37,6 +38,7 @@ from ledger.errors import MetadataError, StorageError
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metastore import MetadataStore, open_store
+from ledger.metering.exposing import Exposed
 from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
 
@@ -48,9 +50,13 @@ _log = get_logger(__name__)
 
 
 async def run_bookie(
-    config: BookieConfig, *, on_ready: Callable[[str, str], None] = lambda _name, _address: None
+    config: BookieConfig,
+    *,
+    on_ready: Callable[[str, str], None] = lambda _name, _address: None,
+    exposed: Exposed | None = None,
 ) -> None:
-    """Run a bookie until cancelled, then stop it cleanly; *on_ready* gets name and address.
+    """Run a bookie until cancelled, then stop it cleanly; *on_ready* gets name and address, and
+    *exposed* its metrics.
 
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
@@ -70,7 +76,9 @@ async def run_bookie(
             timeout_s=config.metadata_timeout_s,
         )
         try:
-            await _run(config, directories, store, descriptors.connections_max, on_ready)
+            exposed = exposed or Exposed()
+            exposed.readiness = lambda: metrics.REPLAYING
+            await _run(config, directories, store, descriptors.connections_max, on_ready, exposed)
         finally:
             await store.close()
     finally:
@@ -83,6 +91,7 @@ async def _run(
     store: MetadataStore,
     connections_max: int,
     on_ready: Callable[[str, str], None],
+    exposed: Exposed,
 ) -> None:
     namespace = await open_namespace(store)
     server = BookieServer(connections_max=connections_max)
@@ -155,6 +164,7 @@ async def _run(
         await collector.begin()
         await server.start(service, operator)
         await registrar.start()
+        metrics.expose(exposed, service, storage, keeper, collector, registrar)
         tasks.append(asyncio.create_task(keeper.run(), name="read-only keeper"))
         beside = [
             _beside(collector.run(), "collector"),

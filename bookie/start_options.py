@@ -17,14 +17,22 @@ import typer
 from bookie.config import BookieConfig
 from bookie.errors import InvalidSetting
 from ledger.errors import CallerError
+from ledger.metering.options import HOST_DEFAULT, HOST_HELP, PORT_HELP, PORT_MAX, PORT_VARIABLE
 
 Given = Mapping[str, Any]
 """What each option was set to, by `Option.name`."""
 
 DIE_WITH_PARENT: Final = "die_with_parent"
 AUTORECOVERY: Final = "autorecovery"
-OF_THE_PROCESS: Final = (DIE_WITH_PARENT, AUTORECOVERY)
-"""The options that say nothing of the bookie, but something of its process."""
+METRICS_PORT: Final = "metrics_port"
+METRICS_HOST: Final = "metrics_host"
+OF_THE_PROCESS: Final[Mapping[str, object]] = {
+    DIE_WITH_PARENT: False,
+    AUTORECOVERY: False,
+    METRICS_PORT: None,
+    METRICS_HOST: HOST_DEFAULT,
+}
+"""The options that say nothing of the bookie, but something of its process; and their defaults."""
 
 _MIB: Final = 1024 * 1024
 _DIRECTORIES: Final = "Directories: the same at every start, in the same order"
@@ -61,6 +69,8 @@ class Option:
     unit: int = 1
     """So many of what the field counts are one of what the option counts."""
     hidden: bool = False
+    variable: str | None = None
+    """Of the environment, that says it if the option does not."""
 
     @property
     def name(self) -> str:
@@ -74,6 +84,7 @@ class Option:
             metavar=self.metavar,
             rich_help_panel=self.panel,
             hidden=self.hidden,
+            envvar=self.variable,
         )
         return inspect.Parameter(
             self.name,
@@ -86,7 +97,7 @@ class Option:
         if self.field in _REQUIRED:
             return inspect.Parameter.empty
         if self.field in OF_THE_PROCESS:
-            return False
+            return OF_THE_PROCESS[self.field]
         default: object = reduce(getattr, self.field.split("."), _DEFAULTS)
         if isinstance(default, int | float):
             count = default / self.unit
@@ -143,6 +154,15 @@ OPTIONS: Final = (
         bool,
         "Run a process of repair beside the bookie, as 'dlog autorecovery start' does.",
     ),
+    Option(
+        ("--metrics-port",),
+        METRICS_PORT,
+        int | None,
+        f"{PORT_HELP} The process of repair that --autorecovery runs has the next one.",
+        metavar="PORT",
+        variable=PORT_VARIABLE,
+    ),
+    Option(("--metrics-host",), METRICS_HOST, str, HOST_HELP),
     Option(
         ("--dir",),
         "directory",
@@ -312,6 +332,7 @@ def config_of(given: Given) -> BookieConfig:
         if value is not None and option.field not in OF_THE_PROCESS:
             part, _, name = option.field.rpartition(".")
             fields[part][name] = value * option.unit if option.unit > 1 else value
+    _check_metrics_port(given)
     own = fields[""]
     for name in ("journal_directories", "ledger_directories"):
         own[name] = tuple(own.get(name, ()))
@@ -326,3 +347,12 @@ def config_of(given: Given) -> BookieConfig:
         raise typer.BadParameter(error.reason, param_hint=flag) from error
     except CallerError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _check_metrics_port(given: Given) -> None:
+    port, port_max = given[METRICS_PORT], PORT_MAX - bool(given[AUTORECOVERY])
+    if port is not None and not 0 <= port <= port_max:
+        reason = f"{port} is not a port from 0 to {port_max}"
+        if 0 <= port <= PORT_MAX:
+            reason += "; with --autorecovery the next one is needed, too"
+        raise typer.BadParameter(reason, param_hint="--metrics-port")

@@ -25,7 +25,7 @@ from ledger.metastore.uri import parse_uri
 
 ENV_PREFIX: Final = "DLOG_"
 
-_ENV_OTHERS: Final = frozenset({"DLOG_CONFIG", "DLOG_DEBUG"})
+_ENV_OTHERS: Final = frozenset({"DLOG_CONFIG", "DLOG_DEBUG", "DLOG_METRICS"})
 _ENV_TESTS: Final = ("DLOG_TEST_", "DLOG_ZK")
 """Read by the test suites only."""
 

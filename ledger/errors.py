@@ -9,6 +9,7 @@
     |  |- ValueTooLarge            the metadata store holds no value of that size
     |  |- WrongPassword
     |  |- HandleClosed             the handle was closed by its owner
+    |  |- MetricsNotServed         the address for metrics cannot be listened on
     |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
@@ -129,6 +130,15 @@ class HandleClosed(CallerError):
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed; open it again to go on")
         self.what = what
+
+
+class MetricsNotServed(CallerError):
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics-port "
+            "(DLOG_METRICS) or --metrics-host"
+        )
+        self.host, self.port, self.reason = host, port, reason
 
 
 class TooManyPending(CallerError):

@@ -6,6 +6,7 @@ start``. Exit status 0 after a stop, 1 if the metadata store refuses."""
 import asyncio
 import signal
 import sys
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -14,8 +15,14 @@ from bookie.autorecovery.options import RATE, DelayS, GraceS, Ledgers, Rate, con
 from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from ledger import log_events
 from ledger.client import LedgerClient
-from ledger.errors import LogError
+from ledger.errors import LogError, MetricsNotServed
+from ledger.log_events import get_logger
+from ledger.metering.exposing import Exposed
+from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
+from ledger.metering.serving import served
 from ledger.process import die_with_parent, yield_processor
+
+_log = get_logger(__name__)
 
 
 def main(
@@ -28,6 +35,8 @@ def main(
     grace_s: GraceS = 30.0,
     rate: Rate = RATE,
     ledgers: Ledgers = 4,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = HOST_DEFAULT,
 ) -> None:
     """Run a process of repair until SIGTERM or SIGINT."""
     if parent is not None:
@@ -35,14 +44,25 @@ def main(
     yield_processor()
     log_events.configure()
     try:
-        asyncio.run(_until_signal(uri, config_of(delay_s, grace_s, rate, ledgers)))
+        config = config_of(delay_s, grace_s, rate, ledgers)
+        asyncio.run(_until_signal(uri, config, metrics_host, metrics_port))
     except LogError as error:
         print(f"autorecovery: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
         raise typer.Exit(1) from error
 
 
-async def _until_signal(uri: str, config: AutorecoveryConfig) -> None:
-    running = asyncio.ensure_future(_run(uri, config))
+async def _until_signal(uri: str, config: AutorecoveryConfig, host: str, port: int | None) -> None:
+    exposed = Exposed()
+    with ExitStack() as serving:
+        try:
+            serving.enter_context(served(exposed, host, port, _log.info))
+        except MetricsNotServed as error:  # nobody looks here: repair goes on without
+            _log.warning(str(error))
+        await _until_stopped(uri, config, exposed)
+
+
+async def _until_stopped(uri: str, config: AutorecoveryConfig, exposed: Exposed) -> None:
+    running = asyncio.ensure_future(_run(uri, config, exposed))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
@@ -51,10 +71,10 @@ async def _until_signal(uri: str, config: AutorecoveryConfig) -> None:
         running.result()
 
 
-async def _run(uri: str, config: AutorecoveryConfig) -> None:
+async def _run(uri: str, config: AutorecoveryConfig, exposed: Exposed) -> None:
     client = await LedgerClient.connect(uri)
     try:
-        await run_autorecovery(client, config)
+        await run_autorecovery(client, config, exposed)
     finally:
         await client.close()
 

@@ -5,6 +5,7 @@ work: marks merge, so that two of them do no harm.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -44,6 +45,22 @@ ELECT_AGAIN_S: Final = 5.0
 _log = get_logger(__name__)
 
 
+class AuditCounts:
+    """What the auditor of this process has done, over all its terms."""
+
+    def __init__(self) -> None:
+        self.leads = False
+        self.terms = self.passes = self.marked = 0
+        self.failures = Counter[str]()
+        """Passes and checks that were cut off, and elections that could not be held."""
+        self.checks = Counter[str]()
+        """By kind."""
+        self.last_pass_ms = self.lost = 0
+        """When the last pass ended, and how many bookies were lost then."""
+        self.alarm = False
+        """Whether it marked nothing, as too much was lost."""
+
+
 class Auditor(Background):
     """`start` and `close`, or an async context manager; or only `run`."""
 
@@ -57,6 +74,7 @@ class Auditor(Background):
         self._client = client
         self._config = config or AuditConfig()
         self._now_ms = wall_clock_ms
+        self.counts = AuditCounts()
 
     async def run(self) -> None:
         """Stand for election until cancelled, and audit while elected."""
@@ -64,11 +82,23 @@ class Auditor(Background):
             try:
                 term = await campaign(self._client.store, ELECTION, lifeline_host=None)
             except LogError as error:
+                self.counts.failures["election"] += 1
                 _log.warning("auditor_not_elected", reason=str(error))
                 await asyncio.sleep(ELECT_AGAIN_S)
                 continue
             async with term:
-                await audit(self._client, self._config, term.lost, wall_clock_ms=self._now_ms)
+                self.counts.terms += 1
+                self.counts.leads = True
+                try:
+                    await audit(
+                        self._client,
+                        self._config,
+                        term.lost,
+                        wall_clock_ms=self._now_ms,
+                        counts=self.counts,
+                    )
+                finally:
+                    self.counts.leads = False
 
 
 async def audit(
@@ -77,9 +107,10 @@ async def audit(
     lost: asyncio.Event,
     *,
     wall_clock_ms: Callable[[], int] = now_ms,
+    counts: AuditCounts | None = None,
 ) -> None:
     """Be the auditor until *lost* is set."""
-    auditing = _Auditing(client, config, wall_clock_ms)
+    auditing = _Auditing(client, config, wall_clock_ms, counts)
     try:
         await auditing.until(lost)
     finally:
@@ -90,8 +121,13 @@ class _Auditing:
     """One term."""
 
     def __init__(
-        self, client: LedgerClient, config: AuditConfig, wall_clock_ms: Callable[[], int]
+        self,
+        client: LedgerClient,
+        config: AuditConfig,
+        wall_clock_ms: Callable[[], int],
+        counts: AuditCounts | None = None,
     ) -> None:
+        self._counts = counts or AuditCounts()
         self._client, self._config = client, config
         self._store: MetadataStore = client.store
         self._ledgers = client.ledgers
@@ -160,9 +196,11 @@ class _Auditing:
                     assert_never(effect)
         except LogError as error:
             if isinstance(effect, protocol.CheckLedgers):
+                self._counts.failures["check"] += 1
                 _log.warning("check_interrupted", reason=str(error))
                 return protocol.CheckFailed(str(error))
             self._parts = None
+            self._counts.failures["pass"] += 1
             _log.warning("audit_interrupted", reason=str(error))
             return protocol.AuditFailed(str(error))
 
@@ -215,6 +253,7 @@ class _Auditing:
                 await replicas.write(self._store)
                 report = _log.warning if replicas.urgent else _log.info
                 report("replicas_counted", **asdict(replicas))
+        self._counts.checks[kind.name.lower()] += 1
         return protocol.LedgersChecked()
 
     async def _names(self, path: str) -> frozenset[BookieId]:
@@ -240,6 +279,7 @@ class _Auditing:
 
         await for_each(effect.lacks, write, at_once=WRITES_MAX)
         if marked:
+            self._counts.marked += marked
             await self._marks.ring()
         return protocol.LedgersMarked(marked)
 
@@ -258,6 +298,10 @@ class _Auditing:
             auditor=this_process(),
         )
         await audit.write(self._store)
+        counts = self._counts
+        counts.passes += 1
+        counts.last_pass_ms, counts.lost = audit.at_ms, len(effect.lost)
+        counts.alarm = bool(effect.alarm)
         return protocol.PassRecorded()
 
 

@@ -3,12 +3,16 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import leader.metrics
+import ledger.metrics
 from bookie.autorecovery.auditor import Auditor
+from bookie.autorecovery.metrics import METRICS, Repairing
 from bookie.autorecovery.protocol.auditing import AuditConfig
 from bookie.autorecovery.throttling import keep_reporting, keep_throttled
 from bookie.autorecovery.worker import Worker, WorkerConfig
 from ledger.client import LedgerClient
 from ledger.log_events import get_logger
+from ledger.metering.exposing import Exposed
 
 _log = get_logger(__name__)
 
@@ -19,16 +23,29 @@ class AutorecoveryConfig:
     work: WorkerConfig = field(default_factory=WorkerConfig)
 
 
-async def run_autorecovery(client: LedgerClient, config: AutorecoveryConfig) -> None:
-    """Run until cancelled; what is under way is safe to leave. Raises what is a fault of ours."""
+async def run_autorecovery(
+    client: LedgerClient, config: AutorecoveryConfig, exposed: Exposed | None = None
+) -> None:
+    """Run until cancelled; what is under way is safe to leave. Raises what is a fault of ours.
+
+    *exposed* gets its metrics."""
     worker = Worker(client, config.work)
+    auditor = Auditor(client, config.audit)
+    repairing = Repairing(client.store, worker, auditor)
+    if exposed is not None:
+        exposed.add(METRICS, repairing)
+        exposed.add(ledger.metrics.METRICS)
+        exposed.add(leader.metrics.METRICS)
+        exposed.readiness = repairing.readiness
     _log.info("autorecovery_started", delay_s=config.audit.delay_s)
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(Auditor(client, config.audit).run(), name="auditor")
+            tasks.create_task(auditor.run(), name="auditor")
             tasks.create_task(worker.run(), name="repair worker")
             tasks.create_task(keep_throttled(client.store, worker), name="throttle of repair")
             tasks.create_task(keep_reporting(client.store, worker), name="report of repair")
+            if exposed is not None:
+                tasks.create_task(repairing.keep_counting(), name="count of open repairs")
     finally:
         _log.info(
             "autorecovery_stopped",

@@ -97,6 +97,12 @@ class Worker(Background):
         """Those who were there at the last scan."""
         self.outcomes: Counter[Outcome] = Counter()
         """Of all replications so far."""
+        self.enabled = True
+        """Whether repair was switched on when that was looked at last."""
+        self.deferred = 0
+        """Marks whose time had not come, at the last look at all of them."""
+        self.interruptions = 0
+        """Looks at all marks that the metadata store ended."""
 
     async def run(self) -> None:
         """Work until cancelled. What cannot be repaired now is tried again later."""
@@ -106,7 +112,8 @@ class Worker(Background):
                 session, revision = store.session, self._client.bookies.revision
                 pause_s = PAUSE_S
                 try:
-                    if await self._marks.enabled():
+                    self.enabled = await self._marks.enabled()
+                    if self.enabled:
                         # A switch ends the scan between two messages.
                         scan = await _unless(switched.changed(), self.run_once())
                         if scan is None:
@@ -115,6 +122,7 @@ class Worker(Background):
                     else:
                         pause_s = self._config.look_s
                 except LogError as error:
+                    self.interruptions += 1
                     _log.warning("repair_interrupted", reason=str(error))
                 if session.lost.is_set():
                     pause_s = min(pause_s, PAUSE_S)
@@ -158,6 +166,7 @@ class Worker(Background):
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
         scan.deferred, scan.next_ms = queue.deferred, queue.next_ms
+        self.deferred = scan.deferred
         return scan
 
     async def _next(self) -> LedgerId | None:

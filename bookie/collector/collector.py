@@ -7,6 +7,7 @@ see `plan`, `garbage` and `ledger.throttle`.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -69,6 +70,25 @@ class Run:
     alarm: Alarm | None = None
     """Why ledgers were kept that may be garbage."""
     failure: str = ""
+
+
+class Totals:
+    """What all runs did since the start."""
+
+    def __init__(self) -> None:
+        self.runs = Counter[str]()
+        self.failures = Counter[str]()
+        """Runs that did not come to their end, or kept what may be garbage; both by kind."""
+        self.ledgers = self.evicted = self.logs = self.freed_bytes = self.moved_bytes = 0
+
+    def ended(self, run: Run) -> None:
+        self.runs[run.kind.value] += 1
+        self.failures[run.kind.value] += bool(run.failure or run.alarm)
+        self.ledgers += run.ledgers
+        self.evicted += run.evicted
+        self.logs += run.logs
+        self.freed_bytes += max(0, run.freed_bytes)
+        self.moved_bytes += run.moved_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +185,7 @@ class Collector:
         self._running: Run | None = None
         self._last: dict[Kind, Run] = {}
         self._told: dict[str, None] = {}
+        self.totals = Totals()
 
     def heed(self, *, in_doubt: Callable[[], str], may_be_lost: Callable[[int], bool]) -> None:
         """Keep entry logs from which an index may be rebuilt: all of them while *in_doubt* says
@@ -267,6 +288,7 @@ class Collector:
                 now = self._clock()
                 run = replace(run, ended_at=now)
                 self._last[kind] = run
+                self.totals.ended(run)
                 self._running = None
                 self._timetable.ran(kind, now)
             return run

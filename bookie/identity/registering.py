@@ -58,6 +58,15 @@ class Registrar:
                 await asyncio.sleep(_RETRY_S_MIN)
         self._task = asyncio.create_task(self._stay(), name="registration")
 
+    @property
+    def trouble(self) -> str:
+        """Why clients may not find the bookie; empty if there is no reason."""
+        if self._task is None:
+            return "not registered"
+        if self._store.session.lost.is_set():
+            return "the session of the metadata store is lost"
+        return "the registration could not be renewed" if self._half_done else ""
+
     def set_read_only(self, *, read_only: bool) -> None:
         """Move to the list where the bookie belongs from now on, as soon as the store lets it."""
         self._registration = replace(self._registration, read_only=read_only)

@@ -44,6 +44,11 @@ class Journals:
         return len(self._writers)
 
     @property
+    def writers(self) -> Sequence[JournalWriter]:
+        """For whoever looks at what they have done."""
+        return self._writers
+
+    @property
     def last_ticket(self) -> int:
         """The last ticket that was given; when it is durable, everything queued so far is."""
         return self._ticket

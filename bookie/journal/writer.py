@@ -15,12 +15,14 @@ called by one thread at a time.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from bookie.disk.port import Disk, DiskFile, DiskFull
 from bookie.errors import JournalFailed
+from bookie.journal.counts import JournalCounts
 from bookie.journal.format import (
     DIRECTORY,
     FILE_HEADER_BYTES,
@@ -76,6 +78,7 @@ class JournalWriter:
         """Whether the disk has no room for more than is preallocated."""
         self.position = Mark(header.journal_id, FILE_HEADER_BYTES)
         """Every record before this place is durable."""
+        self.counts = JournalCounts()
 
     def take_space(self) -> None:
         """Take space ahead; for the start, as a file is begun without any, when those before it are
@@ -102,6 +105,11 @@ class JournalWriter:
         with self._lock:
             left_bytes = self._allocated - self._end - self._queued_bytes - self._writing_bytes
         return left_bytes - size_bytes >= self._preallocate_bytes // 8
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for a commit, or are being written."""
+        return self._queued_bytes + self._writing_bytes
 
     def first_pending(self) -> int:
         """Return the lowest ticket that is not durable, 0 if there is none."""
@@ -154,8 +162,10 @@ class JournalWriter:
         if self._allocated - end < HEADROOM * self._preallocate_bytes or self.is_full:
             self._extend(end)
         if pieces:
+            began = time.perf_counter()
             self._file.write(pieces, self._end)
             self._file.sync()
+            self.counts.synced(len(queue), end - self._end, time.perf_counter() - began)
             self._end, self.size_synced = end, self._allocated
             if end - self._kept_from >= _KEPT_BYTES_MAX:
                 self._file.forget(self._kept_from, end)

@@ -24,7 +24,7 @@ Invariants:
     what is queued is bounded; recovery has a share of its own (rule 90)
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -157,6 +157,25 @@ class BookieCore:
         self._disk_reads = self._fencing_reads = self._waiting_reads = self._held_reads = 0
         self._waiting: dict[int, int] = {}
         self._changed: dict[int, None] = {}
+        self.adds = Counter[Status]()
+        """Runs, by their answer."""
+        self.added_entries = self.added_bytes = self.recovery_entries = self.fences = 0
+        """Of runs that were taken; of them, those of recovery. Ledgers that were fenced."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of frames that are accepted and not durable yet."""
+        return sum(self._queued_bytes.values())
+
+    @property
+    def waiting_reads(self) -> int:
+        """Reads that wait for something to be confirmed, or look at it just now."""
+        return self._waiting_reads
+
+    @property
+    def disk_reads(self) -> int:
+        """Reads that are at the disks, or wait for a thread that goes there."""
+        return self._disk_reads
 
     def session(self) -> "AddSession":
         """Return the state of one client's stream of adds."""
@@ -184,6 +203,15 @@ class BookieCore:
     def add(self, run: AddRun, prepared: Prepared = None) -> tuple[Status, int]:
         """Hand one run to the storage; return its status and the ticket that must be durable
         before the answer. For `AddSession`, and drivers that have no batches."""
+        result = self._add(run, prepared)
+        self.adds[result[0]] += 1
+        if result[0] is Status.OK:
+            self.added_entries += len(run.entries)
+            self.added_bytes += len(run.frames)
+            self.recovery_entries += len(run.entries) if run.recovery else 0
+        return result
+
+    def _add(self, run: AddRun, prepared: Prepared) -> tuple[Status, int]:
         if prepared is Status.NO_SUCH_LEDGER or prepared is Status.TOO_MANY_REQUESTS:
             return prepared, 0  # nobody vouches for the ledger
         if run.explicit_lac:
@@ -261,6 +289,7 @@ class BookieCore:
         if status is not Status.OK:
             return status
         self._touch(ledger_id)
+        self.fences += 1
         self._fencing_reads += 1
         try:
             if ticket > self.durable:

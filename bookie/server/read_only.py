@@ -76,6 +76,15 @@ class ReadOnlyKeeper:
         return (*by_operator, *self._watch.reasons, *self._storage.troubles)
 
     @property
+    def kinds(self) -> dict[str, bool]:
+        """Which kinds of reasons there are, in words that stay the same."""
+        return {
+            "operator": self._by_operator,
+            "disk": bool(self._watch.reasons),
+            "storage": bool(self._storage.troubles),
+        }
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         return self._watch.warnings
 

@@ -12,6 +12,7 @@ every now and then, also with nothing queued, as it is a commit that finds the s
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -89,6 +90,9 @@ class BookieService:
         self._storage = storage
         self._made = made
         self._core = BookieCore(storage, config.limits)
+        self.reads = Counter[Status]()
+        """By their answer."""
+        self.read_entries = self.read_bytes = 0
         self._streams: dict[AddStream, None] = {}
         self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
         self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
@@ -107,6 +111,16 @@ class BookieService:
             thread.add_done_callback(self._thread_ended)
 
     @property
+    def core(self) -> BookieCore:
+        """For whoever looks at its counts; nobody else."""
+        return self._core
+
+    @property
+    def streams(self) -> int:
+        """How many streams of adds there are."""
+        return len(self._streams)
+
+    @property
     def info(self) -> InfoAnswer:
         read_only = self._storage.read_only
         if read_only != self._info.read_only:
@@ -120,6 +134,13 @@ class BookieService:
         return stream
 
     async def read(self, query: ReadQuery) -> ReadAnswer:
+        answer = await self._read(query)
+        self.reads[answer.status] += 1
+        self.read_entries += len(answer.entries)
+        self.read_bytes += len(answer.frames)
+        return answer
+
+    async def _read(self, query: ReadQuery) -> ReadAnswer:
         if query.fence and await self._admits(query.ledger_id, query.key) is not Status.OK:
             return ReadAnswer(Status.TOO_MANY_REQUESTS)
         try:

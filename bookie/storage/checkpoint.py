@@ -10,6 +10,7 @@ Calls wait for each other; `troubles` may be read at any time.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from bookie.loss.accounts import Accounts
 from bookie.storage.flush import Flush, header_of
 from bookie.storage.holdings import Holdings
 from bookie.storage.ledger_directory import LedgerDirectory
+from ledger.metering.declaring import SECONDS, Buckets
 
 
 @dataclass(slots=True)
@@ -43,6 +45,10 @@ class Keeper:
         self._marks = journals.positions()
         self._no_space = ""
         self._frozen: StorageFailed | None = None
+        self.seconds = Buckets(SECONDS)
+        """How long each checkpoint took that had something to do."""
+        self.written_bytes = 0
+        """That checkpoints moved to entry logs, as they were counted in memory."""
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -120,6 +126,7 @@ class Keeper:
                 self._fail("the eviction of ledgers", error)
 
     def _checkpoint(self) -> None:
+        began = time.perf_counter()
         begun = self._begun or self._begin()
         if begun is None:
             return
@@ -134,6 +141,8 @@ class Keeper:
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
         self._journals.advance(begun.marks)
         self._marks = begun.marks
+        self.written_bytes += begun.flush.size_bytes
+        self.seconds.observe(time.perf_counter() - began)
 
     def _begin(self) -> _Checkpoint | None:
         """Take what is in memory; None if there is nothing to do."""

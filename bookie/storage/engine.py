@@ -37,6 +37,7 @@ from bookie.errors import EntryLogDamaged, FileDamaged, StorageFailed
 from bookie.index.format import ENTRY_ID_MAX, KEY_BYTES_MAX, LedgerHeader
 from bookie.journal.format import Kind, Record
 from bookie.journal.journals import Journals
+from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
 from bookie.loss.census import Census
 from bookie.loss.limbo import Limbo, Phase
@@ -328,6 +329,21 @@ class BookieStorage:
         """Return all ledgers that are here, ascending."""
         with self._lock:
             return self._ledgers.ids()
+
+    @property
+    def holdings(self) -> Holdings:
+        """For whoever looks at its sizes and counts; nobody else."""
+        return self._holdings
+
+    @property
+    def keeper(self) -> Keeper:
+        """As `holdings`."""
+        return self._keeper
+
+    @property
+    def journal_writers(self) -> Sequence[JournalWriter]:
+        """As `holdings`."""
+        return self._journals.writers
 
     def status(self) -> StorageStatus:
         """Say what is where, for operators; asks the disk for the sizes of files."""

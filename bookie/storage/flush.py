@@ -29,6 +29,7 @@ class Flush:
     ) -> None:
         """*headers* name at least the ledgers of *memtable*, in order of their ids."""
         self._memtable = memtable
+        self.size_bytes = memtable.size_bytes
         self._left: list[tuple[LedgerDirectory, list[LedgerHeader]]] = []
         for at, directory in enumerate(ledger_directories):
             own = [h for h in headers if directories.ledger_directory_of(h.ledger_id) == at]

@@ -12,7 +12,8 @@ from dlog.cli.connections import connected, opened_store
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.render.progress import shown_progress
-from dlog.cli.runner import FAILED, run_at, until_signal
+from dlog.cli.runner import FAILED, run_at, told, until_signal
+from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 
 if TYPE_CHECKING:
     from bookie.autorecovery.throttling import RepairThrottle
@@ -37,6 +38,8 @@ def start(
     grace_s: GraceS = 30.0,
     rate: Rate = RATE,
     ledgers: Ledgers = 4,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = HOST_DEFAULT,
     uri: Uri = None,
 ) -> None:
     """Run one process of repair in the foreground until SIGTERM or Ctrl-C.
@@ -48,13 +51,17 @@ def start(
     async def command() -> None:
         from bookie.autorecovery.process import run_autorecovery
         from ledger import log_events
+        from ledger.metering.exposing import Exposed
+        from ledger.metering.serving import served
         from ledger.process import yield_processor
 
         yield_processor()
         log_events.configure()
-        async with connected(uri) as client:
-            config = config_of(delay_s, grace_s, rate, ledgers)
-            await until_signal(run_autorecovery(client, config))
+        exposed = Exposed()
+        with served(exposed, metrics_host, metrics_port, told):
+            async with connected(uri) as client:
+                config = config_of(delay_s, grace_s, rate, ledgers)
+                await until_signal(run_autorecovery(client, config, exposed))
 
     run_at(uri, command())
 

@@ -9,7 +9,8 @@ from dlog.cli.connections import connected
 from dlog.cli.log.checking import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
-from dlog.cli.runner import FAILED, run_at, until_signal
+from dlog.cli.runner import FAILED, run_at, told, until_signal
+from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 
 if TYPE_CHECKING:
     from dlog.aio.maintain.janitor import Janitor, JanitorPass
@@ -48,6 +49,8 @@ def run_(
     elect: Annotated[
         bool, typer.Option(help="Stay idle while another janitor of the namespace works.")
     ] = True,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = HOST_DEFAULT,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -60,16 +63,24 @@ def run_(
 
     async def command() -> bool:
         from dlog.aio.maintain.janitor import Janitor, JanitorConfig
+        from dlog.metrics import expose
+        from ledger.metering.exposing import Exposed
+        from ledger.metering.serving import served
 
         config = JanitorConfig(interval_s=interval_s, orphans_max=orphans_max, elect=elect)
-        async with connected(uri) as client:
-            janitor = Janitor(client, config)
-            if once:
-                done = await janitor.run_once()
-                _show(done, as_json=as_json)
-                return not done.troubles
-            await until_signal(_show_passes(janitor, as_json=as_json), janitor.run())
-            return True
+        if once:
+            async with connected(uri) as client:
+                done = await Janitor(client, config).run_once()
+            _show(done, as_json=as_json)
+            return not done.troubles
+        exposed = Exposed()
+        with served(exposed, metrics_host, metrics_port, told):
+            async with connected(uri) as client:
+                janitor = Janitor(client, config)
+                expose(exposed)
+                exposed.readiness = janitor.readiness
+                await until_signal(_show_passes(janitor, as_json=as_json), janitor.run())
+        return True
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)

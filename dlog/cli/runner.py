@@ -93,6 +93,11 @@ async def _set(event: asyncio.Event) -> None:
     await event.wait()
 
 
+def told(sentence: str) -> None:
+    """Say *sentence* on stderr."""
+    typer.echo(f"dlog: {sentence}", err=True)
+
+
 def failed(sentence: str) -> typer.Exit:
     """Say *sentence* on stderr; return what to raise."""
     if debugging() and sys.exc_info()[0] is not None:

@@ -15,12 +15,20 @@ from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import run
 from dlog.config import default_directory, default_uri
 from dlog.local.cluster import MANAGED, LocalCluster
+from ledger.metering.options import (
+    HOST_DEFAULT,
+    PORT_HELP,
+    PORT_MAX,
+    PORT_VARIABLE,
+    MetricsHost,
+)
 
 _WATCH_S: Final = 0.5
 
 EPILOG = examples(
     "dlog up",
     "dlog up --bookies 5 --dir ./cluster",
+    "dlog up --metrics-port 9100",
     "dlog up --zookeeper managed",
     "dlog up --zookeeper zk://127.0.0.1:2181/dlog",
 )
@@ -46,6 +54,17 @@ def up(
         bool,
         typer.Option(help="Run a process of repair too, which copies what lost bookies held."),
     ] = True,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"{PORT_HELP} Each process has one of its own: this one, and those after it.",
+            envvar=PORT_VARIABLE,
+            min=0,
+            max=PORT_MAX,
+            show_default=False,
+        ),
+    ] = None,
+    metrics_host: MetricsHost = HOST_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
@@ -59,6 +78,7 @@ def up(
             bookies=bookies,
             zookeeper=zookeeper,
             autorecovery=autorecovery,
+            metrics=None if metrics_port is None else (metrics_host, metrics_port),
         )
         if zookeeper == MANAGED:
             _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
@@ -102,7 +122,7 @@ async def _run(cluster: LocalCluster, *, as_json: bool) -> None:
 
 
 def _show(cluster: LocalCluster, *, as_json: bool) -> None:
-    found = cluster.bookies()
+    found, metrics = cluster.bookies(), cluster.metrics
     if as_json:
         rows = [
             {
@@ -113,12 +133,15 @@ def _show(cluster: LocalCluster, *, as_json: bool) -> None:
             }
             for bookie in found
         ]
-        print_json({"uri": cluster.uri, "bookies": rows})
+        print_json({"uri": cluster.uri, "bookies": rows, "metrics": dict(metrics)})
         return
     print_table(
         ("bookie", "address", "pid", "directory"),
         ((bookie.name, bookie.address, bookie.pid, bookie.directory) for bookie in found),
     )
+    if metrics:
+        sys.stdout.write("\n")
+        print_table(("process", "metrics"), metrics.items())
     note = "   # the default" if cluster.uri == default_uri() else ""
     sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n\n")
     sys.stdout.write("Ctrl-C stops the cluster.\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import bookie
+from ledger.metering.options import PORT_VARIABLE
 
 _TAIL_BYTES_MAX: Final = 16_384
 _TAIL_LINES: Final = 12
@@ -100,4 +101,6 @@ class BookieProcess:
 
 def _environment() -> dict[str, str]:
     paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop(PORT_VARIABLE, None)  # one port is not for all of them
+    return environment

@@ -16,9 +16,10 @@ store. No process started here outlives this one, however it ends.
 import asyncio
 import fcntl
 import os
+import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,10 @@ from dlog.local.bookie_process import BookieProcess
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.cluster import open_namespace
+from ledger.errors import MetricsNotServed
 from ledger.metastore import open_store
+from ledger.metering.options import PORT_MAX
+from ledger.metering.serving import address_of, reason_of
 from ledger.registry import BookieDirectory, BookieRegistration
 
 MANAGED: Final = "managed"
@@ -68,9 +72,12 @@ class LocalCluster:
         start_timeout_s: float = START_TIMEOUT_S,
         bookie_options: Sequence[str] = (),
         autorecovery: bool = False,
+        metrics: tuple[str, int] | None = None,
     ) -> None:
         """*bookie_options*: further options of `dlog bookie start`, for each bookie.
-        *autorecovery*: run a process of repair too, which copies what lost bookies held."""
+        *autorecovery*: run a process of repair too, which copies what lost bookies held.
+        *metrics*: host and first port on which these processes serve their metrics, one after the
+        other; with port 0 each has any free one."""
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidCluster(f"{bookies} bookies asked for, 1 to {BOOKIES_MAX} can run here")
         if zookeeper not in (None, MANAGED):
@@ -80,6 +87,7 @@ class LocalCluster:
         self._zookeeper = zookeeper
         self._bookie_options = bookie_options
         self._autorecovery = autorecovery
+        self._metrics = None if metrics is None else _places(*metrics, bookies + autorecovery)
         self._start_timeout_s = start_timeout_s
         self._uri: str | None = None
         self._processes: list[BookieProcess] = []
@@ -111,6 +119,14 @@ class LocalCluster:
             for process in self._processes
             if process.running
         ]
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """Where each process serves its metrics, by its name; empty if none does."""
+        names = [process.name for process in self._processes]
+        names += ["autorecovery"] if self._autorecovery else []
+        places = zip(names, self._metrics or (), strict=False)
+        return {name: address_of(*place) for name, place in places}
 
     async def __aenter__(self) -> Self:
         try:
@@ -161,7 +177,10 @@ class LocalCluster:
         await self._start_bookies(self._processes)
         if self._autorecovery:
             log_path = self.directory / "autorecovery.log"
-            helping = asyncio.ensure_future(keep_autorecovery(self.uri, log_path=log_path))
+            place = None if self._metrics is None else self._metrics[-1]
+            helping = asyncio.ensure_future(
+                keep_autorecovery(self.uri, log_path=log_path, metrics=place)
+            )
             self._stack.push_async_callback(_cancelled, helping)
 
     async def _metadata(self) -> str:
@@ -177,12 +196,16 @@ class LocalCluster:
     def _process(self, index: int) -> BookieProcess:
         name = f"bookie-{index}"
         log_path = self.directory / f"{name}.log"
+        options = list(self._bookie_options)
+        if self._metrics is not None:
+            host, port = self._metrics[index]
+            options += ["--metrics-host", host, "--metrics-port", str(port)]
         return BookieProcess(
             name,
             self.directory / name,
             uri=self.uri,
             log_path=log_path,
-            options=self._bookie_options,
+            options=options,
         )
 
     async def _start_bookies(self, processes: Iterable[BookieProcess]) -> None:
@@ -217,6 +240,27 @@ class LocalCluster:
             if registration.bookie == name:
                 return registration
         return None
+
+
+def _places(host: str, port: int, count: int) -> list[tuple[str, int]]:
+    """Return *count* places from *port* on; for 0, of ports that are free now.
+
+    Raises `InvalidCluster`."""
+    if port:
+        if port + count - 1 > PORT_MAX:
+            raise InvalidCluster(f"there are no {count} ports for metrics from {port} on")
+        return [(host, port + at) for at in range(count)]
+    with ExitStack() as opened:  # all at once, so that no two are the same
+        return [(host, opened.enter_context(_bound(host)).getsockname()[1]) for _ in range(count)]
+
+
+def _bound(host: str) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise MetricsNotServed(host, 0, reason_of(error)) from error
 
 
 async def _cancelled(task: "asyncio.Future[None]") -> None:

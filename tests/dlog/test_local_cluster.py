@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -18,7 +20,7 @@ from ledger.client import LedgerClient
 from ledger.errors import InvalidUri
 from ledger.quorum import Quorum
 from tests.patience import PATIENT
-from tests.waiting import alive, wait_until
+from tests.waiting import alive, eventually, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -202,5 +204,51 @@ def test_a_cluster_runs_on_a_zookeeper_of_its_own(tmp_path: Path) -> None:
             async with LocalCluster(tmp_path, bookies=1, zookeeper="managed") as cluster:
                 assert cluster.uri.startswith("zk://127.0.0.1:")
                 assert len(cluster.bookies()) == 1
+
+    run(test)
+
+
+def test_each_process_of_a_cluster_serves_its_metrics_where_it_is_said(tmp_path: Path) -> None:
+    async def test() -> None:
+        places = ("127.0.0.1", 0)
+        async with LocalCluster(tmp_path, bookies=2, autorecovery=True, metrics=places) as cluster:
+            assert list(cluster.metrics) == ["bookie-0", "bookie-1", "autorecovery"]
+            for name, address in cluster.metrics.items():
+                url = f"{address.removesuffix('/metrics')}/readyz"
+                await eventually(partial(is_ready, url), f"{name} is ready")
+                page = (await asyncio.to_thread(fetch, address)).decode()
+                expected = "dlog_auditor_leads" if name == "autorecovery" else "dlog_bookie_ledgers"
+                assert f"\n{expected} " in page
+
+    run(test)
+
+
+def fetch(url: str) -> bytes:
+    with urlopen(url) as answer:
+        return bytes(answer.read())
+
+
+async def is_ready(url: str) -> bool:
+    try:
+        return bool(json.loads(await asyncio.to_thread(fetch, url))["ready"])
+    except OSError:  # not there yet, or 503
+        return False
+
+
+def test_ports_for_metrics_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCluster, match="no 3 ports for metrics from 65534 on"):
+        LocalCluster(tmp_path, metrics=("127.0.0.1", 65534))
+
+
+def test_a_variable_for_metrics_is_not_for_the_bookies_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would all want the same port."""
+    monkeypatch.setenv("DLOG_METRICS", "1")
+
+    async def test() -> None:
+        async with LocalCluster(tmp_path, bookies=2) as cluster:
+            assert cluster.metrics == {}
+            assert len(cluster.bookies()) == 2
 
     run(test)

@@ -12,11 +12,13 @@ time. An election keeps all but one idle; it is a hint and nothing depends on it
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from dlog import metrics
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
 from dlog.aio.maintain.trim import apply_retention
@@ -29,6 +31,7 @@ from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
+from ledger.metering.exposing import Readiness
 
 ELECTION: Final = ".janitor"
 """No log can have this name."""
@@ -88,6 +91,19 @@ class Janitor(Background):
         self.passes = 0
         """How many were finished."""
         self._waiting: list[asyncio.Future[JanitorPass]] = []
+        self._leads = False
+        self._failure = ""
+        """Why the last pass did not come to its end."""
+
+    def readiness(self) -> Readiness:
+        """Ready while the metadata store knows the process; also as one that stands by."""
+        if self._ledgers.store.session.lost.is_set():
+            reason = "the session of the metadata store is lost"
+            return Readiness(ready=False, state="cut off", reasons=(reason,))
+        failed = (f"the last pass failed: {self._failure}",) if self._failure else ()
+        return Readiness(
+            ready=not failed, state="at work" if self._leads else "standing by", reasons=failed
+        )
 
     async def run(self) -> None:
         """Make a pass now and then, for ever. Errors are logged, and the next pass tries again."""
@@ -106,7 +122,13 @@ class Janitor(Background):
     async def run_once(self) -> JanitorPass:
         """Make one pass; return what it did. Raises what listing logs and ledgers raises."""
         async with self._one_pass:
+            began = time.perf_counter()
             done = await self._pass()
+        metrics.JANITOR_PASS_S.observe(time.perf_counter() - began)
+        metrics.JANITOR_TRIMMED_RECORDS.add(by=done.records_trimmed)
+        metrics.JANITOR_DELETED_LEDGERS.add(by=done.ledgers_deleted)
+        metrics.JANITOR_DELETED_ORPHANS.add(by=len(done.orphans))
+        metrics.JANITOR_TROUBLES.add(by=len(done.troubles))
         self.passes += 1
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -121,10 +143,20 @@ class Janitor(Background):
         return await waiter
 
     async def _work(self, lost: asyncio.Event) -> None:
+        self._leads = True
+        try:
+            await self._make_passes(lost)
+        finally:
+            self._leads, self._failure = False, ""
+
+    async def _make_passes(self, lost: asyncio.Event) -> None:
         while not lost.is_set():
             try:
                 await self.run_once()
+                self._failure = ""
             except LogError as error:
+                metrics.JANITOR_FAILURES.add()
+                self._failure = str(error)
                 _log.warning("janitor_pass_failed", error=str(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._config.interval_s):
