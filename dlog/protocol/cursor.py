@@ -92,6 +92,13 @@ class Interrupted:
     error: LogError
 
 
+@dataclass(frozen=True, slots=True)
+class StopMoved:
+    """The stop is at *stop* now, or where it was. Comes after `Finish` only."""
+
+    stop: int
+
+
 CursorEvent = (
     ManifestSeen
     | PlaceFound
@@ -101,6 +108,7 @@ CursorEvent = (
     | EndFound
     | LedgerMissing
     | Interrupted
+    | StopMoved
     | TimePassed
 )
 
@@ -161,7 +169,7 @@ class FindEnd:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The stop was reached, or the log was sealed for good."""
+    """The stop was reached, or the log was sealed for good. `StopMoved` may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,8 @@ class Cursor:
         self._delivered = start
         """Offset after the last one that was delivered."""
         self._stop = stop
+        self._is_in_place = False
+        """True iff it is over, and goes on with `_entry` if the stop moves."""
         self._end_max = None if stop is None else max(start, stop)
         self._incarnation = incarnation
         self._phase = Phase.LOCATING
@@ -240,7 +250,7 @@ class Cursor:
 
     def step(self, event: CursorEvent, *, now: float) -> list[CursorEffect]:
         """Apply *event*; return what to deliver, and the one thing to do next."""
-        assert self._phase is not Phase.DONE, "the cursor is over"
+        assert self._phase is not Phase.DONE or isinstance(event, StopMoved), "the cursor is over"
         effects = self._dispatch(event, now)
         if effects and isinstance(effects[-1], Finish | Fail):
             self._phase = Phase.DONE
@@ -281,6 +291,8 @@ class Cursor:
                 return [self._locate()]
             case Interrupted():
                 return self._interrupted(event.error, now)
+            case StopMoved():
+                return [self._stop_moved(event.stop)]
             case TimePassed():
                 return self._time_passed(now)
             case _:
@@ -419,21 +431,36 @@ class Cursor:
                 )
                 return [*effects, Fail(DamagedLog(self.log, reason))]
             begin, end = self._position, self._position + count
-            self._entry, self._position = entry + 1, end
-            if self._stop is not None:
-                end = min(end, self._stop)
-            if end > self._next:
+            read_to = end if self._stop is None else min(end, self._stop)
+            if read_to > self._next:
                 skip = self._next - begin
-                take = end - self._next
+                take = read_to - self._next
                 effects.append(Deliver(self._segment.number, entry, begin, skip, take))
-                self._next = end
+                self._next = read_to
                 self._joined = True
                 self._backoff.reset()
+            if read_to < end:
+                break  # the rest of it is read when the stop moves
+            self._entry, self._position = entry + 1, end
         if self._stop is not None and self._next >= self._stop:
+            self._is_in_place, self._joined = True, self._position == self._next
             return [*effects, Finish()]
+        return [*effects, self._go_on()]
+
+    def _stop_moved(self, stop: int) -> CursorEffect:
+        assert self._phase is Phase.DONE, "it had come to its stop"
+        assert self._stop is not None, "there was one"
+        self._stop = max(self._stop, stop)
+        self._end_max = max(self._stop, self._next)
+        if not self._is_in_place:
+            return self._locate()
+        self._phase, self._is_in_place = Phase.READING, False
+        return self._go_on()
+
+    def _go_on(self) -> CursorEffect:
         if self._last_entry is not None and self._entry > self._last_entry:
-            return [*effects, self._ended()]
-        return [*effects, self._read()]
+            return self._ended()
+        return self._read()
 
     def _nothing_new(self) -> CursorEffect:
         assert self._segment is not None
@@ -444,9 +471,7 @@ class Cursor:
     def _end_found(self, last_entry: int | None) -> CursorEffect:
         assert self._phase is Phase.READING
         self._last_entry = last_entry
-        if last_entry is not None and self._entry > last_entry:
-            return self._ended()
-        return self._read()
+        return self._go_on()
 
     def _ended(self) -> CursorEffect:
         assert self._phase is Phase.READING

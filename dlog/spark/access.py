@@ -19,7 +19,7 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import end_now
 from dlog.aio.read.chunks import Chunk
 from dlog.aio.read.places import start_offset
-from dlog.aio.read.ranges import read_range
+from dlog.aio.read.ranges import RangeReaders
 from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
@@ -36,8 +36,8 @@ from ledger.errors import LogError
 
 T = TypeVar("T")
 
-CHUNKS_AHEAD_MAX: Final = 16
-"""Chunks read before Spark asks for them; a chunk is one entry, 512 KiB at most."""
+READS_AHEAD_MAX: Final = 8
+"""Reads of bookies before Spark asks for what they brought: `READ_BYTES_MAX` each, or one entry."""
 LOOKS_AT_ONCE_MAX: Final = 32
 
 OnGone = Callable[[str, int, int], None]
@@ -53,6 +53,7 @@ class Access:
         self._ledgers: Ledgers | None = None
         self._watch: TailWatch | None = None
         self._mover: ConsumerMover | None = None
+        self._ranges: RangeReaders | None = None
 
     def tails(
         self,
@@ -119,18 +120,17 @@ class Access:
         self._thread.run(self._close())
 
     def _chunks(self, piece: LogRange) -> Iterator[Chunk]:
-        chunks: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD_MAX)
-        reading = asyncio.run_coroutine_threadsafe(
-            self._read_into(chunks, piece), self._thread.loop
-        )
+        reads: asyncio.Queue[list[Chunk]] = asyncio.Queue(READS_AHEAD_MAX)
+        reading = asyncio.run_coroutine_threadsafe(self._read_into(reads, piece), self._thread.loop)
         expected = piece.first
         try:
-            while (chunk := self._thread.run(chunks.get())) is not None:
-                if chunk.begin != expected:
-                    reason = f"offset {chunk.begin} came where {expected} should be"
-                    raise DamagedLog(piece.log, reason)
-                expected = chunk.end
-                yield chunk
+            while chunks := self._thread.run(reads.get()):
+                for chunk in chunks:
+                    if chunk.begin != expected:
+                        reason = f"offset {chunk.begin} came where {expected} should be"
+                        raise DamagedLog(piece.log, reason)
+                    expected = chunk.end
+                    yield chunk
             reading.result()
         finally:
             reading.cancel()
@@ -190,29 +190,29 @@ class Access:
             self._mover = ConsumerMover(await self.connected(), consumer)
         return await self._mover.move(positions)
 
-    async def _read_into(self, chunks: asyncio.Queue[Chunk | None], piece: LogRange) -> None:
-        """Put the chunks of *piece* into the queue, and None at the end, even after an error."""
+    async def _read_into(self, reads: asyncio.Queue[list[Chunk]], piece: LogRange) -> None:
+        """Put the chunks of *piece* into the queue, and none at the end, even after an error."""
         try:
-            ledgers = await self.connected()
-            found = cast(
-                "AsyncGenerator[Chunk, None]",
-                read_range(
-                    ledgers, piece.log, piece.first, piece.end, incarnation=piece.incarnation
-                ),
+            if self._ranges is None:
+                self._ranges = RangeReaders(await self.connected())
+            ranges = self._ranges.read(
+                piece.log, piece.first, piece.end, incarnation=piece.incarnation
             )
+            found = cast("AsyncGenerator[list[Chunk], None]", ranges)
             async with aclosing(found):
-                async for chunk in found:
-                    await chunks.put(chunk)
-        except Exception:
-            await chunks.put(None)
-            raise
-        await chunks.put(None)
+                async for chunks in found:
+                    await reads.put(chunks)
+        finally:
+            await reads.put([])
 
     async def _close(self) -> None:
         if self._watch is not None:
             await self._watch.close()
             self._watch = None
         self._mover = None
+        if self._ranges is not None:
+            await self._ranges.close()
+            self._ranges = None
         if self._ledgers is not None:
             await self._ledgers.close()
             self._ledgers = None

@@ -40,8 +40,11 @@ ARROW_SCHEMA: Final = pa.schema(
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ARROW_SCHEMA_WITH_HEADERS: Final = ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
 ROWS_MAX: Final = 65_536
-BYTES_MAX: Final = 8 << 20
-"""Entries are put together into batches of about this size: each costs Spark a round trip."""
+BYTES_MAX: Final = 1 << 20
+"""Small entries are put together into batches of about this size: each costs Spark a round trip.
+
+Large ones stay as they are: memory by the megabyte comes fresh from the kernel each time, and costs
+more than what is done with it."""
 
 
 def to_arrow(

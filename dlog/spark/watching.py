@@ -1,10 +1,11 @@
 """Which logs there are and where they end, watched for a query at the price of almost nothing.
 
-Each log has one long poll in flight, which outlives the call that began it: it ends with news,
-or after `QUIET_S`, and the next one is begun by whoever asks next. So nothing is polled that
-nobody waits for, news of one log do not wait for the silence of the others, and a query that is
-idle costs the long polls. What cannot be reached keeps the tail that it had last: a stream then
-goes on with its other logs.
+A log of which nothing comes has a long poll in flight, which outlives the call that began it: it
+ends with news, or after `QUIET_S`. So news of one log do not wait for the silence of the others,
+and a query that is idle costs the long polls. The news themselves are old when a query asks that
+was busy meanwhile, by as much as it was busy: whoever asks looks at the logs that have no poll in
+flight any more, and so what is appended until then is in the batch that is planned then. What
+cannot be reached keeps the tail that it had last: a stream then goes on with its other logs.
 """
 
 import asyncio
@@ -33,7 +34,9 @@ LIST_S: Final = 0.5
 """Names are listed no more often, however many logs come and go."""
 LIST_AGAIN_S: Final = 30.0
 """After so long they are listed again, should a notice have been lost."""
-_FIRST_POLLS_MAX: Final = 32
+LOOK_S: Final = 0.5
+"""How long a look at a log may take before what was known of it has to do."""
+_LOOKS_MAX: Final = 32
 
 Tails = dict[str, LogTail]
 
@@ -48,7 +51,7 @@ class TailWatch:
         self._selection = selection
         self._names = None if selection.pattern is None else NamesWatch(ledgers)
         self._watched: dict[str, _Watched] = {}
-        self._first_polls = asyncio.Semaphore(_FIRST_POLLS_MAX)
+        self._looks = asyncio.Semaphore(_LOOKS_MAX)
         self._news = asyncio.Event()
 
     async def tails(
@@ -61,12 +64,17 @@ class TailWatch:
         cannot pass, and what may if nothing is known of a log yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
+        for each in self._watched.values():
+            each.doubt()
         while True:
             self._news.clear()
-            await self._poll(following)
+            await self._look(following)
             tails = {log: each.tail for log, each in self._watched.items() if each.tail}
             left_s = deadline - loop.time()
-            if left_s <= 0 or enough(tails):
+            is_over = left_s <= 0 or enough(tails)
+            for each in self._watched.values():
+                each.listen(self._news.set, even_if_moved=not is_over)
+            if is_over:
                 return tails
             try:
                 async with asyncio.timeout(left_s):
@@ -82,8 +90,8 @@ class TailWatch:
         if self._names is not None:
             self._names.close()
 
-    async def _poll(self, following: Mapping[str, str]) -> None:
-        """Take what polls have found, begin those that are not under way, await first ones."""
+    async def _look(self, following: Mapping[str, str]) -> None:
+        """Take what polls have found, and look at the logs that want it."""
         logs = dict.fromkeys(await self._logs(), None) | {
             log: incarnation
             for log, incarnation in following.items()
@@ -93,8 +101,11 @@ class TailWatch:
             await self._watched.pop(log).close()
         for log, incarnation in logs.items():
             if log not in self._watched:
-                self._watched[log] = _Watched(self._ledgers, log, self._first_polls)
-            self._watched[log].begin(incarnation, self._news.set)
+                self._watched[log] = _Watched(self._ledgers, log, self._looks)
+            self._watched[log].look(incarnation, self._news.set)
+        looking = [task for each in self._watched.values() if (task := each.looking)]
+        if looking:
+            await asyncio.wait(looking, timeout=LOOK_S)
         for each in self._watched.values():
             await each.known()
 
@@ -107,36 +118,52 @@ class TailWatch:
 class _Watched:
     """One log: the poll under way, and what the one before found."""
 
-    def __init__(self, ledgers: Ledgers, log: str, first_polls: asyncio.Semaphore) -> None:
+    def __init__(self, ledgers: Ledgers, log: str, looks: asyncio.Semaphore) -> None:
         self.tail: LogTail | None = None
         self._log = log
         self._tracker = TailTracker(ledgers, log)
-        self._first_polls = first_polls
+        self._looks = looks
         self._known = False
         """Whether it was ever found out if there is such a log, and where it ends."""
+        self._doubted = True
+        """Whether it is to be looked at, whatever the last poll found."""
+        self._moved = False
+        """Whether the last look found news."""
+        self._looking = False
+        """Whether the poll under way waits for nothing."""
         self._polling: asyncio.Task[CommittedTail | None] | None = None
         self._backoff = Backoff(BACKOFF_S, BACKOFF_S_MAX)
         self._delay_s = 0.0
 
-    def begin(self, following: str | None, on_news: Callable[[], None]) -> None:
-        """Take what the poll under way found if it has ended, and begin the next one."""
-        if self._polling is not None:
-            if not self._polling.done():
-                return
-            self._take(self._polling)
+    @property
+    def looking(self) -> "asyncio.Task[CommittedTail | None] | None":
+        """The look that was begun and not taken yet."""
+        return self._polling if self._looking else None
+
+    def doubt(self) -> None:
+        """Look again before anything is said of the log, unless a poll waits for news."""
+        self._doubted = self._polling is None or self._polling.done()
+
+    def look(self, following: str | None, on_news: Callable[[], None]) -> None:
+        """Take what the poll under way has found, if it has; begin a look if one is wanted."""
         if following is not None:
             self._tracker.follow(following)
-        self._polling = asyncio.create_task(self._poll(), name=f"tail of {self._log}")
-        self._polling.add_done_callback(lambda _: on_news())
+        self._take()
+        if self._polling is None and (self._doubted or not self._known):
+            self._doubted = False
+            self._begin(on_news, wait_s=0.0)
+
+    def listen(self, on_news: Callable[[], None], *, even_if_moved: bool) -> None:
+        """Have a poll wait for news. A log that moves will be looked at: it needs none."""
+        if self._polling is None and (even_if_moved or not self._moved):
+            self._begin(on_news, wait_s=QUIET_S)
 
     async def known(self) -> None:
-        """Wait until the first poll has ended. Raises what it ended with."""
-        if self._known:
-            return
-        assert self._polling is not None, "a poll was begun"
-        await asyncio.wait({self._polling})
-        polling, self._polling = self._polling, None
-        self._take(polling)
+        """Take what was found; the first time, wait for it. Raises what it ended with."""
+        if not self._known:
+            assert self._polling is not None, "a look was begun"
+            await asyncio.wait({self._polling})
+        self._take()
 
     async def close(self) -> None:
         if self._polling is not None:
@@ -145,30 +172,40 @@ class _Watched:
             self._polling = None
         await self._tracker.close()
 
-    async def _poll(self) -> CommittedTail | None:
+    def _begin(self, on_news: Callable[[], None], *, wait_s: float) -> None:
+        self._looking = wait_s == 0.0
+        self._polling = asyncio.create_task(self._poll(wait_s), name=f"tail of {self._log}")
+        self._polling.add_done_callback(lambda _: on_news())
+
+    async def _poll(self, wait_s: float) -> CommittedTail | None:
         """Return the next tail, or None if there is no such log."""
         await asyncio.sleep(self._delay_s)
         try:
-            if self._known:
-                return await self._tracker.poll(wait_s=QUIET_S)
-            async with self._first_polls:
+            if wait_s > 0.0:
+                return await self._tracker.poll(wait_s=wait_s)
+            async with self._looks:
                 return await self._tracker.poll()
         except NoSuchLog:
             return None
 
-    def _take(self, polling: "asyncio.Task[CommittedTail | None]") -> None:
+    def _take(self) -> None:
+        if self._polling is None or not self._polling.done():
+            return
+        polling, self._polling, self._looking = self._polling, None, False
         try:
-            tail = polling.result()
+            found = polling.result()
         except LogError as error:
             if not (error.retryable and self._known):
                 raise
             self._delay_s = self._backoff.next()
+            self._moved = False
             _log.warning("tail_unavailable", log=self._log, error=str(error))
             return
         self._known = True
         self._backoff.reset()
-        self._delay_s = 0.0 if tail is not None else GONE_S
-        self.tail = None if tail is None else tail_for_planning(tail)
+        self._delay_s = 0.0 if found is not None else GONE_S
+        tail = None if found is None else tail_for_planning(found)
+        self._moved, self.tail = tail != self.tail, tail
 
 
 class NamesWatch:

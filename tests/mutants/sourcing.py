@@ -111,3 +111,19 @@ mutant(
     new="with suppress():  # trimmed",
     test="tests/dlog/aio/test_polling.py::test_a_poll_outlives_the_ledger_at_which_it_waits",
 )
+mutant(
+    "plans a batch by news that came while nobody asked",
+    "dlog/spark/watching.py",
+    old="            each.doubt()\n",
+    new="            pass\n",
+    test="tests/dlog/test_spark_watching.py"
+    "::test_what_was_appended_while_nobody_asked_is_known_to_who_asks",
+)
+mutant(
+    "skips what the end of a range cut off an entry",
+    "dlog/protocol/cursor.py",
+    old="                break  # the rest of it is read when the stop moves\n",
+    new="                pass\n",
+    test="tests/dlog/aio/test_aio_reader.py"
+    "::test_ranges_that_follow_each_other_are_exactly_what_was_asked_for",
+)

@@ -148,6 +148,10 @@ class ChunkReader:
             if chunks:
                 return chunks
 
+    def go_on(self, stop: int) -> None:
+        """Let the next reads go on up to *stop*. Requires that the last one returned nothing."""
+        self._step(protocol.StopMoved(stop))
+
     def _step(self, event: protocol.CursorEvent) -> list[Chunk]:
         chunks: list[Chunk] = []
         self._wanted = None

@@ -9,6 +9,7 @@ from dlog.aio.admin import delete_log, log_tail, truncate_log
 from dlog.aio.port import LedgerTail
 from dlog.aio.read import reader as reader_module
 from dlog.aio.read.chunks import ChunkReader
+from dlog.aio.read.ranges import RangeReaders
 from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import (
@@ -509,6 +510,89 @@ async def test_a_range_is_exactly_what_was_asked_for() -> None:
                 for record in chunk.records()
             ]
             assert got == list(range(start, end))
+    await log.close()
+
+
+async def read_next(readers: RangeReaders, start: int, end: int, *, incarnation: str) -> list[int]:
+    found = readers.read("log", start, end, incarnation=incarnation)
+    return [
+        int(record.value)
+        async for chunks in found
+        for chunk in chunks
+        for record in chunk.records()
+    ]
+
+
+@pytest.mark.parametrize("per_segment", [3, 100])
+async def test_ranges_that_follow_each_other_are_exactly_what_was_asked_for(
+    per_segment: int,
+) -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client, 10, per_segment=per_segment)
+    incarnation = (await log_tail(client, "log")).incarnation
+    readers = RangeReaders(client)
+    for step in range(1, 11):
+        for start in range(0, 10, step):
+            end = min(start + step, 10)
+            got = await read_next(readers, start, end, incarnation=incarnation)
+            assert got == list(range(start, end))
+    await readers.close()
+    assert cluster.open_readers == 0
+    await log.close()
+
+
+async def test_who_follows_a_log_by_ranges_looks_for_its_place_once() -> None:
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client, 10, per_segment=100)
+    incarnation = (await log_tail(client, "log")).incarnation
+    readers = RangeReaders(client)
+    opened: list[object] = []
+
+    async def note(*arguments: object) -> None:
+        opened.append(arguments)
+
+    cluster.before("open", note)
+    for row in range(5, 15):
+        if row >= 10:
+            await log.append(b"%d" % row)
+        assert await read_next(readers, row, row + 1, incarnation=incarnation) == [row]
+    assert len(opened) == 1
+    await readers.close()
+    await log.close()
+
+
+async def test_readers_are_kept_for_so_many_ranges_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dlog.aio.read.ranges.KEPT_MAX", 2)
+    cluster = FakeCluster()
+    client = cluster.client()
+    log = await written(client, 10, per_segment=100)
+    incarnation = (await log_tail(client, "log")).incarnation
+    readers = RangeReaders(client)
+    before = cluster.open_readers
+    for end in (3, 4, 5, 6, 6):
+        assert await read_next(readers, 0, end, incarnation=incarnation) == list(range(end))
+    assert cluster.open_readers - before == 2
+    assert await read_next(readers, 6, 8, incarnation=incarnation) == [6, 7]
+    await readers.close()
+    assert cluster.open_readers == before
+    await log.close()
+
+
+async def test_a_range_after_another_one_was_trimmed_meanwhile() -> None:
+    client = FakeCluster().client()
+    log = await written(client, 10, per_segment=2)
+    incarnation = (await log_tail(client, "log")).incarnation
+    readers = RangeReaders(client)
+    assert await read_next(readers, 0, 2, incarnation=incarnation) == [0, 1]
+    await log.truncate(before=6)
+    with pytest.raises(Trimmed):
+        await read_next(readers, 2, 6, incarnation=incarnation)
+    assert await read_next(readers, 6, 8, incarnation=incarnation) == [6, 7]
+    await readers.close()
     await log.close()
 
 

@@ -26,6 +26,7 @@ from dlog.protocol.cursor import (
     ReadEntries,
     ReadManifest,
     SegmentEnded,
+    StopMoved,
 )
 from ledger.errors import NotEnoughBookies, WrongPassword
 from ledger.ids import EntryId, LedgerId
@@ -96,6 +97,36 @@ def test_the_stop_cuts_a_batch() -> None:
         Deliver(1, 1, 3, skip=0, take=1),
         Finish(),
     ]
+
+
+def test_where_the_stop_moves_reading_goes_on_with_the_entry_that_it_cut() -> None:
+    cursor, _ = entered(ONE, 0, stop=4)
+    step(cursor, BatchesRead([(0, 0, 3), (1, 3, 5)]))
+    assert step(cursor, StopMoved(8)) == [ReadEntries(ONE.segments[0], 1)]
+    assert step(cursor, BatchesRead([(1, 3, 5), (2, 8, 2)])) == [
+        Deliver(1, 1, 3, skip=1, take=4),
+        Finish(),
+    ]
+    assert step(cursor, StopMoved(9)) == [ReadEntries(ONE.segments[0], 2)]
+    assert step(cursor, BatchesRead([(2, 8, 2)])) == [Deliver(1, 2, 8, skip=0, take=1), Finish()]
+    assert step(cursor, StopMoved(9)) == [ReadEntries(ONE.segments[0], 2)]
+    assert step(cursor, BatchesRead([(2, 8, 2)])) == [Finish()]
+
+
+def test_a_stop_that_moves_leads_on_behind_a_segment_that_its_writer_left() -> None:
+    cursor, _ = entered(TWO_OPEN, 0, stop=3)
+    step(cursor, NothingNew())
+    step(cursor, EndFound(1))
+    assert step(cursor, BatchesRead([(0, 0, 1), (1, 1, 2)]))[-1] == Finish()
+    assert step(cursor, StopMoved(5)) == [ReadManifest()]
+    assert step(cursor, ManifestSeen(TWO_OPEN)) == [ReadEntries(TWO_OPEN.segments[1], 0)]
+
+
+def test_where_the_stop_moves_that_was_reached_at_once_the_place_is_found() -> None:
+    cursor, effect = entered(ONE, 4, stop=4)
+    assert effect == Finish()
+    assert step(cursor, StopMoved(6)) == [ReadManifest()]
+    assert step(cursor, ManifestSeen(ONE)) == [FindPlace(ONE.segments[0], 4)]
 
 
 def test_a_start_at_the_stop_delivers_nothing() -> None:

@@ -1,0 +1,104 @@
+"""What a query knows of the ends of its logs when it plans a batch: ledgers in memory, no Spark."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dlog.aio import Log
+from dlog.spark.selection import Selection
+from dlog.spark.watching import TailWatch
+from ledger.ids import LedgerId
+from tests.dlog.fake_ledgers import FakeCluster
+from tests.waiting import PATIENCE_S
+
+
+class Watched:
+    """Logs `a` and `b` with a record each, and the watch of a query."""
+
+    def __init__(self, cluster: FakeCluster, logs: list[Log], watch: TailWatch) -> None:
+        self.cluster, self.logs, self.watch = cluster, logs, watch
+
+    async def ends(self, *, after: int = 0, wait_s: float = 0.0) -> list[int]:
+        """Return the ends as the query is told them; wait for one that lies after *after*."""
+        tails = await self.watch.tails(
+            {},
+            enough=lambda tails: any(tail.next_offset > after for tail in tails.values()),
+            wait_s=wait_s,
+        )
+        return [tails[log].next_offset for log in sorted(tails)]
+
+
+@asynccontextmanager
+async def watching() -> AsyncIterator[Watched]:
+    cluster = FakeCluster()
+    client = cluster.client()
+    logs = [await Log.open(name, client=client) for name in ("a", "b")]
+    for log in logs:
+        await log.append(b"0")
+    watch = TailWatch(cluster.client(client.store), Selection(("a", "b")))
+    yield Watched(cluster, logs, watch)
+    cluster.hooks.clear()
+    await watch.close()
+    for log in logs:
+        await log.close()
+
+
+async def turns() -> None:
+    """Let what can go on without time go on."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def test_what_was_appended_while_nobody_asked_is_known_to_who_asks() -> None:
+    async with watching() as watched:
+        assert await watched.ends(after=1, wait_s=0.01) == [
+            1,
+            1,
+        ]  # in vain: both logs are waited for from now on
+        await watched.logs[0].append(b"1")
+        await turns()  # the news of it have come, and lie there
+        await watched.logs[0].append(b"2")
+        assert await watched.ends() == [3, 1]
+        for row in range(3, 6):
+            await watched.logs[0].append(b"%d" % row)
+            assert await watched.ends() == [row + 1, 1]
+
+
+async def test_a_log_that_is_silent_is_not_looked_at_for_the_news_of_another() -> None:
+    async with watching() as watched:
+        assert await watched.ends() == [1, 1]
+        looked: list[object] = []
+
+        async def note(*arguments: object) -> None:
+            looked.append(arguments)
+
+        watched.cluster.before("lac", note)
+        assert await watched.ends(after=1, wait_s=0.01) == [1, 1]
+        await turns()
+        looked.clear()
+        for row in range(1, 20):
+            await watched.logs[0].append(b"%d" % row)
+            assert await watched.ends(after=row, wait_s=PATIENCE_S) == [row + 1, 1]
+        assert (LedgerId(2),) not in looked
+
+
+async def test_a_log_that_cannot_be_looked_at_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with watching() as watched:
+        monkeypatch.setattr("dlog.spark.watching.LOOK_S", 0.01)
+        await watched.ends(after=1, wait_s=0.01)
+        for log in watched.logs:
+            await log.append(b"1")
+        await turns()
+
+        async def hang(ledger_id: LedgerId, *_: object) -> None:
+            if ledger_id == LedgerId(2):
+                await asyncio.Event().wait()
+
+        watched.cluster.before("lac", hang)
+        await watched.logs[0].append(b"2")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await watched.ends() == [3, 2]  # of the second one, what its news said
