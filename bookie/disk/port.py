@@ -77,7 +77,8 @@ class DiskFile(Protocol):
         restarts, and goes with the file. See `is_same_file`."""
 
     def preallocate(self, size_bytes: int) -> None:
-        """Grow the file with zeros to *size_bytes*, unless it is larger."""
+        """Grow the file with zeros to *size_bytes*; if it is that large already, take the space
+        of the first *size_bytes* that it does not have yet."""
 
     def sync(self) -> None:
         """Make data and size durable (fdatasync)."""
@@ -186,9 +187,10 @@ class RealFile:
 
     def preallocate(self, size_bytes: int) -> None:
         size_now = self.size()
-        if size_bytes > size_now:
+        start = size_now if size_bytes > size_now else 0
+        if size_bytes > start:
             with _reporting_full(self._path):
-                os.posix_fallocate(self._descriptor, size_now, size_bytes - size_now)
+                os.posix_fallocate(self._descriptor, start, size_bytes - start)
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)

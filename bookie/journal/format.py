@@ -1,9 +1,10 @@
 """The bytes of journal files and of the mark; see docs/formats.md.
 
 A file is a header and records. Each record carries the file's random *epoch*, so no left-over
-of another file passes for one, and *synced_to*: how much of this file was durable before the
-record was written. The latter distinguishes a torn tail from damage: a record that is not whole was
-never promised, unless some later record says that the bytes there had been synced.
+of another file, or of an earlier life of this one, passes for one, and *synced_to*: how much of
+this file was durable before the record was written. The latter distinguishes a torn tail from
+damage: a record that is not whole was never promised, unless some later record says that the bytes
+there had been synced.
 """
 
 import sys
@@ -22,6 +23,8 @@ VERSION: Final = 1
 DIRECTORY: Final = "journal"
 MARK_PATH: Final = f"{DIRECTORY}/mark"
 FILE_SUFFIX: Final = ".journal"
+SPARE_SUFFIX: Final = ".spare"
+"""Of a file that the mark has left behind, kept to be written again."""
 FILE_HEADER_BYTES: Final = 64
 RECORD_BYTES_MAX: Final = 256 * 1024 * 1024
 
@@ -31,6 +34,7 @@ _FILE_HEADER: Final = Struct("<8sIIqQqqIQ")  # and u32 CRC32C of what is before
 _MARK: Final = Struct("<8sIIqq")  # and u32 CRC32C
 _CRC: Final = Struct("<I")
 _COUNTED: Final = 1
+_RECYCLED: Final = 2
 _RECORD: Final = Struct("<IIQqBBHIq")
 RECORD_HEADER_BYTES: Final = _RECORD.size
 EPOCH_AT: Final = 8
@@ -60,6 +64,8 @@ class FileHeader:
     """How much was taken ahead when it was made, durably; 0 in files of older versions."""
     is_counted: bool = False
     """Whether there was a census (`bookie.loss.census`) when it was made."""
+    is_recycled: bool = False
+    """Whether it was another file before: behind its records are those of that one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,11 +115,16 @@ def journal_of(name: str) -> int | None:
     return journal_id if path_of(journal_id) == f"{DIRECTORY}/{name}" else None
 
 
+def spare_of(journal_id: int) -> str:
+    """Return the path that the journal file has as a spare."""
+    return f"{DIRECTORY}/{journal_id:016x}{SPARE_SUFFIX}"
+
+
 def encode_file_header(header: FileHeader) -> bytes:
     body = _FILE_HEADER.pack(
         _FILE_MAGIC, VERSION, FILE_HEADER_BYTES,
         header.journal_id, header.epoch, header.previous_id, header.previous_end,
-        _COUNTED if header.is_counted else 0, header.allocated_bytes,
+        _COUNTED * header.is_counted | _RECYCLED * header.is_recycled, header.allocated_bytes,
     )  # fmt: skip
     return body + _CRC.pack(crc32c(body))
 
@@ -131,7 +142,13 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
     if magic != _FILE_MAGIC or version != VERSION:
         raise JournalDamaged(path, 0, f"not a journal file of version {VERSION}")
     return FileHeader(
-        journal_id, epoch, previous_id, previous_end, allocated_bytes, bool(flags & _COUNTED)
+        journal_id,
+        epoch,
+        previous_id,
+        previous_end,
+        allocated_bytes,
+        bool(flags & _COUNTED),
+        bool(flags & _RECYCLED),
     )
 
 

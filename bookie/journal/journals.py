@@ -6,11 +6,13 @@ before it in another journal.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from bookie.disk.directories import Directories
+from bookie.disk.port import Disk
 from bookie.journal.format import FileHeader, Mark, Record, path_of
+from bookie.journal.spares import Spares
 from bookie.journal.writer import JournalWriter, journal_ids, write_mark
 
 
@@ -24,18 +26,25 @@ class Journals:
         *,
         file_bytes_max: int,
         preallocate_bytes: int,
+        block_bytes: int,
+        spares_max: int,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._directories = directories
+        self._spares = [Spares(disk, spares_max) for disk in directories.journals]
         self._writers = [
             JournalWriter(
                 disk,
                 header,
                 file_bytes_max=file_bytes_max,
                 preallocate_bytes=preallocate_bytes,
+                block_bytes=block_bytes,
+                spares=spares,
                 entropy=entropy,
             )
-            for disk, header in zip(directories.journals, headers, strict=True)
+            for disk, header, spares in zip(
+                directories.journals, headers, self._spares, strict=True
+            )
         ]
         self._lock = threading.Lock()
         self._ticket = 0
@@ -100,12 +109,22 @@ class Journals:
         return tuple(writer.size_synced for writer in self._writers)
 
     def advance(self, marks: Sequence[Mark]) -> None:
-        """Let replay begin at *marks* from now on, and remove the files before them."""
+        """Let replay begin at *marks* from now on, and keep or remove the files before them."""
         for disk, writer, mark in zip(
             self._directories.journals, self._writers, marks, strict=True
         ):
             write_mark(disk, mark)
-            writer.remove_before(mark.journal_id)
+            writer.leave_behind(mark.journal_id)
+
+    def trim_spares(self) -> None:
+        """Remove files that were kept to be written again and are too many by now."""
+        for spares in self._spares:
+            spares.trim()
+
+    def give_up_spares(self) -> bool:
+        """Remove all that were kept to be written again; return whether there was any."""
+        given_up = [spares.give_up() for spares in self._spares]
+        return any(given_up)
 
     def take_space(self) -> None:
         """Take space ahead in every journal; for the start. Where there is too little, the journal
@@ -116,14 +135,22 @@ class Journals:
     def files(self, journal: int) -> list[int]:
         """Return the sizes in bytes of the files of *journal*; asks the disk."""
         disk = self._directories.journals[journal]
-        sizes = []
-        for journal_id in journal_ids(disk):
-            with suppress(FileNotFoundError):  # a checkpoint may have removed it meanwhile
-                file = disk.open(path_of(journal_id))
-                sizes.append(file.size())
-                file.close()
-        return sizes
+        return _sizes(disk, map(path_of, journal_ids(disk)))
+
+    def spares(self, journal: int) -> list[int]:
+        """Return the sizes in bytes of what is kept to be written again; asks the disk."""
+        return _sizes(self._directories.journals[journal], self._spares[journal].paths)
 
     def close(self) -> None:
         for writer in self._writers:
             writer.close()
+
+
+def _sizes(disk: Disk, paths: Iterable[str]) -> list[int]:
+    sizes = []
+    for path in paths:
+        with suppress(FileNotFoundError):  # a checkpoint may have removed it meanwhile
+            file = disk.open(path)
+            sizes.append(file.size())
+            file.close()
+    return sizes

@@ -77,6 +77,8 @@ def plan(disk: Disk) -> list[Segment]:
     ids = [
         journal_id for journal_id in journal_ids(disk) if not mark or journal_id >= mark.journal_id
     ]
+    if mark is None and not ids:
+        raise JournalMissing(disk.describe(MARK_PATH), "there is neither a mark nor a journal file")
     headers = [_read_header(disk, journal_id) for journal_id in ids]
     _check_chain(disk, mark, headers)
     segments = []

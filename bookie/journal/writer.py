@@ -5,10 +5,12 @@ Invariants:
     a file is begun only after the one before it was synced to its end
     after a failed write or sync nothing is ever reported durable again (rule 60)
     space is taken before anything is written into it: a full disk is met between batches
+    a file of an earlier life gets its new name after its new header, with a new epoch, was synced
 
 While the disk is full, a batch that does not fit into what is left of the preallocated space
 waits; it is neither lost nor acknowledged. `is_full` says so before that happens: it is set
-when the file could not be extended, with seven eighths of `preallocate_bytes` still free.
+when the file could not be extended, with seven eighths of `preallocate_bytes` still free. Before
+that, the files that were kept to be written again go.
 
 `queue` only appends to a list, under the lock of `bookie.journal.journals`; `commit` blocks, and is
 called by one thread at a time.
@@ -18,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from bookie.disk.port import Disk, DiskFile, DiskFull
@@ -38,6 +41,7 @@ from bookie.journal.format import (
     path_of,
     size_of,
 )
+from bookie.journal.spares import Spares
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _KEPT_BYTES_MAX: Final = 1024 * 1024
@@ -57,12 +61,16 @@ class JournalWriter:
         *,
         file_bytes_max: int,
         preallocate_bytes: int,
+        block_bytes: int,
+        spares: Spares,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._disk = disk
+        self._spares = spares
         self._entropy = entropy
         self._file_bytes_max = file_bytes_max
         self._preallocate_bytes = preallocate_bytes
+        self._block_bytes = block_bytes
         self._header = header
         self._file: DiskFile = disk.open(path_of(header.journal_id))
         self._allocated = self._file.size()
@@ -129,6 +137,7 @@ class JournalWriter:
         try:
             self._write(queue)
         except DiskFull:
+            self.is_full = True
             with self._lock:
                 self._queue[:0] = queue
                 self._queued_bytes += self._writing_bytes
@@ -140,15 +149,10 @@ class JournalWriter:
         with self._lock:
             self._first_writing = self._writing_bytes = 0
 
-    def remove_before(self, journal_id: int) -> None:
-        """Remove the files that the mark has left behind."""
-        removed = False
-        for old in journal_ids(self._disk):
-            if old < journal_id:
-                self._disk.remove(path_of(old))
-                removed = True
-        if removed:
-            self._disk.sync_directory(DIRECTORY)
+    def leave_behind(self, journal_id: int) -> None:
+        """Keep or remove the files before this one. Requires that the mark is beyond them,
+        durably."""
+        self._spares.keep([old for old in journal_ids(self._disk) if old < journal_id])
 
     def close(self) -> None:
         self._file.close()
@@ -163,7 +167,7 @@ class JournalWriter:
             self._extend(end)
         if pieces:
             began = time.perf_counter()
-            self._file.write(pieces, self._end)
+            self._file.write([*pieces, bytes(self._fill(end))], self._end)
             self._file.sync()
             self.counts.synced(len(queue), end - self._end, time.perf_counter() - began)
             self._end, self.size_synced = end, self._allocated
@@ -176,6 +180,13 @@ class JournalWriter:
         room_bytes = max(0, self.size_synced - self._end)
         return encode_record(record, self._header.epoch, self._end, room_bytes=room_bytes)
 
+    def _fill(self, end: int) -> int:
+        """Return how many zeros to write behind *end*: where a file was written before, the system
+        would read what is there to write a part of a block."""
+        if not self._header.is_recycled:
+            return 0
+        return min(-end % self._block_bytes, self._allocated - end)
+
     def _extend(self, end: int) -> None:
         """Take space ahead of what is to be written up to *end*. Raises `DiskFull` if there is
         not even enough for that."""
@@ -183,6 +194,9 @@ class JournalWriter:
         try:
             self._file.preallocate(size_bytes)
         except DiskFull:
+            if self._spares.give_up():
+                self._extend(end)
+                return
             self.is_full = True
             if end > self._allocated:
                 raise
@@ -200,6 +214,7 @@ class JournalWriter:
                 previous=Mark(old.journal_id, self._end),
                 preallocate_bytes=self._preallocate_bytes,
                 entropy=self._entropy,
+                spare=self._spares.take(),
             )
         except DiskFull:
             self.is_full = True
@@ -226,10 +241,12 @@ def begin(
     preallocate_bytes: int,
     entropy: Callable[[int], bytes],
     is_counted: bool = True,
+    spare: str | None = None,
 ) -> FileHeader:
     """Make the file *journal_id*, durable and whole or not at all.
 
-    *is_counted*: whether there is a census, durably."""
+    *is_counted*: whether there is a census, durably. *spare* is a file to be written again; it
+    goes if there is no space for what it lacks, or is gone already."""
     header = FileHeader(
         journal_id,
         int.from_bytes(entropy(8), "little"),
@@ -238,6 +255,12 @@ def begin(
         preallocate_bytes,
         is_counted,
     )
+    if spare is not None:
+        try:
+            return _recycle(disk, spare, header)
+        except (DiskFull, FileNotFoundError):
+            with suppress(FileNotFoundError):
+                disk.remove(spare)
     temporary = path_of(journal_id) + TEMPORARY_SUFFIX
     file = disk.create(temporary)
     try:
@@ -250,6 +273,22 @@ def begin(
     finally:
         file.close()
     disk.rename(temporary, path_of(journal_id))
+    disk.sync_directory(DIRECTORY)
+    return header
+
+
+def _recycle(disk: Disk, spare: str, header: FileHeader) -> FileHeader:
+    """Let *spare* be the file of *header*: nothing of its earlier life has the new epoch."""
+    file = disk.open(spare)
+    try:
+        size_bytes = max(file.size(), FILE_HEADER_BYTES + header.allocated_bytes)
+        header = replace(header, allocated_bytes=size_bytes - FILE_HEADER_BYTES, is_recycled=True)
+        file.write([encode_file_header(header)], 0)
+        file.preallocate(size_bytes)  # a copy may have holes
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(spare, path_of(header.journal_id))
     disk.sync_directory(DIRECTORY)
     return header
 

@@ -72,7 +72,7 @@ class Keeper:
             if self._frozen is not None:
                 return
             try:
-                self._checkpoint()
+                self._checkpoint_with_space()
             except DiskFull as error:
                 self._no_space = f"a checkpoint found no space: {error}"
             except (OSError, FileDamaged) as error:
@@ -124,6 +124,15 @@ class Keeper:
                 raise
             except (OSError, FileDamaged) as error:
                 self._fail("the eviction of ledgers", error)
+
+    def _checkpoint_with_space(self) -> None:
+        self._journals.trim_spares()
+        try:
+            self._checkpoint()
+        except DiskFull:
+            if not self._journals.give_up_spares():
+                raise
+            self._checkpoint()
 
     def _checkpoint(self) -> None:
         began = time.perf_counter()

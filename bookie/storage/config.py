@@ -15,6 +15,11 @@ class StorageConfig:
     before has to fit into seven eighths of it."""
     recent_bytes_max: int = 128 * 1024 * 1024
     """What a checkpoint wrote stays in memory until the next begins, if it is not more."""
+    journal_spares_max: int = 2
+    """So many files of each journal that are not needed any more are kept, to be written again;
+    none on a disk that is well filled."""
+    journal_block_bytes: int = 4096
+    """What is written to such a file is filled up with zeros to this."""
     entry_log_bytes_max: int = 1024 * 1024 * 1024
     index_cache_bytes: int = 32 * 1024 * 1024
     """Shared out among the ledger directories, as the files are."""

@@ -135,6 +135,8 @@ class BookieStorage:
                 headers,
                 file_bytes_max=config.journal_file_bytes_max,
                 preallocate_bytes=config.journal_preallocate_bytes,
+                block_bytes=config.journal_block_bytes,
+                spares_max=config.journal_spares_max,
                 entropy=entropy,
             )
             journals.advance(journals.positions())

@@ -25,6 +25,7 @@ from bookie.index import format as index_format
 from bookie.journal import format as journal_format
 from bookie.journal.format import FILE_HEADER_BYTES, FileHeader, Kind, Mark, Record
 from bookie.journal.recovery import Segment, is_new, plan, replay
+from bookie.journal.spares import Spares
 from bookie.journal.writer import TEMPORARY_SUFFIX, begin, write_mark
 from bookie.loss.accounts import Accounts
 from bookie.storage.flush import Flush, header_of
@@ -80,6 +81,7 @@ class Replay:
                 previous=end,
                 preallocate_bytes=0,
                 entropy=self.entropy,
+                spare=Spares(disk, 0).take(),
             )
             for disk, end in zip(self.directories.journals, ends, strict=True)
         ]

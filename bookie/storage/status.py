@@ -18,7 +18,7 @@ class JournalStatus:
     """Every record before this place is durable."""
     files: int
     size_bytes: int
-    """On disk, with what is preallocated."""
+    """On disk, with what is preallocated and the files that are kept to be written again."""
     full: bool
 
 
@@ -61,6 +61,7 @@ def status_of(
     directories = holdings.directories
     ends, full = journals.positions(), journals.full
     written = [journals.files(journal) for journal in range(len(journals))]
+    kept = [sum(journals.spares(journal)) for journal in range(len(journals))]
     with holdings.lock:
         memory = holdings.memory
         flushing = memory.flushing
@@ -78,7 +79,7 @@ def status_of(
                 marks[at],
                 ends[at],
                 len(written[at]),
-                sum(written[at]),
+                sum(written[at]) + kept[at],
                 at in full,
             )
             for at, disk in enumerate(directories.journals)

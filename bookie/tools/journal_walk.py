@@ -13,6 +13,7 @@ from bookie.disk.port import Disk
 from bookie.errors import FileDamaged, MarkDamaged
 from bookie.journal.format import (
     DIRECTORY,
+    EPOCH_AT,
     FILE_HEADER_BYTES,
     MARK_PATH,
     RECORD_HEADER_BYTES,
@@ -176,7 +177,7 @@ def _file(disk: Disk, segment: Segment) -> Iterator[Placed | JournalEnd]:
             yield JournalEnd(shown, offset, "as the next file says")
         else:
             rest = file.read(RECORD_HEADER_BYTES, offset)
-            yield JournalEnd(shown, offset, _why(rest))
+            yield JournalEnd(shown, offset, _why(rest, segment.header))
     except FileDamaged as damage:
         yield JournalEnd(shown, damage.offset, damage.reason, is_damage=True)
     except OSError as error:
@@ -185,11 +186,13 @@ def _file(disk: Disk, segment: Segment) -> Iterator[Placed | JournalEnd]:
         file.close()
 
 
-def _why(rest: bytes) -> str:
+def _why(rest: bytes, header: FileHeader) -> str:
     if not rest:
         return "the file ends"
     if not any(rest):
         return "nothing was written behind it"
+    if header.is_recycled and rest[EPOCH_AT : EPOCH_AT + 8] != header.epoch.to_bytes(8, "little"):
+        return "what follows is of an earlier life of the file"
     return TORN
 
 

@@ -24,6 +24,7 @@ SMALL: Final = StorageConfig(
     read_ahead_bytes=1000,
     journal_file_bytes_max=2500,
     journal_preallocate_bytes=1024,
+    journal_block_bytes=64,
     entry_log_bytes_max=3000,
     index_cache_bytes=5 * 2400,
     ledgers_in_memory_max=2,

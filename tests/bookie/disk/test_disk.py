@@ -43,6 +43,21 @@ def test_files_are_written_and_read_at_any_place(disk: Disk) -> None:
     again.close()
 
 
+def test_space_that_a_file_does_not_have_yet_is_taken_within_it_too(tmp_path: Path) -> None:
+    """A copy of a file may have holes where the file had zeros."""
+    path = tmp_path / "f"
+    with path.open("wb") as sparse:
+        sparse.truncate(1 << 20)
+        sparse.write(b"begin")
+    assert path.stat().st_blocks * 512 < 1 << 20
+    file = RealDisk(tmp_path).open("f")
+    file.preallocate(1 << 20)
+    assert file.read(6, 0) == b"begin\0"
+    assert file.size() == 1 << 20
+    file.close()
+    assert path.stat().st_blocks * 512 >= 1 << 20
+
+
 def test_names_are_listed_renamed_and_removed(disk: Disk) -> None:
     disk.make_directory("d")
     disk.make_directory("d")

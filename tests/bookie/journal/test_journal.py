@@ -45,6 +45,8 @@ def new_journals(*disks: SimDisk, file_bytes_max: int = 1 << 20) -> Journals:
         headers,
         file_bytes_max=file_bytes_max,
         preallocate_bytes=600,
+        block_bytes=1,
+        spares_max=0,
         entropy=entropy,
     )
 

@@ -14,6 +14,7 @@ from bookie.errors import IndexDamaged, JournalDamaged, JournalMissing, StorageF
 from bookie.index.format import LedgerHeader, directory_of
 from bookie.index.ledger_index import LedgerIndex
 from bookie.journal import format as journal_format
+from bookie.journal.writer import journal_ids
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from bookie.storage.memtable import Memtable
@@ -352,7 +353,7 @@ def test_a_replay_larger_than_the_memtable_is_flushed_on_the_way(
     monkeypatch.setattr("bookie.storage.replay.Memtable", Weighed)
     promises.open()
     promises.check()
-    assert len(disk.list("journal")) == 2  # the new file, and the mark
+    assert len(journal_ids(disk)) == 1
     assert 2000 <= max(sizes) < 4000, "one run more than the bound"
 
 
@@ -362,9 +363,9 @@ def test_a_checkpoint_lets_old_journals_go_and_an_idle_one_does_nothing() -> Non
     for entry in range(60):
         storage.add(run_of(1, entry))
         storage.commit()
-    assert len(disk.list("journal")) > 4
+    assert len(journal_ids(disk)) > 3
     storage.checkpoint()
-    assert len(disk.list("journal")) == 2
+    assert len(journal_ids(disk)) == 1
     before = disk.operations
     storage.checkpoint()
     assert disk.operations == before
@@ -736,7 +737,7 @@ def test_a_deleted_ledger_is_gone_for_good() -> None:
 def test_a_deletion_between_two_tries_of_a_checkpoint_is_not_undone() -> None:
     """#1757: the flush must not write the ledger's index again."""
     disk = SimDisk(0)
-    storage = new_storage(disk)
+    storage = BookieStorage.open(disk, replace(SMALL, journal_spares_max=0))
     for ledger_id in range(1, 4):
         storage.add(run_of(ledger_id, 0))
     storage.commit()
@@ -749,6 +750,22 @@ def test_a_deletion_between_two_tries_of_a_checkpoint_is_not_undone() -> None:
     assert storage.ledger_ids() == [1, 3]
     storage.close()
     assert BookieStorage.open(disk, SMALL).ledger_ids() == [1, 3]
+
+
+def test_a_checkpoint_that_finds_no_space_takes_that_of_the_journals_spares() -> None:
+    disk = SimDisk(0)
+    storage = new_storage(disk)
+    for entry in range(60):
+        storage.add(run_of(1, entry))
+        storage.commit()
+    storage.checkpoint()
+    storage.add(run_of(1, 60))
+    storage.commit()
+    disk.fail("write", "index/redo", errno.ENOSPC)
+    storage.checkpoint()
+    assert not storage.read_only
+    assert not any(name.endswith(".spare") for name in disk.list("journal"))
+    assert storage.status().journals[0].mark == storage.status().journals[0].end
 
 
 def test_a_closed_storage_says_so_and_its_directory_is_free() -> None:

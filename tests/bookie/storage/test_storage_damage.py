@@ -20,7 +20,7 @@ import pytest
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.errors import FileDamaged
-from bookie.journal.format import Mark, path_of
+from bookie.journal.format import Mark, decode_file_header, path_of
 from bookie.storage.engine import BookieStorage
 from ledger.requests import ReadQuery, Status
 from tests.bookie.promises import COLLECTOR, EVERYTHING, KEY, SMALL, Promises, run_of
@@ -31,7 +31,7 @@ EVERY = int(os.environ.get("DLOG_TEST_DAMAGE_EVERY", "17"))
 Damage = Callable[[SimDisk, str, int], None]
 LEDGERS = (1, 2, 3, 4)
 DELETED = 5
-CONFIG = replace(SMALL, entry_log_bytes_max=1200, journal_file_bytes_max=1500)
+CONFIG = replace(SMALL, entry_log_bytes_max=1200, journal_file_bytes_max=1500, journal_spares_max=9)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if EVERY > 1 else 3600)]
 
@@ -67,6 +67,9 @@ def life() -> Life:
     in both; a deleted ledger; a last journal file with several commits."""
     promises = Promises(SimDisk(0), CONFIG)
     promises.open()
+    for first in range(100, 1000, 30):  # journal files to be written again
+        promises.add(DELETED, *range(first, first + 10))
+        promises.commit()
     for first in (0, 8):
         for ledger_id in LEDGERS[:3]:
             promises.add(ledger_id, *range(first, first + 8, 1 + ledger_id % 2))
@@ -88,6 +91,8 @@ def life() -> Life:
         ends.append(end_of_journal(promises))
     promises.storage.close()
     assert ends[0].journal_id < ends[-1].journal_id == ends[-3].journal_id
+    newest = promises.disk.content(newest_journal(promises.disk))
+    assert decode_file_header(newest, "the newest").is_recycled
     return Life(promises, states, ends)
 
 
@@ -204,6 +209,7 @@ def damaged(life: Life, path: str, damage: Damage, *, offset: int) -> Iterator[t
 
 KINDS = {
     "journal": {"refuse", "whole", "prefix", "limbo"},
+    "spare": {"whole"},
     "mark": {"refuse"},
     "log": {"whole", "error"},
     "index": {"whole", "error", "refuse"},
