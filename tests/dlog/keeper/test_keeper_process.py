@@ -1,6 +1,5 @@
 """The keeper as a process, on real bookies: found, started once, killed, stopped, and its end."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from dlog import Log
 from dlog.columns import Columns
 from dlog.errors import LostOwnership
-from dlog.local.cluster import LocalCluster
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
 from dlog.spark.sink.keeper import client as client_module
@@ -26,18 +24,6 @@ from tests.waiting import PATIENCE_S, wait_until
 pytestmark = pytest.mark.integration
 
 QUERY = b"q" * 16
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        loop.run_until_complete(cluster.__aenter__())
-        yield cluster.uri
-        loop.run_until_complete(cluster.__aexit__(None, None, None))
-    finally:
-        loop.close()
 
 
 class Driver:

@@ -1,6 +1,5 @@
 """How Spark's processes reach a cluster: real bookies, no Spark."""
 
-import asyncio
 import os
 import threading
 import time
@@ -20,7 +19,6 @@ from dlog.admin import (
     truncate_log,
 )
 from dlog.errors import NoSuchLog, Trimmed
-from dlog.local.cluster import LocalCluster
 from dlog.position import Timestamp, Txid
 from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
 from dlog.spark.offsets import Position
@@ -31,18 +29,6 @@ from tests.dlog.fake_ledgers import FakeCluster
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        loop.run_until_complete(cluster.__aenter__())
-        yield cluster.uri
-        loop.run_until_complete(cluster.__aexit__(None, None, None))
-    finally:
-        loop.close()
 
 
 @pytest.fixture

@@ -1,31 +1,25 @@
 """The Spark application that is killed: it copies log `events` to log `copies`, for ever."""
 
 import sys
+from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-import dlog.spark
+from tests.dlog.spark.sessions import session
 from tests.integration.chaos_spark.plan import BATCH_RECORDS_MAX, COPIES, EVENTS, INLINE_BYTES_MAX
 
 
 def main() -> None:
     uri, directory = sys.argv[1:]
-    spark = (
-        SparkSession.builder.master("local[2,4]")  # a task is tried four times, as on a cluster
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", f"{directory}/spark")
-        .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
-        .config(
-            "spark.sql.streaming.checkpointFileManagerClass",
-            "org.apache.spark.sql.execution.streaming.checkpointing"
-            ".FileSystemBasedCheckpointFileManager",
-        )
-        .getOrCreate()
+    # A task is tried four times, as on a cluster.
+    checkpoints = (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    )
+    spark = session(
+        "local[2,4]",
+        Path(directory) / "spark",
+        {"spark.sql.streaming.checkpointFileManagerClass": checkpoints},
     )
     spark.sparkContext.setLogLevel("ERROR")
-    dlog.spark.register(spark)
     events = (
         spark.readStream.format("dlog")
         .option("uri", uri)
