@@ -71,5 +71,5 @@ class NarrowingBatchReader(BatchReader):
     spark.sql.python.filterPushdown.enabled is false."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._narrowed = narrow(filters)
+        self._narrowed = narrow(filters, by_time=self._options.timestamps_ascend)
         return filters

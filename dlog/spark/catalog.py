@@ -3,7 +3,8 @@
 When such a table is made, Spark hands over its properties among the options, which are taken away
 again here, as unknown options are refused. When it is read, Spark gives a Python source none of
 its options (4.2 and 4.3), but the schema that it stored. So the options travel in the metadata of
-that schema's first column, of tables only: other frames have none of it.
+that schema's first column, of tables only: other frames have none of it. Spark hands the schema
+back where rows are inserted, too, with a null in each column that the insertion does not name.
 """
 
 import json
@@ -13,6 +14,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
+
+from dlog.spark.errors import InvalidOption
 
 _METADATA: Final = "dlog.options"
 _OPTION: Final = "option."
@@ -31,6 +34,8 @@ _PROPERTIES: Final = frozenset(
     }
 )
 """Names that Spark reserves for properties of tables; a location comes as the option path, too."""
+_TARGETS: Final = frozenset({"path", "log"})
+"""Options of a write that says itself where rows go."""
 
 
 def is_table(given: Mapping[str, str]) -> bool:
@@ -63,3 +68,23 @@ def table_options(schema: StructType | None) -> dict[str, str]:
     stored = next((each.metadata[_METADATA] for each in fields if _METADATA in each.metadata), "{}")
     options: dict[str, str] = json.loads(stored)
     return options
+
+
+def insertion_options(given: Mapping[str, str], schema: StructType) -> dict[str, str] | None:
+    """Return the options of a sink if rows of *schema* are inserted into a table; else None.
+
+    Raises `InvalidOption` if the table reads more than one log."""
+    stored = table_options(schema)
+    lower = {name.lower(): value for name, value in given.items()}
+    if not {"offset", "dlsn"} <= set(schema.fieldNames()) or not stored or lower.keys() & _TARGETS:
+        return None
+    names = {name.strip() for name in stored.get("logs", stored.get("path", "")).split(",")} - {""}
+    if len(names) != 1:
+        way = next(name for name in ("logs", "logspattern", "path") if name in stored)
+        reason = (
+            "rows are inserted into a table of one log; give them a column 'log' that names "
+            "theirs, and write them by df.write.format('dlog').mode('append').save()"
+        )
+        raise InvalidOption(way, stored[way], reason)
+    place = {"log": names.pop()} | ({"uri": stored["uri"]} if "uri" in stored else {})
+    return place | lower

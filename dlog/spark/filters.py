@@ -2,8 +2,10 @@
 
 A filter is a hint here and nothing more: all of them are given back to Spark, which applies
 them to each row. So what is not understood is left alone, and what is skipped must be certain
-not to pass. A lower bound on the timestamp is found as `startingTimestamp` finds it; an upper
-bound says nothing, because the clock of a later writer may be behind.
+not to pass. Of timestamps nothing is certain: applications choose them, and no seal of a segment
+has their bounds. Only if a user says that they ascend within segments, a lower bound on them is
+found as `startingTimestamp` finds it; an upper bound says nothing even then, because the clock of
+a later writer may be behind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,14 +45,16 @@ class Narrowed:
         return all(keep(log) for keep in self.keeps)
 
 
-def narrow(filters: Sequence[Filter]) -> Narrowed:
-    """Return what is left to be read for rows that have to pass all *filters*."""
+def narrow(filters: Sequence[Filter], *, by_time: bool = False) -> Narrowed:
+    """Return what is left to be read for rows that have to pass all *filters*.
+
+    *by_time*: timestamps ascend within segments."""
     narrowed = Narrowed()
     for each in filters:
         attribute = getattr(each, "attribute", ())  # none: a negation, say
         if attribute == ("offset",):
             narrowed = _by_offset(narrowed, each)
-        elif attribute == ("timestamp",):
+        elif attribute == ("timestamp",) and by_time:
             narrowed = _by_time(narrowed, each)
         elif attribute == ("log",):
             narrowed = _by_log(narrowed, each)

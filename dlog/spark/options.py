@@ -42,6 +42,7 @@ KNOWN: Final = (
     "failOnDataLoss",
     "consumer",
     "pushdown",
+    "timestampsAscend",
     "pollMs",
     "includeHeaders",
 )
@@ -90,6 +91,8 @@ class SourceOptions:
     """The named consumer of each log that is moved as Spark commits."""
     pushdown: bool = False
     """Whether batch reads skip what no filter of theirs lets through."""
+    timestamps_ascend: bool = False
+    """Whether a filter on the timestamp may say so: within each segment, timestamps ascend."""
     poll_ms: int = POLL_MS
     """How long the source waits for new records before it says that there are none."""
     include_headers: bool = False
@@ -118,6 +121,7 @@ class SourceOptions:
             fail_on_data_loss=_flag(given, "failondataloss", default=True),
             consumer=_consumer(given),
             pushdown=_flag(given, "pushdown"),
+            timestamps_ascend=_flag(given, "timestampsascend"),
             poll_ms=_number(given, "pollms", POLL_MS, most=POLL_MS_MAX),
             include_headers=_flag(given, "includeheaders"),
         )
@@ -150,6 +154,9 @@ def _check_relations(parsed: SourceOptions, given: Mapping[str, str]) -> None:
     if least is not None and most is not None and least > most:
         reason = f"it is more than maxRecordsPerTrigger, {most}"
         raise InvalidOption("minrecordspertrigger", str(least), reason)
+    if parsed.timestamps_ascend and not parsed.pushdown:
+        reason = "it is about filters that are pushed down, and none is; give pushdown too"
+        raise InvalidOption("timestampsascend", given["timestampsascend"], reason)
     if least is None and "maxtriggerdelay" in given:
         reason = "nothing is held back without minRecordsPerTrigger; give that too"
         raise InvalidOption("maxtriggerdelay", given["maxtriggerdelay"], reason)

@@ -1,6 +1,7 @@
 """The Spark data source `dlog`: streaming and batch reading and writing of logs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -13,7 +14,13 @@ from dlog.spark.arrow import (
     SPARK_SCHEMA_WITH_HEADERS,
 )
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
-from dlog.spark.catalog import is_table, options_of, table_options, with_options
+from dlog.spark.catalog import (
+    insertion_options,
+    is_table,
+    options_of,
+    table_options,
+    with_options,
+)
 from dlog.spark.errors import InvalidOption
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.options import SinkOptions
@@ -56,13 +63,13 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         return StreamReader(resolve_uri(options.uri), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
-        options = self._writing(overwrite)
+        options = self._writing(schema, overwrite)
         return batch_writer(resolve_uri(options.uri), options, _fields(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         # Where a batch is planned Spark makes the source anew; to where it is committed it hands
         # the one that it made when the query began.
-        options = self._writing(overwrite)
+        options = self._writing(schema, overwrite)
         return stream_writer(
             resolve_uri(options.uri), options, _fields(schema), planning=self._made_here
         )
@@ -71,11 +78,14 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         """Return the options; those of a table may be given again where it is read."""
         return SourceOptions.parse({**table_options(schema), **options_of(self._given)})
 
-    def _writing(self, overwrite: bool) -> SinkOptions:  # noqa: FBT001 - as Spark says it
+    def _writing(self, schema: StructType, overwrite: bool) -> SinkOptions:  # noqa: FBT001 - as Spark says it
         if overwrite:
             reason = "a log is only appended to; use append, and 'dlog log truncate' to free space"
             raise InvalidOption("mode", "overwrite", reason)
-        return SinkOptions.parse(self._given)
+        inserted = insertion_options(self._given, schema)
+        if inserted is None:
+            return SinkOptions.parse(self._given)
+        return replace(SinkOptions.parse(inserted), into_table=True)
 
 
 def _fields(schema: StructType) -> list[tuple[str, str]]:

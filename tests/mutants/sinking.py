@@ -14,9 +14,16 @@ _ENCODE = "tests/dlog/spark/test_sink_encode.py::test_"
 mutant(
     "lets a claim take a log back for the run that lost it",
     _OWNERSHIP,
-    old="return self.run is None and not self.contested",
+    old="return self.run is None and not self.unaware",
     new="return self.run is None",
-    test=_HOLD + "a_run_that_is_started_later_takes_the_log_again",
+    test=_HOLD + "a_run_that_lost_the_log_while_the_keeper_was_dead_fails_too",
+)
+mutant(
+    "fears a run that was told for ever",
+    _OWNERSHIP,
+    old="        self.unaware.discard(run)\n",
+    new="        pass\n",
+    test=_HOLD + "once_a_run_was_told_of_its_loss_the_next_claim_takes_the_log_again",
 )
 mutant(
     "forgets which run lost the log",
@@ -56,8 +63,8 @@ mutant(
 mutant(
     "saves nothing for its successor",
     _HOLDING,
-    old="        self._save({log: slot.ownership for log, slot in self._slots.items()})\n",
-    new="        pass\n",
+    old="            self._save({log: slot.ownership for log, slot in self._slots.items()})\n",
+    new="",
     test=_HOLD + "a_run_that_lost_the_log_while_the_keeper_was_dead_fails_too",
 )
 mutant(
@@ -96,6 +103,13 @@ mutant(
     _SINK,
     old="            if self._closed:\n                raise LogClosed(self.log)\n",
     new="",
+    test=_UNIT + "what_cannot_be_committed_is_refused_and_the_sink_goes_on",
+)
+mutant(
+    "stages records that are too large for the log",
+    _SINK,
+    old="                raise RecordTooLarge(self.log, size, most)\n",
+    new="                pass\n",
     test=_UNIT + "what_cannot_be_committed_is_refused_and_the_sink_goes_on",
 )
 mutant(

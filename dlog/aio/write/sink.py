@@ -24,7 +24,7 @@ from dlog.aio.write.append_future import AppendFuture
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
-from dlog.errors import AppendFailed, DamagedBatch, LogClosed
+from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
 from dlog.manifest import Sealed
 from dlog.names import check_name
 from dlog.position import NO_TXID
@@ -263,9 +263,7 @@ class Sink:
             if isinstance(part, Staged):
                 found.append(part)
                 continue
-            header = parse_header(part)
-            size = header.value_bytes + header.key_bytes + header.headers_bytes
-            found.append(Inline(len(payloads), header.count, size))
+            found.append(Inline(len(payloads), parse_header(part).count, _bytes(part)))
             payloads.append(part)
         return Unit(receipt, tuple(found), entry_bytes_max), payloads
 
@@ -310,6 +308,10 @@ class Sink:
         return procedure.UnitAppended(first, first + records.count, last_txid)
 
     async def _stage(self, receipt: Receipt, payloads: Sequence[bytes]) -> Staged:
+        most = self._settings.record_bytes_max
+        for payload in payloads:  # whoever encoded it may not have known the log
+            if _bytes(payload) > most and (size := max(_columns([payload]).sizes())) > most:
+                raise RecordTooLarge(self.log, size, most)
         stager = await Stager.begin(self._ledgers, self.assignment, receipt)
         try:
             for payload in payloads:
@@ -425,6 +427,12 @@ class Stager:
         self._adding.clear()
         with suppress(LogError):
             await self._ledger.abandon()
+
+
+def _bytes(payload: bytes) -> int:
+    """Return the bytes of the records of an encoded batch."""
+    header = parse_header(payload)
+    return header.value_bytes + header.key_bytes + header.headers_bytes
 
 
 def _columns(payloads: Sequence[bytes]) -> Columns:

@@ -16,6 +16,7 @@ TYPES: Final = {
     "log": ("string",),
 }
 """Types as Spark names them, the usual one first. A timestamp that is a number is milliseconds."""
+_GIVEN_BY_LOG: Final = frozenset({"offset", "dlsn"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,28 @@ class SinkColumns:
     txid: int | None = None
     headers: int | None = None
     log: int | None = None
+    table_log: int | None = None
+    """Like the next two of a table only: what is read has it, what is written must not."""
+    offset: int | None = None
+    dlsn: int | None = None
+
+    @property
+    def given_by_log(self) -> list[tuple[str, int]]:
+        """Columns that have to be null, by name and place."""
+        places = {"log": self.table_log, "offset": self.offset, "dlsn": self.dlsn}
+        return [(name, place) for name, place in places.items() if place is not None]
+
+    @property
+    def txid_may_be_null(self) -> bool:
+        """Whether a column of nulls says that records have no txid: it was left out."""
+        return self.table_log is not None
+
+    @classmethod
+    def of_table(cls, fields: Sequence[tuple[str, str]]) -> "SinkColumns":
+        """Find the columns of rows that are inserted into a table, all of them that it has."""
+        places = {name.lower(): place for place, (name, _) in enumerate(fields)}
+        places["table_log"] = places.pop("log")
+        return cls(**places)
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, str]], *, log: str | None) -> "SinkColumns":
@@ -37,6 +60,11 @@ class SinkColumns:
         places: dict[str, int] = {}
         for place, (given, kind) in enumerate(fields):
             name = given.lower()
+            if name in _GIVEN_BY_LOG:
+                raise InvalidColumns(
+                    f"column {given!r} is what a log gives its records; drop it, and name the log: "
+                    "start('orders') or save('orders'). toTable() does not say which log is meant"
+                )
             if name not in TYPES:
                 raise InvalidColumns(
                     f"column {given!r} is unknown; known are {', '.join(TYPES)}. Put what a record "

@@ -63,6 +63,11 @@ class Encoder:
 
         Raises `InvalidRow`, `TxidsUnordered`, `RecordTooLarge`, `InvalidHeaders`."""
         columns = self._columns
+        for name, place in columns.given_by_log:
+            if rows.column(place).null_count < len(rows):
+                raise InvalidRow(
+                    name, "is what the log gives a record; leave it out of what is inserted"
+                )
         values = _required(rows, columns.value, "value")
         blobs = [_blob(values)]
         keys = validity = None
@@ -74,7 +79,7 @@ class Encoder:
         if headers is not None:
             blobs.append(headers)
         times = None if columns.timestamp is None else _times(rows.column(columns.timestamp))
-        txids = None if columns.txid is None else self._txids(rows)
+        txids = None if self._has_no_txids(rows) else self._txids(rows)
         for begin, end in self._cuts(blobs):
             yield _batch(
                 blobs[0].cut(begin, end),
@@ -85,6 +90,12 @@ class Encoder:
                 None if txids is None else txids[begin:end],
                 now_ms,
             )
+
+    def _has_no_txids(self, rows: pa.RecordBatch) -> bool:
+        place = self._columns.txid
+        if place is None:
+            return True
+        return self._columns.txid_may_be_null and rows.column(place).null_count == len(rows)
 
     def _txids(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         assert self._columns.txid is not None

@@ -43,6 +43,8 @@ class SinkOptions:
     """Of a batch write: the same name never commits twice."""
     settings: LogSettings | None = None
     """Of a log that is made; None: the defaults."""
+    into_table: bool = False
+    """Whether rows have the columns of a table of the catalog; no user says so."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":

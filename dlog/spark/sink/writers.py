@@ -102,7 +102,7 @@ def stream_writer(
     uri: str, options: SinkOptions, fields: Sequence[tuple[str, str]], *, planning: bool
 ) -> StreamWriter:
     """Return the writer of a streaming query; where the batch is planned it claims the log."""
-    columns = SinkColumns.of(fields, log=options.log)
+    columns = _columns(options, fields)
     if options.write_id is not None:
         reason = "only a batch write has one; a query is known by its checkpoint"
         raise InvalidOption("writeid", options.write_id, reason)
@@ -112,10 +112,16 @@ def stream_writer(
 
 def batch_writer(uri: str, options: SinkOptions, fields: Sequence[tuple[str, str]]) -> BatchWriter:
     """Return the writer of one job, which claims the log for it."""
-    columns = SinkColumns.of(fields, log=options.log)
+    columns = _columns(options, fields)
     run = str(uuid4())
     origin = uuid4() if options.write_id is None else origin_of_write(options.write_id)
     return BatchWriter(_claimed(Plan(uri, options, columns, {}), run), run, origin)
+
+
+def _columns(options: SinkOptions, fields: Sequence[tuple[str, str]]) -> SinkColumns:
+    if options.into_table:
+        return SinkColumns.of_table(fields)
+    return SinkColumns.of(fields, log=options.log)
 
 
 def _claimed(plan: Plan, run: str | None) -> Plan:

@@ -377,6 +377,10 @@ async def test_what_cannot_be_committed_is_refused_and_the_sink_goes_on() -> Non
     async with await Sink.open("log", client=client, settings=settings) as sink:
         with pytest.raises(RecordTooLarge):
             await sink.commit(Receipt(QUERY, 0), [batch(b"a" * 101)])
+        with pytest.raises(RecordTooLarge):  # also of a unit that is no entry
+            await sink.commit(
+                Receipt(QUERY, 0), [batch(b"b" * 100), batch(b"a" * 101)], entry_bytes_max=200
+            )
         await sink.commit(Receipt(QUERY, 0), [batch(b"a" * 100)])
     with pytest.raises(LogClosed):
         await sink.commit(Receipt(QUERY, 1), [batch(b"b")])

@@ -138,28 +138,38 @@ async def test_the_run_that_an_application_took_the_log_from_fails_and_says_who(
     desk = Desk()
     await desk.commit("r1", 0, [payload(b"x")])
     await desk.rival(b"mine")
+    await desk.claim()
     for _ in range(2):
-        await desk.claim()
         with pytest.raises(LostOwnership, match="took it over"):
             await desk.commit("r1", 1, [payload(b"y")])
     await desk.log.append(b"still mine")
     assert await desk.values() == [b"x", b"mine", b"still mine"]
 
 
-@pytest.mark.parametrize("noticed", [False, True])
-async def test_a_run_that_is_started_later_takes_the_log_again(noticed: bool) -> None:
+async def test_a_run_that_is_started_later_takes_the_log_again() -> None:
     desk = Desk()
     await desk.commit("r1", 0, [payload(b"x")])
     await desk.rival(b"mine")
-    if noticed:
-        with pytest.raises(LostOwnership):
-            await desk.commit("r1", 1, [payload(b"y")])
     await desk.claim()
     await desk.log.append(b"a claim takes nothing")
     await desk.commit("r2", 1, [payload(b"y")])
     with pytest.raises((LostOwnership, AppendOutcomeUnknown)):
         await desk.log.append(b"too late")
     assert await desk.values() == [b"x", b"mine", b"a claim takes nothing", b"y"]
+    with pytest.raises(LostOwnership):
+        await desk.commit("r1", 2, [payload(b"z")])
+
+
+async def test_once_a_run_was_told_of_its_loss_the_next_claim_takes_the_log_again() -> None:
+    desk = Desk()
+    await desk.commit("r1", 0, [payload(b"x")])
+    await desk.rival(b"mine")
+    with pytest.raises(LostOwnership):
+        await desk.commit("r1", 1, [payload(b"y")])
+    await desk.log.append(b"still mine")
+    staged = await desk.stage(await desk.claim(), 1, b"y")
+    await desk.commit("r2", 1, [staged])
+    assert await desk.values() == [b"x", b"mine", b"still mine", b"y"]
     with pytest.raises(LostOwnership):
         await desk.commit("r1", 2, [payload(b"z")])
 
@@ -194,8 +204,7 @@ async def test_what_was_staged_before_a_takeover_fails_its_batch_once() -> None:
     desk = Desk()
     await desk.commit("r1", 0, [payload(b"x")])
     await desk.rival()
-    with pytest.raises(LostOwnership):
-        await desk.commit("r1", 1, [payload(b"y")])
+    desk.holding = desk.keeper()  # r1 was stopped, and never told
     staged = await desk.stage(await desk.claim(), 1, b"y")
     with pytest.raises(StagedBefore, match="start the query again"):
         await desk.commit("r2", 1, [staged])
@@ -299,13 +308,31 @@ async def test_a_log_that_was_sealed_or_deleted_fails_the_run() -> None:
     await delete_log("b", client=desk.client)
     with pytest.raises(NoSuchLog):
         await desk.commit("r1", 1, [payload(b"y")], log="b")
-    with pytest.raises(NoSuchLog):  # the next batch of r1, perhaps
-        await desk.claim("b")
     with pytest.raises(LostOwnership, match="there is no log 'b'"):
         await desk.commit("r1", 1, [payload(b"y")], log="b")
     await desk.claim("b")
     await desk.commit("r2", 0, [payload(b"new")], log="b")
     assert await desk.values("b") == [b"new"]
+
+
+async def test_a_log_that_was_deleted_is_not_made_anew_for_the_run_that_lost_it() -> None:
+    desk = Desk()
+    await desk.commit("r1", 0, [payload(b"x")])
+    await delete_log("a", client=desk.client)
+    desk.holding = desk.keeper()
+    with pytest.raises(NoSuchLog):  # the next batch of r1, perhaps
+        await desk.claim()
+
+
+async def test_what_a_successor_has_to_know_is_saved_when_it_changes() -> None:
+    desk = Desk()
+    saved: list[dict[str, Ownership]] = []
+    desk.holding = desk.keeper()
+    desk.holding._save = saved.append
+    for number in range(5):
+        await desk.claim()
+        await desk.commit("r1", number, [payload(b"x")])
+    assert len(saved) == 2  # it was opened, and r1 writes it
 
 
 async def test_a_log_is_made_only_if_that_is_allowed() -> None:

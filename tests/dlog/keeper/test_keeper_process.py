@@ -1,5 +1,6 @@
 """The keeper as a process, on real bookies: found, started once, killed, stopped, and its end."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -167,6 +168,73 @@ def test_the_keeper_ends_with_its_driver_and_leaves_no_file(uri: str) -> None:
     left = f"{driver.place.name}*"
     wait_until(lambda: not list(driver.place.directory.glob(left)), "its files were removed")
     assert values(uri, "left") == [b"x"]
+
+
+def test_what_a_killed_driver_and_keeper_left_is_removed_by_the_next_keeper(
+    uri: str, driver: Driver
+) -> None:
+    dead = Driver(uri)
+    commit(dead.worker(), "dead", 0, b"x")
+    lives = Driver(uri)
+    commit(lives.worker(), "lives", 0, b"x")
+    for each in (dead, lives):  # but not the driver of the second one
+        [keeper] = each.keepers()
+        os.kill(keeper, signal.SIGKILL)
+    dead.end()
+    wait_until(lambda: not lives.keepers(), "the keeper ended")
+    stray = dead.place.directory / f"{'0' * 24}.log"
+    stray.touch()
+    os.utime(stray, (0, 0))
+    assert list(dead.place.directory.glob(f"{dead.place.name}*"))
+    commit(driver.worker(), "next", 0, b"x")
+    assert not list(dead.place.directory.glob(f"{dead.place.name}*"))
+    assert not stray.exists()
+    assert lives.place.owners.exists()
+    lives.end()
+    lives.place.remove()
+
+
+def test_a_lock_that_was_removed_is_held_by_nobody(uri: str) -> None:
+    driver = Driver(uri)
+    try:
+        with driver.place.alone(driver.program) as first:
+            assert first
+            with driver.place.alone(driver.program) as second:
+                assert not second
+            driver.place.remove()
+            with driver.place.alone(driver.program) as third:
+                assert third
+                assert driver.place.lock.read_text() == (
+                    f"{driver.program.pid} {driver.program.started}"
+                )
+    finally:
+        driver.end()
+        driver.place.remove()
+
+
+def test_who_waits_for_a_lock_that_is_removed_locks_the_one_that_is_there(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(uri)
+    lock = driver.place.lock
+    flock, calls = fcntl.flock, 0
+
+    def removed_before(descriptor: int, operation: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            lock.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", removed_before)
+    try:
+        with driver.place.alone(driver.program) as alone:
+            assert alone
+            assert calls == 2
+            assert lock.exists()
+    finally:
+        driver.end()
+        driver.place.remove()
 
 
 def test_a_keeper_that_is_asked_to_end_closes_its_logs_and_another_follows(driver: Driver) -> None:

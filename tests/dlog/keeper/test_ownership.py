@@ -36,14 +36,34 @@ def test_a_run_that_lost_the_log_does_not_come_back_and_nobody_may_take_it_for_i
     ownership.used("a")
     ownership.lost("host:17 took it over")
     assert not ownership.may_take_over(None)  # it may be a's next batch that asks
+    assert ownership.may_take_over("b")
     with pytest.raises(LostOwnership, match="host:17 took it over"):
         ownership.admit("orders", "a")
-    assert ownership.may_take_over("b")
+    assert ownership.may_take_over(None)  # a dies of that, so it is a later one that asks
     ownership.used("b")
     ownership.finished("b")
     assert ownership.may_take_over(None)
     with pytest.raises(LostOwnership):
         ownership.admit("orders", "a")
+
+
+def test_a_run_of_the_same_application_that_was_not_told_is_feared_as_well() -> None:
+    ownership = Ownership()
+    ownership.used("a")
+    ownership.used("job")
+    ownership.finished("job")
+    assert not ownership.may_take_over(None)
+    with pytest.raises(LostOwnership):
+        ownership.admit("orders", "a")
+    assert ownership.may_take_over(None)
+
+
+def test_a_job_that_gave_up_claims_nothing_more() -> None:
+    ownership = Ownership()
+    ownership.used("job")
+    ownership.lost("host:17 took it over")
+    ownership.finished("job")
+    assert ownership.may_take_over(None)
 
 
 def test_a_log_that_is_lost_while_no_run_has_it_is_nobodys_loss() -> None:
@@ -69,6 +89,7 @@ def test_only_the_latest_that_were_deposed_are_remembered() -> None:
     for number in range(DEPOSED_MAX + 2):
         ownership.used(str(number))
     assert list(ownership.deposed) == [str(number) for number in range(1, DEPOSED_MAX + 1)]
+    assert ownership.unaware == set(ownership.deposed)
 
 
 def test_what_is_known_survives_in_a_file() -> None:
@@ -76,12 +97,19 @@ def test_what_is_known_survives_in_a_file() -> None:
     ownership.opened(Tenure("i", 3))
     ownership.used("a")
     ownership.used("b")
-    for each in (ownership, Ownership(contested=True)):
+    for each in (ownership, Ownership()):
         assert Ownership.from_facts(json.loads(json.dumps(each.to_facts()))) == each
 
 
 @pytest.mark.parametrize(
-    "change", [{"run": 1}, {"tenure": ["i", 3]}, {"contested": None}, {"deposed": ["a"]}]
+    "change",
+    [
+        {"run": 1},
+        {"tenure": ["i", 3]},
+        {"deposed": ["a"]},
+        {"unaware": None},
+        {"unaware": [["a"]]},
+    ],
 )
 def test_what_is_no_ownership_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not "):

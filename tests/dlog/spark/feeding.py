@@ -42,10 +42,12 @@ class Feed:
             writer = writer.option(name, str(value))
         return writer.option("checkpointLocation", str(checkpoint or self.checkpoint))
 
-    def run(self, uri: str, log: str, **options: Any) -> StreamingQuery:
+    def run(
+        self, uri: str, log: str, *, timeout_s: int = QUERY_TIMEOUT_S, **options: Any
+    ) -> StreamingQuery:
         """Write what there is to *log*."""
         query = self.writer(uri, **options).trigger(availableNow=True).start(log)
-        assert query.awaitTermination(QUERY_TIMEOUT_S), query.status
+        assert query.awaitTermination(timeout_s), query.status
         return query
 
     def all(self) -> list[bytes]:

@@ -27,6 +27,11 @@ def session(master: str, scratch: Path, settings: dict[str, str] | None = None) 
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
+        # The default starts a process for each file.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing"
+            ".FileSystemBasedCheckpointFileManager"
+        ),
     }
     builder = SparkSession.builder.master(master)
     for name, value in (ours | (settings or {})).items():

@@ -66,7 +66,7 @@ def test_filters_that_are_pushed_down_leave_fewer_tasks_and_the_same_rows(
     assert plain.rdd.getNumPartitions() == 8
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        pushing = batch(spark, uri, **options, pushdown=True)
+        pushing = batch(spark, uri, **options, pushdown=True, timestampsAscend=True)
         for condition, tasks in (
             ("log = 'pushed'", 4),
             ("offset = 7", 1),
@@ -83,6 +83,23 @@ def test_filters_that_are_pushed_down_leave_fewer_tasks_and_the_same_rows(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     with pytest.raises(AnalysisException, match="PUSHDOWN_DISABLED"):
         batch(spark, uri, **options, pushdown=True).count()
+
+
+def test_a_filter_on_timestamps_that_are_out_of_order_misses_no_row(
+    spark: SparkSession, uri: str
+) -> None:
+    with Log.open("unordered", uri=uri) as writer:
+        for second in (9, 2, 8, 1, 7):
+            writer.append(b"%d" % second, timestamp_ms=1000 * second)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushing = batch(spark, uri, "unordered", pushdown=True)
+        for moment, count in ((9, 1), (8, 2), (2, 4)):
+            found = pushing.where(f"timestamp >= timestamp_seconds({moment})")
+            assert found.count() == count
+        assert pushing.where("timestamp = timestamp_seconds(1)").count() == 1
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_table_of_the_catalog_is_read_by_sql_and_by_a_stream(

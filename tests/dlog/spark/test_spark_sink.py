@@ -124,7 +124,8 @@ def test_a_log_is_made_with_the_settings_that_the_write_names(
     ("columns", "options", "sentence"),
     [
         (["id AS value"], {}, "column 'value' is of type bigint; cast it to binary or string"),
-        (["'x' AS value", "id AS offset"], {}, "column 'offset' is unknown; known are value, key"),
+        (["'x' AS value", "id AS n"], {}, "column 'n' is unknown; known are value, key"),
+        (["'x' AS value", "id AS offset"], {}, "column 'offset' is what a log gives its records"),
         (["'x' AS key"], {}, "no column 'value'"),
         (["'x' AS value"], {"startingOffsets": "latest"}, "startingoffsets='latest'.*unknown"),
         (["'x' AS value", "'a' AS log"], {}, "names log 'refused' for all"),
@@ -197,14 +198,58 @@ def test_a_new_checkpoint_begins_at_batch_0_and_writes_all_again(
     assert values(uri, "twice") == feed.all() * 2
 
 
-def test_many_small_batches_are_entries_of_one_segment(feed: Feed, uri: str) -> None:
-    for _ in range(40):
+def test_rows_are_inserted_into_a_table_and_read_back(spark: SparkSession, uri: str) -> None:
+    spark.sql(f"CREATE TABLE sales USING dlog OPTIONS (uri '{uri}', logs 'sales')")
+    try:
+        spark.sql("INSERT INTO sales (value, key) VALUES (X'61', X'6B'), (X'62', NULL)")
+        spark.sql("INSERT INTO sales (value, txid) SELECT CAST('c' AS BINARY), 7")
+        spark.sql("INSERT INTO sales WITH (writeId = 'once') (value) VALUES (X'64')")
+        spark.sql("INSERT INTO sales WITH (writeId = 'once') (value) VALUES (X'64')")
+        found = spark.sql("SELECT * FROM sales ORDER BY offset").collect()
+        assert [(bytes(row.value), row.key, row.txid) for row in found] == [
+            (b"a", bytearray(b"k"), None),
+            (b"b", None, None),
+            (b"c", None, 7),
+            (b"d", None, None),
+        ]
+        for sentence, statement in [
+            ("column 'log' is what the log gives", "INSERT INTO sales SELECT * FROM sales"),
+            ("a log is only appended to", "INSERT OVERWRITE sales (value) VALUES (X'61')"),
+            (
+                "column 'txid' is null",
+                "INSERT INTO sales (value, txid) SELECT /*+ COALESCE(1) */ X'61', "
+                "IF(id = 1, NULL, 7 + id) FROM RANGE(3)",
+            ),
+            ("column 'value' is null", "INSERT INTO sales (key) VALUES (X'61')"),
+        ]:
+            with pytest.raises(PySparkException, match=sentence):
+                spark.sql(statement)
+        assert len(values(uri, "sales")) == 4
+    finally:
+        spark.sql("DROP TABLE sales")
+
+
+def test_a_table_of_several_logs_takes_no_rows(spark: SparkSession, uri: str) -> None:
+    spark.sql(f"CREATE TABLE many USING dlog OPTIONS (uri '{uri}', logsPattern 'sales.*')")
+    try:
+        with pytest.raises(PySparkException, match="a table of one log; give them a column 'log'"):
+            spark.sql("INSERT INTO many (value) VALUES (X'61')")
+    finally:
+        spark.sql("DROP TABLE many")
+
+
+def test_200_small_batches_make_the_segments_that_the_log_rolls_and_no_more(
+    feed: Feed, uri: str
+) -> None:
+    for _ in range(201):
         feed.put(3)
-    feed.run(uri, "small")
+    feed.run(uri, "small", timeout_s=400, **{"log.roll_records": 150})
     assert values(uri, "small") == feed.all()
     found = manifest(uri, "small")
     assert found.epoch == 1
-    assert len([segment for segment in found.segments if segment.number]) <= 2
+    full = [segment.sealed.records for segment in found.segments if segment.sealed]
+    assert full[:4] == [150] * 4
+    assert len(found.segments) <= 5
 
 
 def test_an_application_that_opens_the_log_ends_the_query_and_a_restart_takes_it_back(

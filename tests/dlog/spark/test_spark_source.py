@@ -464,13 +464,22 @@ def test_filters_narrow_what_is_read_and_are_all_given_back(
 ) -> None:
     FakeAccess.tails_now = {"a": LogTail("i", 0, 100), "b": LogTail("j", 0, 50)}
     FakeAccess.reached = {Timestamp(2000): 30}
-    options = SourceOptions.parse({"logs": "a,b", "pushdown": "true"})
+    options = SourceOptions.parse({"logs": "a,b", "pushdown": "true", "timestampsAscend": "true"})
     reader = NarrowingBatchReader("file:///nowhere", options)
     given_back: Iterable[Filter] = reader.pushFilters(filters)
     assert list(given_back) == filters
     # Spark asks for the partitions in another process.
     planned = ranges(pickle.loads(pickle.dumps(reader)).partitions())
     assert {piece.log: (piece.first, piece.end) for piece in planned} == left
+
+
+def test_a_filter_on_timestamps_skips_nothing_unless_they_are_said_to_ascend() -> None:
+    FakeAccess.tails_now = {"a": LogTail("i", 0, 100)}
+    FakeAccess.reached = {Timestamp(2000): 30}
+    options = SourceOptions.parse({"logs": "a", "pushdown": "true"})
+    reader = NarrowingBatchReader("file:///nowhere", options)
+    reader.pushFilters([GreaterThanOrEqual(("timestamp",), MOMENT)])
+    assert ranges(reader.partitions()) == [LogRange("a", "i", 0, 100)]
 
 
 def test_a_batch_read_of_nothing_is_one_task_without_ranges() -> None:

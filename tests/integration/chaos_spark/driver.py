@@ -10,15 +10,7 @@ from tests.integration.chaos_spark.plan import BATCH_RECORDS_MAX, COPIES, EVENTS
 def main() -> None:
     uri, directory = sys.argv[1:]
     # A task is tried four times, as on a cluster.
-    checkpoints = (
-        "org.apache.spark.sql.execution.streaming.checkpointing"
-        ".FileSystemBasedCheckpointFileManager"
-    )
-    spark = session(
-        "local[2,4]",
-        Path(directory) / "spark",
-        {"spark.sql.streaming.checkpointFileManagerClass": checkpoints},
-    )
+    spark = session("local[2,4]", Path(directory) / "spark")
     spark.sparkContext.setLogLevel("ERROR")
     events = (
         spark.readStream.format("dlog")

@@ -9,5 +9,5 @@ driver. It may be killed at any time: the next call starts another, which goes o
     frames              what travels between worker and keeper
     holding             the logs that are open
     server, client      both ends of the socket; the client starts the keeper
-    place               where the socket is, and whose driver this is
+    place, leftovers    where the socket is, and whose driver this is; what dead ones left there
 """

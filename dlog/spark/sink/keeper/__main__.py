@@ -2,19 +2,18 @@
 
 import argparse
 import asyncio
-import fcntl
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from dlog.aio.connecting import connect
 from dlog.spark.sink.keeper.holding import Holding
+from dlog.spark.sink.keeper.leftovers import remove_leftovers
 from dlog.spark.sink.keeper.opening import ClusterOpener
 from dlog.spark.sink.keeper.ownership import Ownership
 from dlog.spark.sink.keeper.place import Place, Program
@@ -38,9 +37,10 @@ def main() -> int:
     configure()
     place = Place(given.directory, given.name)
     driver = Program(given.driver, given.driver_started)
-    with _alone(place) as alone:
+    with place.alone(driver) as alone:
         if not alone:
             return 0  # another one was faster; who started this one finds it
+        remove_leftovers(place)
         asyncio.run(keep(place, given.uri, driver))
         if Program.of(driver.pid) != driver:
             place.remove()
@@ -75,22 +75,6 @@ async def keep(place: Place, uri: str, driver: Program) -> None:
     await holding.close()
     await opener.close()
     _log.info("keeper_ended", driver=driver.pid)
-
-
-@contextmanager
-def _alone(place: Place) -> Iterator[bool]:
-    """Hold the lock of *place* meanwhile; False: another process has it."""
-    descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        os.close(descriptor)
 
 
 def read_owners(path: Path) -> dict[str, Ownership]:

@@ -97,6 +97,7 @@ class Holding:
         self._opener = opener
         self._slots = {log: _Slot(ownership) for log, ownership in known.items()}
         self._save = save
+        self._saved = {log: ownership.to_facts() for log, ownership in known.items()}
         self._clock = clock
         self._idle_s, self._open_max = idle_s, open_max
 
@@ -120,7 +121,7 @@ class Holding:
                 slot.sink = await self._opened(log, slot, create=create, settings=settings)
             if run is not None:
                 slot.ownership.used(run)
-                self._keep()
+                self._keep(log)
             return slot.sink.assignment
 
     def assignments(self) -> list[Assignment]:
@@ -143,7 +144,7 @@ class Holding:
                     batch.log, slot, create=batch.create, settings=batch.settings
                 )
             ownership.used(batch.run)
-            self._keep()
+            self._keep(batch.log)
             try:
                 committed = await self._committed(slot.sink, batch)
             except StagedBefore:
@@ -151,7 +152,7 @@ class Holding:
             except _LOST as error:
                 await self._drop(slot)
                 if not (begins and isinstance(error, LostOwnership)):
-                    self._lose(batch.log, slot, error)
+                    self._lose(batch.log, slot, error, told=batch.run)
                     raise
                 # It was lost before this run began, so it is this run's to take.
                 slot.sink = await self._opened(
@@ -160,7 +161,7 @@ class Holding:
                 committed = await self._committed(slot.sink, batch)
             if batch.final:
                 ownership.finished(batch.run)
-                self._keep()
+                self._keep(batch.log)
             return committed
 
     async def finish(self, log: str, run: str) -> None:
@@ -168,7 +169,7 @@ class Holding:
         slot = self._slot(log)
         async with slot.lock:
             slot.ownership.finished(run)
-            self._keep()
+            self._keep(log)
 
     async def close_idle(self) -> None:
         """Close what nobody used lately; to be called now and then."""
@@ -187,7 +188,9 @@ class Holding:
         slot.last_used = self._clock()
         if len(self._slots) > KNOWN_MAX:
             free = (k for k, s in self._slots.items() if s.sink is None and not s.lock.locked())
-            del self._slots[next(free, log)]
+            forgotten = next(free, log)
+            del self._slots[forgotten]
+            self._saved.pop(forgotten, None)
         return slot
 
     async def _resumed(self, log: str, slot: _Slot) -> HeldSink | None:
@@ -216,7 +219,7 @@ class Holding:
         await self._make_room()
         sink = await self._opener.open(log, create=create, settings=settings)
         slot.ownership.opened(Tenure(sink.incarnation, sink.epoch))
-        self._keep()
+        self._keep(log)
         return sink
 
     async def _lent(self, log: str, slot: _Slot) -> Assignment:
@@ -224,7 +227,7 @@ class Holding:
             return await self._opener.look(log)
         except NoSuchLog:
             slot.ownership = Ownership(deposed=slot.ownership.deposed)
-            self._keep()
+            self._keep(log)
             raise
 
     async def _committed(self, sink: HeldSink, batch: Batch) -> Committed:
@@ -234,14 +237,21 @@ class Holding:
             raise StagedBefore(batch.log)
         return await sink.commit(batch.receipt, batch.parts, entry_bytes_max=batch.entry_bytes_max)
 
-    def _lose(self, log: str, slot: _Slot, error: LogError) -> None:
+    def _lose(self, log: str, slot: _Slot, error: LogError, *, told: str | None = None) -> None:
         reason = error.reason if isinstance(error, LostOwnership) else str(error)
         slot.ownership.lost(reason)
+        if told is not None:
+            slot.ownership.told(told)
         _log.warning("log_lost", log=log, reason=reason)
-        self._keep()
+        self._keep(log)
 
-    def _keep(self) -> None:
-        self._save({log: slot.ownership for log, slot in self._slots.items()})
+    def _keep(self, log: str) -> None:
+        """Save what is known, if what is known of *log* has changed."""
+        slot = self._slots.get(log)
+        facts = None if slot is None else slot.ownership.to_facts()
+        if facts is not None and facts != self._saved.get(log):
+            self._save({log: slot.ownership for log, slot in self._slots.items()})
+            self._saved[log] = facts
 
     async def _make_room(self) -> None:
         held = [(log, s) for log, s in self._slots.items() if s.sink and not s.lock.locked()]

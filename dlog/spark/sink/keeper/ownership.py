@@ -5,8 +5,8 @@ sink that is open here; then the run that had it must fail, and must not take th
 silence, while a run that is started later may. Two facts make that more than a flag:
 
     1. At a claim, before a streaming batch, Spark does not say which run asks. So once a run has
-       lost the log, claims take nothing over: they are lent what tasks need to begin, and the
-       commit, which has the run, decides.
+       lost the log, claims take nothing over until it was told, of which it dies: they are lent
+       what tasks need to begin, and the commit, which has the run, decides.
     2. The keeper may be killed, and close what is idle. It goes on within its *tenure*, the
        incarnation and epoch that it had, or not at all: if the log has another epoch by then,
        the run lost it.
@@ -38,21 +38,22 @@ class Ownership:
     run: str | None = None
     """Who has the log; None: nobody did since its last run ended, or lost it."""
     tenure: Tenure | None = None
-    contested: bool = False
-    """A run lost the log to somebody else, and no later one has committed."""
     deposed: dict[str, str] = field(default_factory=dict)
     """Why a run must not write the log any more; the latest ones, in order."""
+    unaware: set[str] = field(default_factory=set)
+    """Those of them that were not told, and may still claim."""
 
     def admit(self, log: str, run: str) -> None:
-        """Raise `LostOwnership` if *run* has lost the log."""
+        """Raise `LostOwnership` if *run* has lost the log: now it is told."""
         if run in self.deposed:
+            self.told(run)
             raise LostOwnership(log, self.deposed[run])
 
     def may_take_over(self, run: str | None) -> bool:
         """Return whether the log may be taken from whoever has it: for *run*, which was admitted,
         or for whoever asks (None)."""
         if run is None:
-            return self.run is None and not self.contested
+            return self.run is None and not self.unaware
         return run != self.run
 
     def opened(self, tenure: Tenure) -> None:
@@ -63,16 +64,20 @@ class Ownership:
         """*run*, which was admitted, writes the log."""
         if self.run not in (None, run):
             self._depose(self.run, f"run {run} of the same Spark application took it over")
-        self.run, self.contested = run, False
+        self.run = run
 
     def lost(self, reason: str) -> None:
         """Somebody else has the log, or it is gone."""
         self._depose(self.run, reason)
-        self.contested |= self.run is not None
         self.run, self.tenure = None, None
+
+    def told(self, run: str) -> None:
+        """*run* knows that it was deposed: it dies of that, and claims nothing more."""
+        self.unaware.discard(run)
 
     def finished(self, run: str) -> None:
         """*run* will write nothing more; if others take the log now, nobody loses it."""
+        self.told(run)
         if self.run == run:
             self.run = None
 
@@ -81,8 +86,11 @@ class Ownership:
             return
         self.deposed.pop(run, None)
         self.deposed[run] = reason
+        self.unaware.add(run)
         while len(self.deposed) > DEPOSED_MAX:
-            del self.deposed[next(iter(self.deposed))]
+            forgotten = next(iter(self.deposed))
+            del self.deposed[forgotten]
+            self.told(forgotten)
 
     def to_facts(self) -> dict[str, object]:
         """Return what `from_facts` takes, fit for JSON."""
@@ -90,8 +98,8 @@ class Ownership:
         return {
             "run": self.run,
             "tenure": tenure,
-            "contested": self.contested,
             "deposed": dict(self.deposed),
+            "unaware": sorted(self.unaware),
         }
 
     @classmethod
@@ -101,10 +109,10 @@ class Ownership:
             case {
                 "run": str() | None as run,
                 "tenure": tenure,
-                "contested": bool() as contested,
                 "deposed": dict() as deposed,
-            }:
-                return cls(run, _tenure(tenure), contested, dict(deposed))
+                "unaware": list() as unaware,
+            } if all(isinstance(each, str) for each in unaware):
+                return cls(run, _tenure(tenure), dict(deposed), set(unaware))
             case _:
                 raise ValueError(f"not the owners of a log: {facts!r}")
 

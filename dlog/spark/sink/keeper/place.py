@@ -4,10 +4,13 @@ Its name follows from the driver's JVM, which all workers of the driver descend 
 namespace. A process id comes again; together with the time at which the process began it does not.
 """
 
+import fcntl
 import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,10 +71,29 @@ class Place:
         """Where the keeper writes what it has to say."""
         return self.directory / f"{self.name}.log"
 
+    @contextmanager
+    def alone(self, driver: Program) -> Iterator[bool]:
+        """Hold the lock meanwhile, for the keeper of *driver*; False: another process has it.
+
+        The file says whose it is, so that `leftovers` knows when nobody needs it any more."""
+        while (descriptor := _locked(self.lock)) is not None:
+            if is_at(descriptor, self.lock):
+                break
+            os.close(descriptor)  # it was removed before it was locked
+        if descriptor is None:
+            yield False
+            return
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{driver.pid} {driver.started}".encode(), 0)
+            yield True
+        finally:
+            os.close(descriptor)
+
     def remove(self) -> None:
-        """Remove the files, as the driver has ended."""
-        for path in (self.socket, self.owners, self.errors, self.lock):
-            path.unlink(missing_ok=True)
+        """Remove the files, as the driver has ended. Requires the lock, which goes last."""
+        for suffix in ("sock", "json", "new", "log", "lock"):
+            (self.directory / f"{self.name}.{suffix}").unlink(missing_ok=True)
 
 
 def place_of(driver: Program, uri: str) -> Place:
@@ -99,6 +121,25 @@ def driver_of(pid: int) -> Program:
     found = Program.of(parent)
     assert found is not None, "who runs has a parent"
     return found
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Return whether *path* still names the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _locked(path: Path) -> int | None:
+    """Return the file, locked; None: another process has locked it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _make_private(directory: Path) -> None:
