@@ -1,15 +1,18 @@
 """Records as parallel columns: how they travel from a caller to the bytes of an entry."""
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final
+from typing import Final, Self, cast
 
 from dlog.headers import encode_headers
 
 Payload = bytes | bytearray | memoryview
 HeadersGiven = Mapping[str, Payload]
+
+Row = tuple[bytes, bytes | None, int | None, int | None, bytes | None]
+"""One record: payload, key, txid, timestamp, headers as `Columns` have them."""
 
 _TIMESTAMP_MS_MAX: Final = 2**62
 
@@ -31,11 +34,19 @@ class Columns:
     def count(self) -> int:
         return len(self.values)
 
-    @property
-    def is_plain(self) -> bool:
-        """True iff there are values alone."""
+    @classmethod
+    def of(cls, records: "list[bytes | Row]") -> Self:
+        """Return *records*, one at least; `bytes` are payloads alone."""
+        if tuple not in set(map(type, records)):
+            return cls(cast("list[bytes]", records))
+        rows = [each if isinstance(each, tuple) else (each, *repeat(None, 4)) for each in records]
+        values, *optional = map(list, zip(*rows, strict=True))
+        return cls(values, *(c if any(v is not None for v in c) else None for c in optional))
+
+    def rows(self) -> Iterator[Row]:
+        """Return the records one by one."""
         optional = (self.keys, self.txids, self.timestamps_ms, self.headers)
-        return all(column is None for column in optional)
+        return zip(self.values, *(column or repeat(None) for column in optional), strict=False)
 
     def sizes(self) -> list[int]:
         """Return the bytes of each record."""
@@ -59,8 +70,8 @@ def checked(
     txid: int | None,
     timestamp_ms: int | None,
     headers: HeadersGiven | None,
-) -> tuple[bytes, bytes | None, int | None, int | None, bytes | None]:
-    """Return the columns of one record, of the types that formats need, copied if mutable.
+) -> Row:
+    """Return one record, of the types that formats need, copied if mutable.
 
     Raises `TypeError`, `ValueError`."""
     if type(payload) is not bytes:
@@ -94,11 +105,8 @@ def checked_many(
             raise ValueError(f"{len(column)} {name} for {len(values)} records")
     if not any(given):
         return Columns(values)
-    rows = zip(*(c or repeat(None, len(values)) for c in given), strict=True)
-    checked_rows = [checked(b"", *row)[1:] for row in rows]
-    columns = [list(column) for column in zip(*checked_rows, strict=True)]
-    used = [c if any(v is not None for v in c) else None for c in columns]
-    return Columns(values, *used)
+    rows = zip(values, *(c or repeat(None, len(values)) for c in given), strict=True)
+    return Columns.of([checked(*row) for row in rows])
 
 
 def as_bytes(value: object, what: str) -> bytes:

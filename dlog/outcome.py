@@ -10,21 +10,10 @@ may be called twice.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
-from dlog.position import DLSN, RecordId
+from dlog.position import Place, RecordId
 from ledger.errors import LogError
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an entry's records are."""
-
-    offset: int
-    """Of the first one."""
-    segment: int
-    entry: int
 
 
 class Outcome:
@@ -50,7 +39,7 @@ class Outcome:
     def confirm(self, offset: int, segment: int, entry: int) -> None:
         """Confirm the entry, with *offset* for its first record."""
         if not self.done:
-            self.place = Place(offset, segment, entry)
+            self.place = Place(segment, entry, offset)
             self._notify()
 
     def fail(self, error_of: Callable[[int], LogError]) -> None:
@@ -66,7 +55,8 @@ class Outcome:
             error = self.error(slot)
             assert error is not None, "the outcome is not known yet"
             raise error
-        return RecordId(place.offset + slot, DLSN(place.segment, place.entry, slot))
+        offset = place.first_offset + slot
+        return RecordId(offset, place.dlsn(offset))
 
     def error(self, slot: int) -> LogError | None:
         """Return why the record in *slot* failed; None if it did not."""

@@ -4,10 +4,9 @@ A record has one *offset* (dense, for programs) and one *DLSN* (where it physica
 by DLSN is order by offset). Named tuples: a reader makes millions of them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Final, Literal, NamedTuple, Self, overload
 
 from dlog.headers import NO_HEADERS, Headers
@@ -41,6 +40,19 @@ class RecordId(NamedTuple):
 
     offset: int
     dlsn: DLSN
+
+
+class Place(NamedTuple):
+    """Where the records of one entry are. All of them share it, so none costs a DLSN that
+    nobody asks for."""
+
+    segment: int
+    entry: int
+    first_offset: int
+
+    def dlsn(self, offset: int) -> DLSN:
+        """Return where the record at *offset* is. Requires that it is one of this entry's."""
+        return DLSN(self.segment, self.entry, offset - self.first_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +103,24 @@ class Record(NamedTuple):
     """One record as a reader gets it."""
 
     offset: int
-    dlsn: DLSN
+    place: Place
+    """Of its entry."""
     timestamp_ms: int
     txid: int | None
     key: bytes | None
     value: bytes
     headers: Mapping[str, bytes] = NO_HEADERS
 
+    @property
+    def dlsn(self) -> DLSN:
+        """Where it physically is."""
+        return self.place.dlsn(self.offset)
 
-# The generated constructors of named tuples are Python calls; these are four times as fast.
-_new_dlsn: Callable[[tuple[int, int, int]], DLSN] = partial(tuple.__new__, DLSN)
-new_record: Callable[[tuple[int, DLSN, int, int | None, bytes | None, bytes, Headers]], Record] = (
+
+# The generated constructor of a named tuple is a Python call; this one is four times as fast.
+new_record: Callable[[tuple[int, Place, int, int | None, bytes | None, bytes, Headers]], Record] = (
     partial(tuple.__new__, Record)
 )
-
-
-def entry_dlsns(segment: int, entry: int, count: int) -> Iterator[DLSN]:
-    """Return the places of an entry's *count* records, in order."""
-    return map(_new_dlsn, zip(repeat(segment), repeat(entry), range(count), strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ was done already is not done again, so a client that got no answer asks again wi
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from dlog import LogError, Record
@@ -33,7 +34,7 @@ class Store:
         """Set while this process leads."""
         self._turn = asyncio.Lock()
 
-    def apply(self, batch: list[Record]) -> None:
+    def apply(self, batch: Sequence[Record]) -> None:
         """Follow: take changes from the log. Also how a new leader gets the last ones."""
         for record in batch:
             self.change((record.key or b"").decode(), record.value.decode(), record.txid or 0)

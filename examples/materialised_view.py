@@ -17,6 +17,7 @@ With --once it stops where the log ends now.
 import argparse
 import sqlite3
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class View:
         (position,) = self._database.execute("select next from position").fetchone()
         return int(position)
 
-    def take(self, batch: list[Record]) -> None:
+    def take(self, batch: Sequence[Record]) -> None:
         """Add *batch* and move on, both or neither; what is in the view already is left out."""
         position = self.position
         with self._database:  # one transaction

@@ -8,7 +8,7 @@ Invariants:
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
@@ -21,7 +21,7 @@ from dlog.position import Record
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
-Apply = Callable[[list[Record]], Awaitable[None] | None]
+Apply = Callable[[Sequence[Record]], Awaitable[None] | None]
 """Takes the next records into the state; a function or a coroutine function."""
 
 BACKOFF_S: Final = 0.05

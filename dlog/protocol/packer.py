@@ -14,10 +14,10 @@ Invariants (asserted by `check`):
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Final
+from typing import Final, TypeVar
 
 from dlog.columns import Columns
 from dlog.outcome import Outcome
@@ -34,6 +34,9 @@ SENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 RECORD_CHARGE: Final = 128
 """Bytes that a pending record counts beside its own: so much it costs however small it is."""
+
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,15 +147,11 @@ class Packer:
         fits = size <= self._entry_bytes_full and records.count <= ENTRY_RECORDS_MAX
         if fits and not self._has_room(size, records.count):
             self._begin(now_ms())
-        if fits and records.is_plain:
-            return [self._extend(records.values, size, now_ms)]
+        if fits:
+            return [self._extend(records, size, now_ms)]
         parts: list[Part] = []
-        columns = (
-            column or repeat(None)
-            for column in (records.keys, records.txids, records.timestamps_ms, records.headers)
-        )
-        for value, key, txid, timestamp_ms, headers in zip(records.values, *columns, strict=False):
-            group = self.add(value, key, txid, timestamp_ms, headers, now_ms)
+        for row in records.rows():
+            group = self.add(*row, now_ms)
             if parts and parts[-1].group is group:
                 parts[-1].count += 1
             else:
@@ -185,19 +184,20 @@ class Packer:
             and group.count + count <= ENTRY_RECORDS_MAX
         )
 
-    def _extend(self, values: Sequence[bytes], size: int, now_ms: Callable[[], int]) -> Part:
-        """Add plain values to the open group, which has room for all of them."""
+    def _extend(self, records: Columns, size: int, now_ms: Callable[[], int]) -> Part:
+        """Add records to the open group, which has room for all of them."""
         group = self._open or self._begin(now_ms())
-        slot, count = group.count, len(values)
-        group.values.extend(values)
-        if group.keys is not None:
-            group.keys.extend(repeat(None, count))
-        if group.txids is not None:
-            group.txids.extend(repeat(None, count))
-        if group.timestamps_ms is not None:
-            group.timestamps_ms.extend(repeat(now_ms(), count))
-        if group.headers is not None:
-            group.headers.extend(repeat(None, count))
+        slot, count = group.count, records.count
+        group.keys = _joined(group.keys, records.keys, slot, count)
+        group.txids = _joined(group.txids, records.txids, slot, count)
+        group.headers = _joined(group.headers, records.headers, slot, count)
+        if records.timestamps_ms is not None or group.timestamps_ms is not None:
+            now = now_ms()
+            times = [now if t is None else t for t in records.timestamps_ms or repeat(None, count)]
+            if group.timestamps_ms is None:
+                group.timestamps_ms = [group.base_timestamp_ms] * slot
+            group.timestamps_ms.extend(times)
+        group.values.extend(records.values)
         group.size_bytes += size
         self.pending_bytes += size + RECORD_CHARGE * count
         if group.size_bytes >= self._entry_bytes_full or group.count >= ENTRY_RECORDS_MAX:
@@ -269,3 +269,17 @@ class Packer:
         assert self._sent_bytes == sum(group.size_bytes for group in self._sent)
         assert len(self._sent) <= self._sent_max
         assert len(self._sent) <= self._partial_max or not self._newest_was_open
+
+
+def _joined(
+    before: list[_Value | None] | None,
+    column: list[_Value | None] | None,
+    slot: int,
+    count: int,
+) -> list[_Value | None] | None:
+    """Return an optional column of *slot* records and, behind them, of *count* more."""
+    if column is None and before is None:
+        return None
+    joined: list[_Value | None] = [None] * slot if before is None else before
+    joined.extend([None] * count if column is None else column)
+    return joined

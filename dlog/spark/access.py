@@ -17,12 +17,12 @@ import pyarrow as pa
 from dlog.aio.connecting import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import end_now
-from dlog.aio.read.chunks import Chunk
 from dlog.aio.read.places import start_offset
 from dlog.aio.read.ranges import RangeReaders
 from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
+from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark.arrow import to_arrow
@@ -256,9 +256,9 @@ def _rows(log: str, chunk: Chunk, *, include_headers: bool) -> pa.RecordBatch:
     rows = to_arrow(
         log,
         chunk.batch,
-        first_offset=chunk.first_offset,
-        segment=chunk.segment,
-        entry=chunk.entry,
+        first_offset=chunk.place.first_offset,
+        segment=chunk.place.segment,
+        entry=chunk.place.entry,
         include_headers=include_headers,
     )
     return rows.slice(chunk.skip, chunk.take)

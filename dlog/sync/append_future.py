@@ -2,7 +2,8 @@
 
 `concurrent.futures.Future` makes a lock, a condition and two lists for each future, which costs
 more than appending the record. Here they are made when a thread really waits for this one record.
-Until then the future is its entry's outcome and a slot (`dlog.outcome`). Everything else is
+Until then the future is a gathering and an index, which say its entry's outcome and a slot there
+(`dlog.sync.gathering`, `dlog.outcome`). Everything else is
 inherited, so `concurrent.futures.wait` and `asyncio.wrap_future` work.
 
 Its twin in `dlog.aio.write.append_future` has the same name, as the two `Log` have: who changes
@@ -14,10 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures._base import PENDING
 from contextlib import suppress
-from typing import Final
+from typing import Final, Self
 
 from dlog.outcome import Outcome
 from dlog.position import RecordId
+from dlog.sync.gathering import Gathering
+from ledger.errors import LogError
 
 _LOCK: Final = threading.Lock()
 
@@ -25,19 +28,21 @@ _LOCK: Final = threading.Lock()
 class AppendFuture(Future[RecordId]):
     """An append cannot be taken back, so it cannot be cancelled."""
 
-    __slots__ = ("_lazy", "_outcome", "_slot")
+    __slots__ = ("_gathering", "_index")
 
-    def __init__(self) -> None:
+    _lazy: threading.Condition | None = None
+
+    def __init__(self, gathering: Gathering, index: int) -> None:
         # Instead of Future.__init__, whose work is done by `_condition`.
-        self._lazy: threading.Condition | None = None
-        self._outcome: Outcome | None = None
+        self._gathering = gathering
+        self._index = index
 
-    def attach(self, outcome: Outcome, slot: int) -> None:
-        """Tell on which outcome this depends. To be called once."""
-        self._slot = slot
-        self._outcome = outcome
-        if self._lazy is not None:
-            outcome.watch(self._finish)
+    @classmethod
+    def refused(cls, error: LogError) -> Self:
+        """Return the future of a record that was never taken."""
+        gathering = Gathering(None)
+        gathering.place(Outcome.refused(error), 0)
+        return cls(gathering, 0)
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -51,35 +56,39 @@ class AppendFuture(Future[RecordId]):
                     self._waiters = []
                     self._done_callbacks: list[Callable[[Future[RecordId]], object]] = []
                     self._lazy = threading.Condition()
-            if self._outcome is not None:
-                self._outcome.watch(self._finish)
+            self._gathering.watch(self._index, self._finish)
         return self._lazy
 
     def cancel(self) -> bool:
         return False
 
     def done(self) -> bool:
-        outcome = self._outcome
-        return outcome is not None and outcome.done
+        return self._found() is not None
 
     def result(self, timeout: float | None = None) -> RecordId:
-        outcome = self._outcome
-        if outcome is not None and outcome.done:
-            return outcome.record_id(self._slot)
+        found = self._found()
+        if found is not None:
+            return found[0].record_id(found[1])
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        outcome = self._outcome
-        if outcome is not None and outcome.done:
-            return outcome.error(self._slot)
+        found = self._found()
+        if found is not None:
+            return found[0].error(found[1])
         return super().exception(timeout)
 
+    def _found(self) -> tuple[Outcome, int] | None:
+        """Return the outcome and the slot, once the outcome is known."""
+        found = self._gathering.find(self._index)
+        return found if found is not None and found[0].done else None
+
     def _finish(self) -> None:
-        outcome = self._outcome
-        assert outcome is not None
+        found = self._found()
+        assert found is not None
+        outcome, slot = found
         with suppress(InvalidStateError):  # reported twice: see `Outcome`
-            error = outcome.error(self._slot)
+            error = outcome.error(slot)
             if error is None:
-                self.set_result(outcome.record_id(self._slot))
+                self.set_result(outcome.record_id(slot))
             else:
                 self.set_exception(error)

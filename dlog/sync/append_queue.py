@@ -1,12 +1,13 @@
 """Hands the appends of many threads to the loop of the writer, at one wake-up per batch.
 
-Threads put appends into a bounded queue and get a future each; the loop takes what has
-gathered as fast as the writer has room. Nothing is lost between the two: what is in the queue when
-it ends is refused by the writer, which resolves it.
+A thread puts its record behind those of the others, into the gathering that is open, and has its
+future; the loop takes what has gathered as fast as the writer has room. Nothing is lost between the
+two: what is in the queue when it ends is refused by the writer, which resolves it.
 
 Invariants:
     appends reach the writer in the order of the calls
     while the queue is not empty the loop was woken, or waits for room
+    a thread that is interrupted, wherever, has appended its record whole, or has not
 """
 
 import asyncio
@@ -18,20 +19,16 @@ from typing import Final, final
 
 from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import Columns
+from dlog.columns import Columns, Row
 from dlog.position import RecordId, RecordIds
 from dlog.sync.append_future import AppendFuture
+from dlog.sync.gathering import Gathering
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError, TooManyPending
 
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of appends that wait for the loop; beyond that the calling thread waits."""
-
-OneRecord = tuple[
-    AppendFuture, int, bytes, bytes | None, int | None, int | None, bytes | None, int | None
-]
-"""An append: its future, what it counts in the queue, payload, key, txid, timestamp, headers, the
-expected offset. A bare tuple, as there is one for each record."""
+"""Bytes of appends that wait for the loop, beside those of the gathering that is open; beyond that
+the calling thread waits."""
 
 
 @final
@@ -52,36 +49,47 @@ class AppendQueue:
         self._thread = thread
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._queue: deque[OneRecord | ManyRecords] = deque()
+        self._queue: deque[Gathering | ManyRecords] = deque()
+        self._open: Gathering | None = None
+        """The last of the queue, while records may be put into it."""
         self._queued_bytes = 0
+        """Of the queue without the open one."""
         self._draining = False
         """True while the loop was woken, or knows that the queue is not empty."""
         self._newest: Future[RecordId] | Future[RecordIds] | None = None
         self._closed = False
 
     def put(
-        self,
-        future: Future[RecordId] | Future[RecordIds],
-        charge: int,
-        queued: OneRecord | ManyRecords,
-    ) -> bool:
-        """Hand *queued* to the loop, once there is room; return False if the queue is closed.
+        self, record: bytes | Row, charge: int, expected_offset: int | None
+    ) -> AppendFuture | None:
+        """Hand one record to the loop, once there is room; return None if the queue is closed.
 
         Raises `TooManyPending` instead of waiting on the loop, which makes the room."""
         with self._lock:
-            while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
-                if self._thread.is_current():
-                    raise TooManyPending(self._queued_bytes, QUEUED_BYTES_MAX)
-                self._room.wait()
-            if self._closed:
+            gathering = self._open
+            if (
+                gathering is None
+                or gathering.charge + charge > gathering.limit
+                or expected_offset is not None
+            ):
+                gathering = Gathering(expected_offset)
+                if not self._enqueue(gathering):
+                    return None
+                self._open = gathering
+            gathering.charge += charge
+            # This appends it, in one step; whatever else there is to know follows from it.
+            gathering.records.append(record)
+            future = self._newest = AppendFuture(gathering, len(gathering.records) - 1)
+            return future
+
+    def put_many(self, many: ManyRecords) -> bool:
+        """As `put`, for one append of many records; return False if the queue is closed."""
+        with self._lock:
+            if not self._enqueue(many):
                 return False
-            self._queue.append(queued)
-            self._queued_bytes += charge
-            self._newest = future
-            wake, self._draining = not self._draining, True
-        if wake:
-            self._thread.loop.call_soon_threadsafe(self._drain)
-        return True
+            self._queued_bytes += many.charge
+            self._newest = many.future
+            return True
 
     def settle(self) -> None:
         """Wait until everything that was put before is resolved."""
@@ -96,8 +104,45 @@ class AppendQueue:
             if self._closed:
                 return False
             self._closed = True
+            self._shut()
             self._room.notify_all()
         return True
+
+    # With the lock.
+
+    def _enqueue(self, queued: Gathering | ManyRecords) -> bool:
+        self._shut()
+        while self._queued_bytes >= QUEUED_BYTES_MAX and not self._closed:
+            if self._thread.is_current():
+                raise TooManyPending(self._queued_bytes, QUEUED_BYTES_MAX)
+            self._room.wait()
+            self._shut()  # what others have begun meanwhile
+        if self._closed:
+            return False
+        self._queue.append(queued)
+        if not self._draining:
+            self._thread.loop.call_soon_threadsafe(self._drain)
+            self._draining = True
+        return True
+
+    def _shut(self) -> None:
+        """Put nothing more into the gathering that is open, if there is one."""
+        if self._open is not None:
+            self._queued_bytes += self._open.charge
+            self._open = None
+
+    def _pop(self) -> Gathering | ManyRecords | None:
+        with self._lock:
+            if not self._queue:
+                return None
+            queued = self._queue.popleft()
+            if queued is self._open:
+                self._open = None
+            else:
+                self._queued_bytes -= queued.charge
+            if self._queued_bytes < QUEUED_BYTES_MAX:
+                self._room.notify_all()
+            return queued
 
     # On the loop's thread.
 
@@ -116,31 +161,35 @@ class AppendQueue:
         self._drain()
 
     def _drain(self) -> None:
-        queue, writer = self._queue, self._writer
-        drained = taken = 0
-        while queue and writer.has_room:
-            queued = queue.popleft()
-            taken += 1
-            if type(queued) is ManyRecords:  # cheaper for each record than `isinstance`
-                drained += queued.charge
+        has_taken = False
+        while self._writer.has_room and (queued := self._pop()) is not None:
+            has_taken = True
+            if isinstance(queued, ManyRecords):
                 self._append_many(queued)
             else:
-                ticket, charge, payload, key, txid, timestamp_ms, headers, expected_offset = queued
-                drained += charge
-                ticket.attach(
-                    *writer.submit(payload, key, txid, timestamp_ms, headers, expected_offset)
-                )
+                self._append(queued)
         with self._lock:
-            self._queued_bytes -= drained
-            if self._queued_bytes < QUEUED_BYTES_MAX:
-                self._room.notify_all()
-            self._draining = bool(taken or queue)
+            is_left = bool(self._queue)
+            self._draining = has_taken or is_left
         # Look again before sleeping: woken for each record, the two threads would take turns
         # of one record each. While the loop looks, the other thread has the interpreter.
-        if queue:
-            writer.when_room(self._drain)
-        elif taken:
+        if is_left:
+            self._writer.when_room(self._drain)
+        elif has_taken:
             self._thread.loop.call_soon(self._drain)
+
+    def _append(self, gathering: Gathering) -> None:
+        if not gathering.records:
+            return  # who began it was interrupted
+        records = gathering.take()
+        try:
+            (part,) = self._writer.submit_many(records, gathering.expected_offset)
+        except LogError:
+            expected = gathering.expected_offset
+            submit = self._writer.submit
+            gathering.place_each([submit(*row, expected) for row in records.rows()])
+        else:
+            gathering.place(part.group.outcome, part.slot)
 
     def _append_many(self, many: ManyRecords) -> None:
         try:

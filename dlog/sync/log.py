@@ -23,9 +23,8 @@ from dlog.aio.read.barriers import BARRIER_S
 from dlog.aio.read.consumer import OnTrimmed
 from dlog.aio.read.handles import LAST_BYTES_MAX
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import HeadersGiven, Payload, checked, checked_many
+from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
-from dlog.outcome import Outcome
 from dlog.position import Record, RecordId, RecordIds, Start, Stop
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.writing import CLOSE_S, HEAL_S
@@ -201,29 +200,23 @@ class Log(BlockingHandle[aio.Log]):
 
         Blocks while very much is pending, instead of raising `TooManyPending`; but in a future's
         callback, which runs on the loop that makes room, it raises that."""
-        encoded = None
+        record: bytes | Row
         if (
-            type(payload) is not bytes
-            or key is not None
-            or txid is not None
-            or timestamp_ms is not None
-            or headers is not None
+            type(payload) is bytes
+            and key is None
+            and txid is None
+            and timestamp_ms is None
+            and headers is None
         ):
-            payload, key, txid, timestamp_ms, encoded = checked(
-                payload, key, txid, timestamp_ms, headers
-            )
+            record, charge = payload, len(payload) + RECORD_CHARGE
+        else:
+            record = checked(payload, key, txid, timestamp_ms, headers)
+            value, stored_key, _, _, encoded = record
+            charge = len(value) + len(stored_key or b"") + len(encoded or b"") + RECORD_CHARGE
         if self._thread.generation != forks.generation:  # as `_check_process`, without its calls
             raise UsedAfterFork(self.name)
-        ticket = AppendFuture()
-        size = len(payload) + RECORD_CHARGE
-        if key is not None:
-            size += len(key)
-        if encoded is not None:
-            size += len(encoded)
-        queued = (ticket, size, payload, key, txid, timestamp_ms, encoded, expected_offset)
-        if not self._queue.put(ticket, size, queued):
-            ticket.attach(Outcome.refused(LogClosed(self.name)), 0)
-        return ticket
+        future = self._queue.put(record, charge, expected_offset)
+        return AppendFuture.refused(LogClosed(self.name)) if future is None else future
 
     def append_many(
         self,
@@ -262,9 +255,7 @@ class Log(BlockingHandle[aio.Log]):
         future: Future[RecordIds] = Future()
         future.set_running_or_notify_cancel()  # an append cannot be taken back
         charge = records.total_bytes() + RECORD_CHARGE * records.count
-        if not self._queue.put(
-            future, charge, ManyRecords(future, charge, records, expected_offset)
-        ):
+        if not self._queue.put_many(ManyRecords(future, charge, records, expected_offset)):
             future.set_exception(LogClosed(self.name))
         return future
 

@@ -5,13 +5,12 @@ Made by `Log.tail`, `Log.tail_many` and `Log.consumer` of `dlog`. A call that is
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from operator import length_hint
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Self
 
 from dlog import aio
 from dlog.aio.read.barriers import BARRIER_S
-from dlog.aio.read.chunks import Chunk
+from dlog.chunk import Chunk
 from dlog.errors import InvalidPosition
 from dlog.position import Record, Start
 from dlog.sync.handle import BlockingHandle
@@ -23,7 +22,7 @@ class Reader(BlockingHandle[aio.Reader]):
 
     def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
         super().__init__(reader, thread, reader.log)
-        self._fetched: deque[list[Record]] = deque()
+        self._fetched: deque[Sequence[Record]] = deque()
         """Batches that were read; an interrupted call leaves its batch to the next one."""
         self._fetched_chunks: deque[Chunk | None] = deque()
         """The same for chunks; None is the end."""
@@ -53,7 +52,7 @@ class Reader(BlockingHandle[aio.Reader]):
         self._records = iter(batch)
         return next(self)
 
-    def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
+    def read_batch(self, *, timeout_s: float | None = None) -> Sequence[Record]:
         """Return the records that are next in line; see `dlog.aio.Reader.read_batch`."""
         batch = list(self._records) or self._fetch(timeout_s)
         if batch:
@@ -82,7 +81,7 @@ class Reader(BlockingHandle[aio.Reader]):
                 return
             yield record
 
-    def _fetch(self, timeout_s: float | None) -> list[Record]:
+    def _fetch(self, timeout_s: float | None) -> Sequence[Record]:
         self._check_process()
         if not self._fetched:
             self._run(self._read(timeout_s))
@@ -147,10 +146,12 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
 
     def __init__(self, many: aio.ManyReader, thread: LoopThread) -> None:
         super().__init__(many, thread, ", ".join(many.logs))
-        self._fetched: deque[tuple[str, list[Record]] | None] = deque()
+        self._fetched: deque[tuple[str, Sequence[Record]] | None] = deque()
         """Batches that were read; an interrupted call leaves its batch to the next one."""
         self._log = ""
         self._records: Iterator[Record] = iter(())
+        self._end = 0
+        """Offset after the last of `_records`, which are of `_log`."""
         self._positions = dict(many.positions)
 
     @property
@@ -166,7 +167,8 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
     @property
     def at_end(self) -> bool:
         """True iff every log was read to its end."""
-        return self._inner.at_end and not length_hint(self._records) and not any(self._fetched)
+        read = self._positions.get(self._log, self._end) == self._end
+        return self._inner.at_end and read and not any(self._fetched)
 
     def add(self, name: str, *, start: Start = "start") -> None:
         """Read *name* too, from *start* on; see `dlog.aio.ManyReader.add`."""
@@ -193,17 +195,18 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
             raise StopIteration
         self._log, records = batch
         self._records = iter(records)
+        self._end = records[-1].offset + 1
         return next(self)
 
-    def read_batch(self, *, timeout_s: float | None = None) -> tuple[str, list[Record]] | None:
+    def read_batch(self, *, timeout_s: float | None = None) -> tuple[str, Sequence[Record]] | None:
         """Return a log and its next records; see `dlog.aio.ManyReader.read_batch`."""
         left = list(self._records)
         batch = (self._log, left) if left else self._fetch(timeout_s)
         if batch is not None:
-            self._positions[batch[0]] = batch[1][-1].offset + 1
+            self._positions[batch[0]] = self._end = batch[1][-1].offset + 1
         return batch
 
-    def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:
+    def _fetch(self, timeout_s: float | None) -> tuple[str, Sequence[Record]] | None:
         self._check_process()
         if not self._fetched:
             self._run(self._read(timeout_s))

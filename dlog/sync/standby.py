@@ -7,7 +7,7 @@ with Standby.open("orders", apply) as standby:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
@@ -34,7 +34,7 @@ class Standby(BlockingHandle[aio.Standby]):
     def open(
         cls,
         name: str,
-        apply: Callable[[list[Record]], None],
+        apply: Callable[[Sequence[Record]], None],
         *,
         uri: str | None = None,
         start: Start = "start",
@@ -48,7 +48,7 @@ class Standby(BlockingHandle[aio.Standby]):
         thread = LoopThread.get()
         pool = ThreadPoolExecutor(1, f"dlog-apply-{name}")
 
-        async def apply_on_thread(batch: list[Record]) -> None:
+        async def apply_on_thread(batch: Sequence[Record]) -> None:
             applying = asyncio.get_running_loop().run_in_executor(pool, apply, batch)
             try:
                 await asyncio.shield(applying)

@@ -6,6 +6,7 @@ Call: python -m tests.dlog.standby_member URI
 import json
 import sys
 import time
+from collections.abc import Sequence
 
 from dlog import Log, Record, Standby
 from tests.waiting import PATIENCE_S
@@ -20,7 +21,7 @@ def say(event: str, **fields: object) -> None:
 def main(uri: str) -> None:
     applied: list[int] = []
 
-    def apply(batch: list[Record]) -> None:
+    def apply(batch: Sequence[Record]) -> None:
         applied.extend(int(record.value) for record in batch)
 
     log: Log | None = None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dlog.columns import Columns
 from dlog.errors import BatchTooNew, DamagedBatch
 from dlog.headers import encode_headers
-from dlog.position import DLSN, NO_TXID, TXID_MAX, Record
+from dlog.position import DLSN, NO_TXID, TXID_MAX, Place, Record
 from dlog.recordbatch import (
     BODY_BYTES_MAX,
     HEADER,
@@ -70,14 +70,22 @@ def test_what_was_encoded_comes_back(
     assert batch.timestamps_ms() == times
     assert batch.txid_list() == txids
     assert batch.key_list() == (keys if with_keys else None)
-    records = list(batch.records(0, 0, 0))
+    records = list(batch.records(Place(0, 0, 0)))
     assert [record.headers for record in records] == [each or {} for each in headers]
+    assert [batch.record(Place(0, 0, 0), slot) for slot in range(len(values))] == records
     batch.check_headers()
     assert payload[4] == (2 if any(headers) else 1)
     present = [txid for txid in txids if txid is not None]
     assert batch.header.first_txid == (present[0] if present else NO_TXID)
     assert batch.header.last_txid == (present[-1] if present else 7)
     assert (batch.header.base_index, batch.header.end_index) == (base, base + len(rows))
+
+
+@given(size=st.integers(0, 9), count=st.integers(1, 20), odd=st.none() | st.integers(0, 19))
+def test_values_of_one_size_come_back_as_others_do(size: int, count: int, odd: int | None) -> None:
+    values = [bytes([n]) * (size + (n == odd)) for n in range(count)]
+    batch = decode_batch(encode_batch(Columns(values), base_index=0, base_timestamp_ms=0))
+    assert batch.value_list() == values
 
 
 def test_a_batch_of_plain_values_has_no_optional_column() -> None:
@@ -118,10 +126,10 @@ def test_records_carry_their_place_and_can_be_skipped() -> None:
         base_index=0,
         base_timestamp_ms=9,
     )
-    records = list(decode_batch(payload).records(100, 2, 7, skip=1, take=1))
-    assert records == [Record(101, DLSN(2, 7, 1), 9, 4, None, b"b")]
+    records = list(decode_batch(payload).records(Place(2, 7, 100), skip=1, take=1))
+    assert records == [Record(101, Place(2, 7, 100), 9, 4, None, b"b")]
     assert isinstance(records[0].dlsn, DLSN)
-    assert len(list(decode_batch(payload).records(100, 2, 7))) == 3
+    assert len(list(decode_batch(payload).records(Place(2, 7, 100)))) == 3
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -173,7 +181,7 @@ def test_any_changed_byte_is_told_or_leaves_a_batch_that_stays_inside_its_buffer
     with suppress(DamagedBatch):
         batch.check_headers()
     assert sum(map(len, batch.value_list())) == len(batch.values)
-    assert len(list(batch.records(0, 0, 0))) == batch.count
+    assert len(list(batch.records(Place(0, 0, 0)))) == batch.count
 
 
 @pytest.mark.parametrize(
@@ -208,7 +216,7 @@ def test_a_batch_of_a_newer_program_is_no_damage_but_a_reason_to_upgrade() -> No
 def test_damaged_headers_are_told_by_who_looks_at_them_and_by_a_check() -> None:
     records = Columns([b"a", b"b"], headers=[ONE_HEADER, ONE_HEADER[:-1]])
     batch = decode_batch(encode_batch(records, base_index=0, base_timestamp_ms=0))
-    whole, damaged = batch.records(0, 0, 0)
+    whole, damaged = batch.records(Place(0, 0, 0))
     assert (whole.headers["trace"], damaged.value) == (b"17", b"b")
     with pytest.raises(DamagedBatch):
         damaged.headers.get("trace")
@@ -228,7 +236,7 @@ def test_headers_that_nobody_looks_at_are_not_taken_apart(monkeypatch: pytest.Mo
     monkeypatch.setattr("dlog.headers.decode_headers", None)
     records = Columns([b"a", b"b"], headers=[ONE_HEADER, None])
     batch = decode_batch(encode_batch(records, base_index=0, base_timestamp_ms=0))
-    assert [record.value for record in batch.records(0, 0, 0)] == [b"a", b"b"]
+    assert [record.value for record in batch.records(Place(0, 0, 0))] == [b"a", b"b"]
 
 
 def test_headers_of_nobody_leave_the_bytes_of_version_1() -> None:
@@ -389,7 +397,9 @@ def test_what_version_1_wrote_is_read_and_written_again_byte_for_byte() -> None:
             assert batch.key_list() == records.keys
             assert batch.txid_list() == records.txids
             assert batch.timestamps_ms() == (records.timestamps_ms or [1000] * records.count)
-            assert [record.headers for record in batch.records(0, 0, 0)] == [{}] * records.count
+            assert [record.headers for record in batch.records(Place(0, 0, 0))] == [
+                {}
+            ] * records.count
             if codec is Codec.NONE:  # the others may compress better one day
                 again = encode_batch(
                     records, base_index=3, base_timestamp_ms=1000, previous_txid=2, codec=codec

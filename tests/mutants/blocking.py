@@ -37,16 +37,16 @@ mutant(
 mutant(
     "forgets the records that an interrupted call has read",
     "dlog/sync/reader.py",
-    old="    def _fetch(self, timeout_s: float | None) -> list[Record]:\n",
-    new="    def _fetch(self, timeout_s: float | None) -> list[Record]:\n"
+    old="    def _fetch(self, timeout_s: float | None) -> Sequence[Record]:\n",
+    new="    def _fetch(self, timeout_s: float | None) -> Sequence[Record]:\n"
     "        self._fetched.clear()\n",
     test=_INTERRUPTING + "records_that_were_read_are_the_next_calls",
 )
 mutant(
     "forgets the records of many logs that an interrupted call has read",
     "dlog/sync/reader.py",
-    old="    def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:\n",
-    new="    def _fetch(self, timeout_s: float | None) -> tuple[str, list[Record]] | None:\n"
+    old="    def _fetch(self, timeout_s: float | None) -> tuple[str, Sequence[Record]] | None:\n",
+    new="    def _fetch(self, timeout_s: float | None) -> tuple[str, Sequence[Record]] | None:\n"
     "        self._fetched.clear()\n",
     test=_INTERRUPTING + "records_that_were_read_are_the_next_calls",
 )
@@ -75,8 +75,8 @@ mutant(
 mutant(
     "hands the newest append over first",
     "dlog/sync/append_queue.py",
-    old="queued = queue.popleft()",
-    new="queued = queue.pop()",
+    old="queued = self._queue.popleft()",
+    new="queued = self._queue.pop()",
     test=_LOG + "futures_resolve_in_order",
 )
 mutant(
@@ -89,8 +89,8 @@ mutant(
 mutant(
     "takes appends after it was closed",
     "dlog/sync/append_queue.py",
-    old="            if self._closed:\n                return False\n            self._queue",
-    new="            self._queue",
+    old="        if self._closed:\n            return False\n        self._queue",
+    new="        self._queue",
     test=_LOG + "nothing_is_appended_once_closing_has_begun",
 )
 mutant(
@@ -123,8 +123,8 @@ mutant(
 )
 mutant(
     "does not wake a thread that waited before its append was sent",
-    "dlog/sync/append_future.py",
-    old="        if self._lazy is not None:\n            outcome.watch(self._finish)\n",
+    "dlog/sync/gathering.py",
+    old="        for look in tuple(self._watchers):\n            look()\n",
     new="",
     test=_FUTURE + "a_callback_added_before_the_append_was_sent_is_called_once",
 )
@@ -135,4 +135,26 @@ mutant(
     new="                pass",
     test="tests/dlog/sync/test_sync_standby.py::"
     "test_nothing_is_applied_any_more_when_closing_returns",
+)
+mutant(
+    "takes all of a gathering or nothing",
+    "dlog/sync/append_queue.py",
+    old="            gathering.place_each([submit(*row, expected) for row in records.rows()])\n",
+    new="            refused = submit(*next(records.rows()), expected)\n"
+    "            gathering.place_each([refused] * records.count)\n",
+    test=_LOG + "one_record_that_is_refused_takes_none_with_it_that_was_gathered_beside_it",
+)
+mutant(
+    "looks for each record of a gathering at its first place",
+    "dlog/sync/gathering.py",
+    old="return self._outcome, self._slot + index",
+    new="return self._outcome, index",
+    test=_LOG + "records_that_gather_while_others_wait_get_the_ids_of_their_places",
+)
+mutant(
+    "puts records behind one that expects an offset",
+    "dlog/sync/gathering.py",
+    old="self.limit = ENTRY_BYTES_FULL if expected_offset is None else 0",
+    new="self.limit = ENTRY_BYTES_FULL",
+    test=_LOG + "only_the_append_that_expects_an_offset_is_refused_for_it",
 )

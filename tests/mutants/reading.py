@@ -114,9 +114,23 @@ mutant(
 mutant(
     "skips what is left of a chunk when chunks are asked for",
     "dlog/aio/read/reader.py",
-    old="            if chunk is None or chunk.end == self._position:\n",
-    new="            if True:\n",
+    old="        if chunk is None or chunk.end == self._position:\n",
+    new="        if True:\n",
     test=_READER + "batches_records_and_chunks_can_be_mixed",
+)
+mutant(
+    "gives out a record of a chunk twice after some were read one by one",
+    "dlog/chunk.py",
+    old="self.skip + done, self.take - done",
+    new="self.skip + done - 1, self.take - done + 1",
+    test=_READER + "batches_records_and_chunks_can_be_mixed",
+)
+mutant(
+    "takes values for equally long that are so on average",
+    "dlog/recordbatch.py",
+    old=" and ends == [*range(0, ends[-1] + 1, size)]",
+    new="",
+    test="tests/dlog/test_recordbatch.py::test_what_was_encoded_comes_back",
 )
 mutant(
     "returns from a barrier before it is reached",

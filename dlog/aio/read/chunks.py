@@ -10,16 +10,17 @@ ledger in each long poll, the manifest after `IDLE_CHECK_S`.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
 from dlog.aio.read.segments import find_place, learn_end
 from dlog.aio.store.manifests import ManifestNode
+from dlog.chunk import Chunk
 from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
 from dlog.manifest import Segment
-from dlog.position import Record
+from dlog.position import Place
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
 from dlog.recordbatch import RecordBatch, decode_batch, parse_header
@@ -43,33 +44,6 @@ LOOK_AGAIN_S: Final = 5.0
 _Opened = tuple[LedgerTail, Sequence[LedgerEntry]]
 
 _log = get_logger(__name__)
-
-
-class Chunk(NamedTuple):
-    """Records *skip* .. *skip* + *take* - 1 of *batch*, which is entry *entry* of a segment."""
-
-    batch: RecordBatch
-    first_offset: int
-    """Offset of the batch's slot 0, also if that is skipped."""
-    segment: int
-    entry: int
-    skip: int
-    take: int
-
-    @property
-    def begin(self) -> int:
-        """Offset of the first record taken."""
-        return self.first_offset + self.skip
-
-    @property
-    def end(self) -> int:
-        """Offset after the last record taken."""
-        return self.first_offset + self.skip + self.take
-
-    def records(self) -> Iterator[Record]:
-        return self.batch.records(
-            self.first_offset, self.segment, self.entry, skip=self.skip, take=self.take
-        )
 
 
 class ChunkReader:
@@ -291,10 +265,8 @@ class ChunkReader:
         return protocol.BatchesRead(read)
 
     def _chunk(self, effect: protocol.Deliver) -> Chunk:
-        batch = self._batches[effect.entry]
-        return Chunk(
-            batch, effect.first_offset, effect.segment, effect.entry, effect.skip, effect.take
-        )
+        place = Place(effect.segment, effect.entry, effect.first_offset)
+        return Chunk(self._batches[effect.entry], place, effect.skip, effect.take)
 
     async def _enter(self, segment: Segment) -> LedgerTail:
         """Return the reader of the segment's ledger."""

@@ -7,8 +7,7 @@ for ever. There is no order between logs; inside each it is the log's.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from operator import length_hint
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -50,6 +49,8 @@ class ManyReader:
         self._positions: dict[str, int] = {}
         self._log = ""
         self._records: Iterator[Record] = iter(())
+        self._end = 0
+        """Offset after the last of `_records`, which are of `_log`."""
         self._closed = False
 
     @classmethod
@@ -165,16 +166,18 @@ class ManyReader:
             reader = await self._next_reader()
             if reader is None:
                 raise StopAsyncIteration
-            self._log, self._records = reader.log, iter(await reader.read_batch())
+            records = await reader.read_batch()
+            self._log, self._records = reader.log, iter(records)
+            self._end = records[-1].offset + 1
 
     async def read_batch(
         self, *, timeout_s: float | None = None
-    ) -> tuple[str, list[Record]] | None:
+    ) -> tuple[str, Sequence[Record]] | None:
         """Return a log and its records that are next in line, some hundreds or thousands.
 
         Waits up to *timeout_s* (None: for ever). None if nothing came in time, or if all logs
         were read to their ends: then `at_end` is true."""
-        records = list(self._records)
+        records: Sequence[Record] = list(self._records)
         if not records:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -185,14 +188,14 @@ class ManyReader:
                 return None
             self._log, records = reader.log, await reader.read_batch()
         self._records = iter(())
-        self._positions[self._log] = records[-1].offset + 1
+        self._positions[self._log] = self._end = records[-1].offset + 1
         return self._log, records
 
     @property
     def at_end(self) -> bool:
         """True iff every log was read to its end."""
         ended = all(reader.at_end for reader in self._turns)
-        return ended and not length_hint(self._records)
+        return ended and self._positions.get(self._log, self._end) == self._end
 
     async def close(self) -> None:
         """Stop reading ahead and free what was opened. Idempotent."""

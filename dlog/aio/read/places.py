@@ -101,7 +101,7 @@ async def last_records(
             async for chunk in read_range(
                 ledgers, node.log, begin, end, incarnation=manifest.incarnation
             ):
-                for record in chunk.records():
+                for record in chunk:
                     records.append(record)
                     size += _size_of(record)
                     while size > bytes_max and len(records) > 1:

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from dlog.aio.port import Ledgers
-from dlog.aio.read.chunks import Chunk, ChunkReader
+from dlog.aio.read.chunks import ChunkReader
 from dlog.aio.store.manifests import ManifestNode
+from dlog.chunk import Chunk
 
 PATIENCE_S: Final = 30.0
 """How long a bounded read waits for a record that is committed somewhere, it was said."""

@@ -6,14 +6,15 @@ the application disturbs nothing: the next read goes on with the very next recor
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
 from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
-from dlog.aio.read.chunks import Chunk, ChunkReader
+from dlog.aio.read.chunks import ChunkReader
 from dlog.aio.store.manifests import ManifestNode
+from dlog.chunk import Chunk
 from dlog.errors import LogClosed
 from dlog.position import Record
 from ledger.errors import LogError
@@ -120,38 +121,22 @@ class Reader:
             if not await self._next_chunk():
                 raise StopAsyncIteration
 
-    async def read_batch(self, *, timeout_s: float | None = None) -> list[Record]:
+    async def read_batch(self, *, timeout_s: float | None = None) -> Sequence[Record]:
         """Return the records that are next in line, some hundreds or thousands.
+
+        Each is made when it is asked for: who needs one several times keeps it.
 
         Waits for the first up to *timeout_s* (None: for ever). Empty if none came in time, or
         if the stop was reached: `at_end` says which."""
-        records = list(self._records)
-        if not records:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    if not await self._next_chunk():
-                        return []
-            except TimeoutError:
-                return []
-            records = list(self._records)
-        self._chunk = None
-        self._position = records[-1].offset + 1
-        return records
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._take() or ()
+        except TimeoutError:
+            return ()
 
     async def read_batches(self) -> AsyncIterator[Chunk]:
         """Yield what follows as chunks, without making an object per record."""
-        while True:
-            chunk = self._chunk
-            if chunk is None or chunk.end == self._position:
-                if not await self._next_chunk():
-                    return
-                chunk = self._chunk
-                assert chunk is not None
-            skipped = self._position - chunk.begin
-            if skipped > 0:
-                chunk = chunk._replace(skip=chunk.skip + skipped, take=chunk.take - skipped)
-            self._records, self._chunk = iter(()), None
-            self._position = chunk.end
+        while (chunk := await self._take()) is not None:
             yield chunk
 
     async def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
@@ -202,6 +187,19 @@ class Reader:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    async def _take(self) -> Chunk | None:
+        """Return what is left of the present chunk, or else the next one; None at the stop."""
+        chunk = self._chunk
+        if chunk is None or chunk.end == self._position:
+            if not await self._next_chunk():
+                return None
+            chunk = self._chunk
+            assert chunk is not None
+        chunk = chunk.since(self._position)
+        self._records, self._chunk = iter(()), None
+        self._position = chunk.end
+        return chunk
 
     async def _next_chunk(self) -> bool:
         """Begin the next chunk; return False at the stop. Waits; takes nothing if cancelled."""

@@ -164,10 +164,11 @@ def _partly(parts: Sequence[Part], error: LogError) -> LogError:
     log = (
         error.log if isinstance(error, AppendFailed | LogClosed | LogSealed | LostOwnership) else ""
     )
-    return AppendOutcomeUnknown(log, place.offset + parts[0].slot, str(error))
+    return AppendOutcomeUnknown(log, place.first_offset + parts[0].slot, str(error))
 
 
 def _span(part: Part) -> Span:
     place = part.group.outcome.place
     assert place is not None
-    return Span(place.offset + part.slot, place.segment, place.entry, part.slot, part.count)
+    first = place.first_offset + part.slot
+    return Span(first, place.segment, place.entry, part.slot, part.count)

@@ -14,7 +14,7 @@ from dlog.cli.render.output import json_bytes, print_facts, print_json, shown_by
 from dlog.cli.runner import failed, run_at
 
 if TYPE_CHECKING:
-    from dlog.aio.read.chunks import Chunk
+    from dlog.chunk import Chunk
     from dlog.position import Record
 
 _DUMP_COLUMNS: Final = (
@@ -102,7 +102,7 @@ def count(
                             value_bytes += chunk.batch.header.value_bytes
                             key_bytes += chunk.batch.header.key_bytes
                         else:
-                            for record in chunk.records():
+                            for record in chunk:
                                 value_bytes += len(record.value)
                                 key_bytes += len(record.key or b"")
                         advance(records, until - first, f"{records:,} records")
@@ -199,8 +199,8 @@ def chunk_facts(chunk: "Chunk", *, records: bool) -> dict[str, object]:
     header = chunk.batch.header
     times = chunk.batch.timestamps_ms()[chunk.skip : chunk.skip + chunk.take]
     facts: dict[str, object] = {
-        "segment": chunk.segment,
-        "entry": chunk.entry,
+        "segment": chunk.place.segment,
+        "entry": chunk.place.entry,
         "first_offset": chunk.begin,
         "next_offset": chunk.end,
         "records": chunk.take,
@@ -216,7 +216,7 @@ def chunk_facts(chunk: "Chunk", *, records: bool) -> dict[str, object]:
         "headers_bytes": header.headers_bytes,
     }
     if records:
-        facts["record_list"] = [record_facts(record) for record in chunk.records()]
+        facts["record_list"] = [record_facts(record) for record in chunk]
     return facts
 
 
@@ -225,7 +225,7 @@ def _show_chunk(chunk: "Chunk", *, records: bool) -> None:
     header = chunk.batch.header
     txids = "-" if facts["first_txid"] is None else f"{header.first_txid}..{header.last_txid}"
     cells = (
-        f"{chunk.segment}:{chunk.entry}:{chunk.skip}",
+        f"{chunk.place.segment}:{chunk.place.entry}:{chunk.skip}",
         chunk.begin,
         chunk.take,
         shown_time(chunk.batch.timestamps_ms()[chunk.skip]),
@@ -236,7 +236,7 @@ def _show_chunk(chunk: "Chunk", *, records: bool) -> None:
     )
     sys.stdout.write("\t".join(map(str, cells)) + "\n")
     if records:
-        for record in chunk.records():
+        for record in chunk:
             key = "-" if record.key is None else shown_bytes(record.key)
             txid = "-" if record.txid is None else record.txid
             sys.stdout.write(f"  {record.offset}\t{txid}\t{key}\t{shown_bytes(record.value)}\n")

@@ -1,7 +1,7 @@
 """Warm standbys: what they applied when they serve, and when they stop serving."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -41,7 +41,7 @@ class State:
         self.gate.set()
         self.error: Exception | None = None
 
-    async def apply(self, batch: list[Record]) -> None:
+    async def apply(self, batch: Sequence[Record]) -> None:
         await self.gate.wait()
         if self.error is not None:
             raise self.error

@@ -1,6 +1,7 @@
 """What a promotion says that the bookies do not let come true."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,7 +20,7 @@ async def test_a_promotion_without_bookies_can_be_tried_again_and_calls_no_entry
 ) -> None:
     state: list[bytes] = []
 
-    def apply(records: list[Record]) -> None:
+    def apply(records: Sequence[Record]) -> None:
         state.extend(record.value for record in records)
 
     async with asyncio.timeout(DEADLINE_S), AsyncCluster() as made:

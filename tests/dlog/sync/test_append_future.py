@@ -10,14 +10,22 @@ from dlog.errors import LogClosed
 from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
 from dlog.sync.append_future import AppendFuture
+from dlog.sync.gathering import Gathering
 from tests.waiting import PATIENCE_S
 
 ID = RecordId(7, DLSN(1, 2, 3))
 
 
+def waiting() -> tuple[AppendFuture, Gathering]:
+    """Return the future of a record that the loop has not seen yet, and its gathering."""
+    gathering = Gathering(None)
+    return AppendFuture(gathering, 1), gathering
+
+
 def pending() -> tuple[AppendFuture, Outcome]:
-    future, outcome = AppendFuture(), Outcome()
-    future.attach(outcome, 3)
+    future, gathering = waiting()
+    outcome = Outcome()
+    gathering.place(outcome, 2)
     return future, outcome
 
 
@@ -25,12 +33,12 @@ def resolve(outcome: Outcome) -> None:
     outcome.confirm(4, 1, 2)
 
 
-def resolved_from_another_thread(future: AppendFuture) -> threading.Thread:
-    """Attach and settle, in any order with what the caller does meanwhile."""
+def resolved_from_another_thread(gathering: Gathering) -> threading.Thread:
+    """Place and settle, in any order with what the caller does meanwhile."""
 
     def work() -> None:
         outcome = Outcome()
-        future.attach(outcome, 3)
+        gathering.place(outcome, 2)
         resolve(outcome)
 
     thread = threading.Thread(target=work)
@@ -48,15 +56,14 @@ def test_a_result_set_before_is_returned_at_once() -> None:
 
 
 def test_a_thread_that_waits_is_woken() -> None:
-    future = AppendFuture()
-    thread = resolved_from_another_thread(future)
+    future, gathering = waiting()
+    thread = resolved_from_another_thread(gathering)
     assert future.result(timeout=PATIENCE_S) == ID
     thread.join()
 
 
 def test_an_error_is_raised_and_told() -> None:
-    future = AppendFuture()
-    future.attach(Outcome.refused(LogClosed("x")), 0)
+    future = AppendFuture.refused(LogClosed("x"))
     with pytest.raises(LogClosed):
         future.result()
     assert isinstance(future.exception(), LogClosed)
@@ -73,7 +80,7 @@ def test_it_cannot_be_cancelled_and_what_was_told_first_stays() -> None:
 
 def test_an_unresolved_one_times_out() -> None:
     with pytest.raises(TimeoutError):
-        AppendFuture().result(timeout=0)
+        waiting()[0].result(timeout=0)
 
 
 def test_callbacks_added_before_and_after_are_called_once() -> None:
@@ -87,9 +94,10 @@ def test_callbacks_added_before_and_after_are_called_once() -> None:
 
 def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
     called: list[str] = []
-    future, outcome = AppendFuture(), Outcome()
+    future, gathering = waiting()
+    outcome = Outcome()
     future.add_done_callback(lambda _: called.append("before"))
-    future.attach(outcome, 3)
+    gathering.place(outcome, 2)
     assert called == []
     resolve(outcome)
     assert called == ["before"]
@@ -97,17 +105,17 @@ def test_a_callback_added_before_the_append_was_sent_is_called_once() -> None:
 
 
 def test_the_standard_library_can_wait_for_many() -> None:
-    futures = [AppendFuture() for _ in range(50)]
-    threads = [resolved_from_another_thread(future) for future in futures]
-    done, waiting = concurrent.futures.wait(futures, timeout=PATIENCE_S)
-    assert (len(done), len(waiting)) == (50, 0)
+    pairs = [waiting() for _ in range(50)]
+    threads = [resolved_from_another_thread(gathering) for _, gathering in pairs]
+    found = concurrent.futures.wait([future for future, _ in pairs], timeout=PATIENCE_S)
+    assert (len(found.done), len(found.not_done)) == (50, 0)
     for thread in threads:
         thread.join()
 
 
 async def test_asyncio_can_await_one() -> None:
-    future = AppendFuture()
-    thread = resolved_from_another_thread(future)
+    future, gathering = waiting()
+    thread = resolved_from_another_thread(gathering)
     async with asyncio.timeout(PATIENCE_S):
         assert await asyncio.wrap_future(future) == ID
     thread.join()
@@ -116,7 +124,7 @@ async def test_asyncio_can_await_one() -> None:
 @pytest.mark.slow
 def test_waiting_and_resolving_at_the_same_moment_never_misses() -> None:
     for _ in range(2000):
-        future = AppendFuture()
-        thread = resolved_from_another_thread(future)
+        future, gathering = waiting()
+        thread = resolved_from_another_thread(gathering)
         assert future.result(timeout=PATIENCE_S) == ID
         thread.join()

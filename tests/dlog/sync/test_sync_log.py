@@ -5,8 +5,9 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import chain, count
 
 import pytest
@@ -14,11 +15,17 @@ import pytest
 import dlog
 from dlog import Log, LogClosed, LostOwnership, Record, RecordId, RecordTooLarge, TxidOutOfOrder
 from dlog.aio.port import Ledgers
-from dlog.errors import InvalidHeaders, InvalidPosition, LogSealed, UsedAfterFork
-from dlog.position import DLSN
+from dlog.errors import (
+    InvalidHeaders,
+    InvalidPosition,
+    LogSealed,
+    UnexpectedOffset,
+    UsedAfterFork,
+)
+from dlog.position import DLSN, Place
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
-from dlog.sync import append_queue
+from dlog.sync import append_queue, gathering
 from dlog.sync.loop_thread import LoopThread
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster
@@ -48,7 +55,7 @@ def test_a_log_is_written_and_read_without_asyncio(cluster: FakeCluster) -> None
         log.roll()
         log.append(b"b")
     with Log.tail("log", follow=False) as reader:
-        assert next(reader) == Record(0, DLSN(1, 0, 0), 5, 3, b"k", b"a")
+        assert next(reader) == Record(0, Place(1, 0, 0), 5, 3, b"k", b"a")
         assert reader.position == 1
         assert [record.value for record in reader] == [b"b"]
         assert reader.at_end
@@ -66,7 +73,8 @@ def test_a_log_is_sealed_and_truncated_without_asyncio(cluster: FakeCluster) -> 
         Log.open("log")
 
 
-def test_futures_resolve_in_order(cluster: FakeCluster) -> None:
+def test_futures_resolve_in_order(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
     with Log.open("log") as log:
         futures = [log.append_async(b"%d" % i) for i in range(1000)]
         log.flush()
@@ -78,10 +86,81 @@ def test_a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 1)  # one record each
     with Log.open("log") as log:
         futures = [log.append_async(b"%d" % i) for i in range(100)]
         log.flush()
         assert all(future.done() for future in futures)
+
+
+@contextmanager
+def filled(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """Yield a log whose writer has no room, so that what is appended gathers; then let it go on."""
+    monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    cluster.hold()
+    with Log.open("log", settings=LogSettings(record_bytes_max=5)) as log:
+        log.append_async(b"fills")
+        wait_until(lambda: not log._queue._queue, "the loop has taken it")
+        yield log
+        LoopThread.get().loop.call_soon_threadsafe(cluster.release)
+
+
+def test_records_that_gather_while_others_wait_get_the_ids_of_their_places(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(cluster, monkeypatch) as log:
+        monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 10_000)
+        monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 3 * RECORD_CHARGE)
+        futures = [log.append_async(b"%d" % i) for i in range(3)]
+        futures.append(log.append_async(b"3", key=b"k", txid=9))
+        futures += [log.append_async(b"%d" % i) for i in range(4, 7)]
+    assert [future.result().offset for future in futures] == list(range(1, 8))
+    with Log.tail("log", follow=False) as reader:
+        records = list(reader)[1:]
+    assert [(r.offset, r.dlsn) for r in records] == [future.result() for future in futures]
+    assert [record.value for record in records] == [b"%d" % i for i in range(7)]
+    assert [(r.key, r.txid) for r in records] == [(None, None)] * 3 + [(b"k", 9)] + [
+        (None, None)
+    ] * 3
+
+
+def test_one_record_that_is_refused_takes_none_with_it_that_was_gathered_beside_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(cluster, monkeypatch) as log:
+        good, bad, late = (log.append_async(each) for each in (b"good", b"too long", b"late"))
+    assert good.result().offset == 1
+    assert isinstance(bad.exception(), RecordTooLarge)
+    assert late.result().offset == 2
+
+
+def test_only_the_append_that_expects_an_offset_is_refused_for_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with filled(cluster, monkeypatch) as log:
+        before = log.append_async(b"1")
+        right = log.append_async(b"2", expected_offset=2)
+        wrong = log.append_async(b"w", expected_offset=7)
+        after = log.append_async(b"3")
+    assert [each.result().offset for each in (before, right, after)] == [1, 2, 3]
+    assert isinstance(wrong.exception(), UnexpectedOffset)
+
+
+def test_the_queue_goes_on_after_a_thread_that_was_interrupted_on_its_way_through_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Log.open("log") as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(append_queue, "AppendFuture", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append_async(b"0")  # it was put
+        assert log.append(b"1").offset == 1
+        with log._queue._lock:
+            log._queue._enqueue(gathering.Gathering(None))  # it was about to be put
+        assert log.append(b"2").offset == 2
 
 
 def test_appends_from_many_threads_are_each_kept_once_and_in_each_threads_order(
@@ -122,6 +201,7 @@ def test_a_calling_thread_waits_while_too_much_is_queued(
     bound = 2 * (50 + RECORD_CHARGE)
     monkeypatch.setattr(append_queue, "QUEUED_BYTES_MAX", bound)
     monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", bound)
+    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 1)  # one record each
     cluster.hold()
     log = Log.open("log")
     done: list[Future[RecordId]] = []
@@ -172,7 +252,7 @@ def test_keys_and_headers_count_while_they_are_queued(
     cluster.hold()
     log = Log.open("log")
     log.append_async(b"fills the room")
-    wait_until(lambda: log._queue._queued_bytes == 0, "the loop has taken it")
+    wait_until(lambda: not log._queue._queue, "the loop has taken it")
     log.append_async(b"xx", key=b"key", headers={"name": b"value"})
     log.append_many_async([b"xx", b"x"], headers=[None, {"name": b"value"}])
     assert log._queue._queued_bytes == (2 + 3 + 14 + 2 + 1 + 14) + 3 * RECORD_CHARGE
@@ -234,6 +314,7 @@ def test_what_is_queued_is_appended_before_the_log_is_closed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlog.protocol.intake.PENDING_BYTES_ROOM", 1)
+    monkeypatch.setattr(gathering, "ENTRY_BYTES_FULL", 1)  # one record each
     log = Log.open("log")
     futures = [log.append_async(b"%d" % i) for i in range(100)]
     log.close()
@@ -264,7 +345,7 @@ def test_the_error_in_a_with_block_is_not_hidden_by_closing(cluster: FakeCluster
 
 def test_a_batch_with_a_time_limit_may_be_empty(cluster: FakeCluster) -> None:
     with Log.open("log") as log, Log.tail("log") as reader:
-        assert reader.read_batch(timeout_s=0.01) == []
+        assert not reader.read_batch(timeout_s=0.01)
         log.append(b"a")
         assert [record.value for record in reader.read_batch()] == [b"a"]
 

@@ -1,6 +1,7 @@
 """The standby for threads, on ledgers in memory that live on the facade's loop thread."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_nothing_is_applied_any_more_when_closing_returns(monkeypatch: pytest.Mo
     began, go_on = threading.Event(), threading.Event()
     happened: list[str] = []
 
-    def apply(_: list[Record]) -> None:
+    def apply(_: Sequence[Record]) -> None:
         began.set()
         go_on.wait(PATIENCE_S)
         happened.append("applied")

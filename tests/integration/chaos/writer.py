@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 from typing import Final
@@ -93,7 +94,7 @@ class Candidate:
             with suppress(LogError):
                 await standby.close()
 
-    def _apply(self, batch: list[Record]) -> None:
+    def _apply(self, batch: Sequence[Record]) -> None:
         for record in batch:
             if self._next_offset and record.offset != self._next_offset:
                 say("broken", what=f"standby got {record.offset}, {self._next_offset} was next")

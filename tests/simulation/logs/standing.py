@@ -1,6 +1,7 @@
 """A process that follows a log as a warm standby, is promoted, leads, and follows again."""
 
 import asyncio
+from collections.abc import Sequence
 
 from dlog.aio.log import Log
 from dlog.aio.standby import Standby
@@ -66,7 +67,7 @@ class StandbyLeader(Leader):
         self.process.mark("standby_resigned")
         self._reading = None
 
-    def _apply(self, records: list[Record]) -> None:
+    def _apply(self, records: Sequence[Record]) -> None:
         """Take records into the state: here, report them."""
         logs = self.process.world.logs
         incarnation = logs.incarnation_with(bytes(records[0].value))
