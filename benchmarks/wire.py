@@ -25,7 +25,7 @@ from typing import Final
 from benchmarks.runs import runs_of
 from bookie.disk.port import RealDisk
 from bookie.server.core import Storage
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
@@ -42,7 +42,7 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 
 BOOKIES = 3
 PENDING_RUNS_MAX = 64
@@ -184,7 +184,7 @@ async def serve_sockets(path: Path) -> None:
 async def client_grpc(ports: list[int], runs: list[AddRun]) -> None:
     names = [BookieId(str(number)) for number in range(BOOKIES)]
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
-    transport = GrpcTransport(addresses.get, timeout_s=20)
+    transport = SocketTransport(addresses.get, timeout_s=20)
     failed: list[Status] = []
 
     async def write_to(bookie: BookieId) -> None:

@@ -25,7 +25,7 @@ from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
 from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
 from bookie.server.descriptors import descriptor_limit, share_out
-from bookie.server.grpc import BookieServer, is_free
+from bookie.server.listening import BookieServer, is_free
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.operator import OperatorService
 from bookie.server.read_only import ReadOnlyKeeper

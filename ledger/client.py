@@ -28,7 +28,7 @@ from ledger.recovering import recover, recover_without_password
 from ledger.registry import BookieDirectory
 from ledger.requests import ReadQuery
 from ledger.suspecting import Suspicions
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
 
 
@@ -94,7 +94,7 @@ class LedgerClient:
             if owns_store:
                 await store.close()
             raise
-        transport = GrpcTransport(bookies.address, timeout_s=config.bookie_timeout_s)
+        transport = SocketTransport(bookies.address, timeout_s=config.bookie_timeout_s)
         environment = Environment(
             uri=store.uri,
             ledgers=LedgerStore(store, namespace.layout),

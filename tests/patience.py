@@ -8,7 +8,7 @@ from typing import Final
 
 import leader
 from ledger.client import ClientConfig
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.waiting import PATIENCE_S, SESSION_S
 
 PATIENT: Final = ClientConfig(
@@ -16,4 +16,4 @@ PATIENT: Final = ClientConfig(
 )
 patient_campaign: Final = partial(leader.campaign, lease_s=PATIENCE_S)
 """`leader.campaign`, of candidates who may be silent for long and still lead."""
-patient_transport: Final = partial(GrpcTransport, timeout_s=PATIENCE_S)
+patient_transport: Final = partial(SocketTransport, timeout_s=PATIENCE_S)

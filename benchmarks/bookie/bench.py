@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.results import Results
 from dlog.local.cluster import LocalCluster
 from ledger.ids import BookieId
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 
 BOOKIE: Final = BookieId("bookie-0")
 UNMADE_LEDGERS: Final = 1_000_000
@@ -66,7 +66,7 @@ class OneBookie:
             start_timeout_s=_START_TIMEOUT_S,
             bookie_options=("--unmade-ledgers", str(UNMADE_LEDGERS)),
         )
-        self.transport = GrpcTransport(
+        self.transport = SocketTransport(
             lambda _: self.address, timeout_s=60.0, connect_timeout_s=60.0
         )
 

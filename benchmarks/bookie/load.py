@@ -9,7 +9,7 @@ from typing import Final
 from benchmarks.bookie.bench import BOOKIE
 from benchmarks.runs import runs_of
 from ledger.requests import AddRun, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 
 RUN_BYTES: Final = 64 * 1024
 PENDING_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -41,7 +41,7 @@ class Pumped:
 class Pump:
     """Sends runs as fast as the bookie takes them; what it refuses is sent again."""
 
-    def __init__(self, transport: GrpcTransport) -> None:
+    def __init__(self, transport: SocketTransport) -> None:
         self._transport = transport
         self._pending_runs = self._pending_bytes = self._refused = 0
         self._failed: Status | None = None
@@ -87,7 +87,7 @@ class Pump:
 
 
 async def add_times(
-    transport: GrpcTransport, ledger_id: int, payload_bytes: int, in_flight: int, seconds: float
+    transport: SocketTransport, ledger_id: int, payload_bytes: int, in_flight: int, seconds: float
 ) -> list[float]:
     """Return how long each add took with *in_flight* single entries always on their way."""
     loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from benchmarks.bookie.bench import BOOKIE
 from benchmarks.runs import KEY
 from ledger.entry import verify_frame
 from ledger.requests import ReadQuery, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 
 _QUERY_BYTES: Final = 1024 * 1024
 _QUERIES_OPEN: Final = 4
@@ -23,7 +23,7 @@ class Reader:
     """Asks for the entries 0..*last* in order, several queries at a time."""
 
     def __init__(self, address: str, ledger_id: int, last: int, entry_bytes: int) -> None:
-        self._transport = GrpcTransport(lambda _: address, timeout_s=60.0, connect_timeout_s=60.0)
+        self._transport = SocketTransport(lambda _: address, timeout_s=60.0, connect_timeout_s=60.0)
         self._ledger_id = ledger_id
         self._last = last
         self._step = max(1, _QUERY_BYTES // entry_bytes)

@@ -15,7 +15,7 @@ from benchmarks.runs import runs_of
 from ledger.entry import HEADER_BYTES
 from ledger.metastore import open_store
 from ledger.registry import BookieDirectory
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 
 _START_TIMEOUT_S: Final = 20.0
 _ENTRY_BYTES: Final = (100, 64_000)
@@ -58,7 +58,7 @@ async def _fill(bench: Bench, uri: str, size: int) -> None:
         await registry.start()
         async with asyncio.timeout(_START_TIMEOUT_S):
             await registry.wait_for(1, _START_TIMEOUT_S)
-        transport = GrpcTransport(registry.address, timeout_s=60.0, connect_timeout_s=60.0)
+        transport = SocketTransport(registry.address, timeout_s=60.0, connect_timeout_s=60.0)
         count = bench.sizes.journal_bytes // (HEADER_BYTES + size + _COLUMN_BYTES)
         runs = runs_of(1, size, count, run_bytes=RUN_BYTES)
         await Pump(transport).all(runs, payload_bytes=size)

@@ -16,7 +16,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 
 ENTRIES: Final = 2
 ENTRY_BYTES: Final = 100
@@ -38,12 +38,12 @@ async def make_ledgers(
     made: list[LedgerId] = []
     waiting = iter(ensembles)
 
-    async def work(transport: GrpcTransport) -> None:
+    async def work(transport: SocketTransport) -> None:
         made.extend([await _make(on, transport, each, absent) for each in waiting])
 
     # Several: on one stream a bookie asks the metadata store for one new ledger after the other.
     transports = [
-        GrpcTransport(on.client.bookies.address, timeout_s=_PATIENCE_S) for _ in range(_STREAMS)
+        SocketTransport(on.client.bookies.address, timeout_s=_PATIENCE_S) for _ in range(_STREAMS)
     ]
     try:
         await asyncio.gather(*(work(each) for each in transports * _AT_ONCE))
@@ -54,7 +54,7 @@ async def make_ledgers(
 
 async def _make(
     on: Running,
-    transport: GrpcTransport,
+    transport: SocketTransport,
     ensemble: tuple[BookieId, ...],
     absent: frozenset[BookieId],
 ) -> LedgerId:
@@ -76,7 +76,7 @@ async def _make(
     return ledger_id
 
 
-async def _add(transport: GrpcTransport, bookie: BookieId, run: AddRun) -> None:
+async def _add(transport: SocketTransport, bookie: BookieId, run: AddRun) -> None:
     loop = asyncio.get_running_loop()
     while True:
         answered: asyncio.Future[Status] = loop.create_future()

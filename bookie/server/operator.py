@@ -1,4 +1,4 @@
-"""The edge of a bookie towards its operators: service `dlog.bookie.v1.Operator`.
+"""The edge of a bookie towards its operators.
 
 It is on the port of the bookie and as open as the rest of it: who can reach the port can make
 the bookie read-only.
@@ -10,10 +10,11 @@ from collections.abc import Coroutine
 from importlib.metadata import version
 from typing import Any, Final
 
-import grpc
+from google.protobuf.message import Message
 
 from bookie.collector.collector import Collector, CollectorStatus, Run
 from bookie.errors import CollectionUnderWay, OrderNotKept
+from bookie.server.answering import Reply
 from bookie.server.operator_messages import (
     cache_message,
     collector_message,
@@ -27,13 +28,11 @@ from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from bookie.storage.status import StorageStatus
-from ledger.transport.messages import BOOKIE_KEY
-from ledger.transport.stub import OPERATOR_SERVICE
+from ledger.transport.checksum import checked, verified
+from ledger.transport.framing import Kind
 from ledger.wire import bookie_pb2 as pb
 
 _PACKAGE: Final = "dlog"
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class OperatorService:
@@ -54,26 +53,21 @@ class OperatorService:
         self._started_at = time.monotonic()
         self._runs: dict[asyncio.Task[Run], None] = {}
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        return grpc.method_handlers_generic_handler(
-            OPERATOR_SERVICE,
-            {
-                "Status": grpc.unary_unary_rpc_method_handler(
-                    self._status, pb.StatusRequest.FromString, pb.StatusReply.SerializeToString
-                ),
-                "Collect": grpc.unary_unary_rpc_method_handler(
-                    self._collect, pb.CollectRequest.FromString, pb.CollectReply.SerializeToString
-                ),
-                "Compact": grpc.unary_unary_rpc_method_handler(
-                    self._compact, pb.CompactRequest.FromString, pb.CompactReply.SerializeToString
-                ),
-                "SetReadOnly": grpc.unary_unary_rpc_method_handler(
-                    self._set_read_only,
-                    pb.SetReadOnlyRequest.FromString,
-                    pb.SetReadOnlyReply.SerializeToString,
-                ),
-            },
-        )
+    def answer(self, kind: int, request: bytes) -> Coroutine[Any, Any, Reply] | None:
+        """Return what makes the answer, None for a kind that is not known. Raises `BadMessage`."""
+        match kind:
+            case Kind.STATUS:
+                verified(pb.StatusRequest, request)
+                return _answer(self._status(), request)
+            case Kind.COLLECT:
+                return _answer(self._collect(verified(pb.CollectRequest, request)[0]), request)
+            case Kind.COMPACT:
+                return _answer(self._compact(verified(pb.CompactRequest, request)[0]), request)
+            case Kind.SET_READ_ONLY:
+                order, _ = verified(pb.SetReadOnlyRequest, request)
+                return _answer(self._set_read_only(order), request)
+            case _:
+                return None
 
     async def close(self) -> None:
         """Stop the runs that were asked for; those that wait for them get no answer."""
@@ -82,8 +76,7 @@ class OperatorService:
         if self._runs:
             await asyncio.wait(list(self._runs))
 
-    async def _status(self, _request: pb.StatusRequest, context: Context) -> pb.StatusReply:
-        await check_meant(context, self._service.info.bookie)
+    async def _status(self) -> pb.StatusReply:
         info, keeper = self._service.info, self._keeper
         collector = self._collector.status()
         storage, logs = await asyncio.to_thread(self._ask_disks, collector)
@@ -115,44 +108,31 @@ class OperatorService:
         pairs = zip(self._storage.ledger_directories, collector.logs, strict=True)
         return self._storage.status(), [entry_log_messages(*pair) for pair in pairs]
 
-    async def _collect(self, request: pb.CollectRequest, context: Context) -> pb.CollectReply:
-        await check_meant(context, self._service.info.bookie)
+    async def _collect(self, request: pb.CollectRequest) -> pb.CollectReply:
         allowed = request.allow_deletions if request.HasField("allow_deletions") else None
         evictions = request.allow_evictions if request.HasField("allow_evictions") else None
         running = self._collector.collect(allowed=allowed, evictions_allowed=evictions)
-        return pb.CollectReply(run=await self._done(running, context))
+        return pb.CollectReply(run=await self._done(running))
 
-    async def _compact(self, request: pb.CompactRequest, context: Context) -> pb.CompactReply:
-        await check_meant(context, self._service.info.bookie)
+    async def _compact(self, request: pb.CompactRequest) -> pb.CompactReply:
         running = self._collector.compact(major=request.major)
-        return pb.CompactReply(run=await self._done(running, context))
+        return pb.CompactReply(run=await self._done(running))
 
-    async def _done(
-        self, running: Coroutine[object, object, Run], context: Context
-    ) -> pb.CollectorRun:
+    async def _done(self, running: Coroutine[object, object, Run]) -> pb.CollectorRun:
         """Return what a run has done. It goes on if its client does not wait for it."""
         task = asyncio.ensure_future(running)
         self._runs[task] = None
         task.add_done_callback(self._runs.pop)
-        try:
-            run = await asyncio.shield(task)
-        except CollectionUnderWay as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        run = await asyncio.shield(task)
         return run_message(run, run.ended_at)
 
-    async def _set_read_only(
-        self, request: pb.SetReadOnlyRequest, context: Context
-    ) -> pb.SetReadOnlyReply:
-        await check_meant(context, self._service.info.bookie)
-        try:
-            await self._keeper.set_by_operator(read_only=request.read_only)
-        except OrderNotKept as error:
-            await context.abort(grpc.StatusCode.INTERNAL, str(error))
+    async def _set_read_only(self, request: pb.SetReadOnlyRequest) -> pb.SetReadOnlyReply:
+        await self._keeper.set_by_operator(read_only=request.read_only)
         return pb.SetReadOnlyReply(read_only=self._storage.read_only, reasons=self._keeper.reasons)
 
 
-async def check_meant(context: Context, bookie: str) -> None:
-    """Abort the call if its client means another bookie."""
-    for key, value in context.invocation_metadata() or ():
-        if key == BOOKIE_KEY and value != bookie.encode():
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"here is bookie {bookie}")
+async def _answer(answering: Coroutine[Any, Any, Message], request: bytes) -> Reply:
+    try:
+        return Kind.ANSWER, checked(await answering, request=request)
+    except (CollectionUnderWay, OrderNotKept) as error:
+        return Kind.REFUSED, str(error).encode()

@@ -49,8 +49,8 @@ from ledger.requests import (
 )
 
 _WAIT_MS_MAX: Final = 60_000
-_STREAM_BATCHES_MAX: Final = 1024
-"""A stream with more unanswered batches is not read from until some are answered."""
+STREAM_BATCHES_MAX: Final = 1024
+"""A stream with so many unanswered batches is not read from until some are answered."""
 _NO_SPACE_RETRY_S: Final = 0.2
 
 _Answer = TypeVar("_Answer")
@@ -127,9 +127,10 @@ class BookieService:
             self._info = replace(self._info, read_only=read_only)
         return self._info
 
-    def stream(self) -> "AddStream":
-        """Return a new stream of adds; its user closes it."""
-        stream = AddStream(self, self._core)
+    def stream(self, on_ready: Callable[[], None]) -> "AddStream":
+        """Return a new stream of adds; its user closes it. *on_ready* is called when `acks` has
+        something to say."""
+        stream = AddStream(self, self._core, on_ready)
         self._streams[stream] = None
         return stream
 
@@ -249,8 +250,15 @@ class BookieService:
         finally:
             steps.close()
 
+    def needs_nothing(self, runs: Sequence[AddRun]) -> bool:
+        """Whether adds of *runs* need not be prepared: the common case."""
+        storage, asks = self._storage, self._made is not None
+        return not any(
+            storage.needs_disk(run) or (asks and storage.is_new(run.ledger_id)) for run in runs
+        )
+
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
-        """Look up what adds of *runs* will need; nothing in the common case."""
+        """Look up what adds of *runs* will need."""
         refused = await self._refused(runs)
         if not refused and not any(map(self._storage.needs_disk, runs)):
             return ()
@@ -342,7 +350,7 @@ class BookieService:
                 _resolve(future, None)
             else:
                 self._until_durable.append((ticket, future))
-        for stream in self._streams:
+        for stream in tuple(self._streams):
             stream.look()
 
     def _thread_ended(self, thread: "asyncio.Future[None]") -> None:
@@ -397,22 +405,22 @@ class BookieService:
 class AddStream:
     """One client's batches on their way in and their acks on the way out."""
 
-    def __init__(self, service: BookieService, core: BookieCore) -> None:
+    def __init__(
+        self, service: BookieService, core: BookieCore, on_ready: Callable[[], None]
+    ) -> None:
         self._service = service
         self._session = core.session()
-        self._shut = False
-        self._sending = False
-        self._look = asyncio.Event()
-        self._sent = asyncio.Event()
+        self._on_ready = on_ready
+
+    def needs_nothing(self, runs: Sequence[AddRun]) -> bool:
+        return self._service.needs_nothing(runs)
 
     async def prepare(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
-        """Return what `offer` needs to know of *runs*."""
+        """Return what `offer` needs to know of *runs*, unless they need nothing."""
         return await self._service.prepare(runs)
 
     def offer(self, batch: int, runs: Sequence[AddRun], prepared: Sequence[Prepared] = ()) -> None:
-        """Take a batch, unless the stream is shut. Raises `BadMessage`."""
-        if self._shut:
-            return
+        """Take a batch. Raises `BadMessage`."""
         try:
             self._session.offer(batch, runs, prepared)
         except BadMessage:
@@ -423,37 +431,23 @@ class AddStream:
         self._service.taken(sum(len(run.frames) for run in runs))
         self.look()
 
-    async def room(self) -> None:
-        """Wait until another batch may be offered."""
-        while len(self._session) >= _STREAM_BATCHES_MAX:
-            self._sent.clear()
-            await self._sent.wait()
+    @property
+    def is_full(self) -> bool:
+        """Whether no other batch may be offered before some are answered."""
+        return len(self._session) >= STREAM_BATCHES_MAX
 
-    async def acks(self) -> list[Ack]:
-        """Wait for and return the answers to send next; call `sent` when they are."""
-        while not self._session.ready:
-            self._look.clear()
-            await self._look.wait()
-        self._sending = True
+    @property
+    def is_answered(self) -> bool:
+        """Whether `acks` has given the answers to everything that was taken."""
+        return not len(self._session)
+
+    def acks(self) -> list[Ack]:
+        """Return the answers to send next."""
         return self._session.acks()
-
-    def sent(self) -> None:
-        self._sending = False
-        self._sent.set()
-
-    def shut(self) -> None:
-        """Take nothing more; what was taken is still answered."""
-        self._shut = True
-
-    async def answered(self) -> None:
-        """Wait until everything that was taken is answered and sent."""
-        while self._sending or len(self._session):
-            self._sent.clear()
-            await self._sent.wait()
 
     def look(self) -> None:
         if self._session.ready:
-            self._look.set()
+            self._on_ready()
 
     def close(self) -> None:
         self._service.forget(self)

@@ -13,7 +13,7 @@ from bookie.errors import PortInUse
 from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
 from bookie.identity.stamp import identify, settle_doubt
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.server.settling import Settler
 from bookie.storage.config import StorageConfig

@@ -19,7 +19,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from ledger.errors import BadMessage, DamagedMessage
-from ledger.transport.envelope import Buffer, decode_envelope, encode_envelope
+from ledger.transport.envelope import Buffer, Received, decode_envelope, encode_envelope
 from ledger.wire import bookie_pb2 as pb
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -27,7 +27,7 @@ _LENGTH: Final = struct.Struct("<Q")
 _Kind = TypeVar("_Kind", bound=Message)
 
 
-def checked(message: Message, *frames: Buffer, request: bytes = b"") -> bytes:
+def checked(message: Message, *frames: Buffer, request: Received = b"") -> bytes:
     """Return what travels: *message* and *frames* under one checksum.
 
     *request*: what travelled the other way, if this is the one answer to it."""
@@ -36,7 +36,9 @@ def checked(message: Message, *frames: Buffer, request: bytes = b"") -> bytes:
     return encode_envelope(crc, body, frames)
 
 
-def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tuple[_Kind, Buffer]:
+def verified(
+    kind: type[_Kind], received: Received, *, request: Received = b""
+) -> tuple[_Kind, Buffer]:
     """Return message and frames that were given to `checked`, with the same *request*.
 
     The bytes of the frames are not looked at. Raises `DamagedMessage`; `BadMessage` if the
@@ -53,7 +55,7 @@ def verified(kind: type[_Kind], received: bytes, *, request: bytes = b"") -> tup
         raise BadMessage(_name(kind), "it cannot be parsed") from error
 
 
-def _crc(kind: type[Message], body: bytes, frames_bytes: int, request: bytes) -> int:
+def _crc(kind: type[Message], body: bytes, frames_bytes: int, request: Received) -> int:
     return int(crc32c_extend(_CRC_OF_NAME[kind], _LENGTH.pack(frames_bytes) + request + body))
 
 
@@ -72,5 +74,13 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     pb.InfoReply,
     pb.ReadHeldRequest,
     pb.ReadHeldReply,
+    pb.StatusRequest,
+    pb.StatusReply,
+    pb.CollectRequest,
+    pb.CollectReply,
+    pb.CompactRequest,
+    pb.CompactReply,
+    pb.SetReadOnlyRequest,
+    pb.SetReadOnlyReply,
 )
 _CRC_OF_NAME: Final = {kind: int(crc32c(_name(kind).encode())) for kind in _KINDS}

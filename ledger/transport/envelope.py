@@ -19,6 +19,8 @@ _FRAMES_TAG: Final = pb.Checked.FRAMES_FIELD_NUMBER << 3 | 2
 _VARINT_BYTES_MAX: Final = 5
 
 Buffer = bytes | memoryview
+Received = bytes | bytearray
+"""A message as it came; nobody changes it."""
 
 
 def encode_envelope(crc: int, message: bytes, frames: Iterable[Buffer]) -> bytes:
@@ -38,18 +40,18 @@ def encode_envelope(crc: int, message: bytes, frames: Iterable[Buffer]) -> bytes
     return b"".join((head, *parts))
 
 
-def decode_envelope(received: bytes) -> tuple[int, bytes, Buffer]:
+def decode_envelope(received: Received) -> tuple[int, bytes, Buffer]:
     """Return crc, message and frames of a `Checked`; the frames are a view of *received*.
 
     Raises `google.protobuf.message.DecodeError`."""
     taken = _decode_usual(received)
     if taken is not None:
         return taken
-    envelope = pb.Checked.FromString(received)
+    envelope = pb.Checked.FromString(bytes(received))
     return envelope.crc, envelope.message, envelope.frames
 
 
-def _decode_usual(received: bytes) -> tuple[int, bytes, Buffer] | None:
+def _decode_usual(received: Received) -> tuple[int, bytes, Buffer] | None:
     """Take apart what has each field at most once, in order; None for everything else."""
     at, crc, message = 0, 0, b""
     frames: Buffer = b""
@@ -59,7 +61,7 @@ def _decode_usual(received: bytes) -> tuple[int, bytes, Buffer] | None:
     if received[at : at + 1] == bytes((_MESSAGE_TAG,)):
         start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
-        message = received[start:at]
+        message = bytes(memoryview(received)[start:at])
     if received[at : at + 1] == bytes((_FRAMES_TAG,)):
         start, size_bytes = _varint(received, at + 1)
         at = start + size_bytes
@@ -74,7 +76,7 @@ def _add_varint(target: bytearray, number: int) -> None:
     target.append(number)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: Received, at: int) -> tuple[int, int]:
     """Return where the number at *at* ends, and the number; past the end of *data* if there is
     none."""
     number = 0

@@ -24,25 +24,20 @@ from ledger.requests import (
     Status,
 )
 from ledger.transport.checksum import checked, verified
+from ledger.transport.envelope import Received
 from ledger.wire import bookie_pb2 as pb
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest message on the wire; several times `ledger.entry.ENTRY_BYTES_MAX`."""
 
-BOOKIE_KEY: Final = "dlog-bookie-bin"
-"""Request metadata: the bookie that the client means. Another one at this address refuses."""
-
-INCARNATION_KEY: Final = "dlog-incarnation-bin"
-"""Response metadata of an Add stream: which start of the bookie answers (rule 75)."""
-
 _RECOVERY: Final = 1
 _EXPLICIT_LAC: Final = 2
 
 
-def batch_message(batch: int, runs: Sequence[AddRun]) -> bytes:
-    """Return the message that carries *runs* as batch number *batch*."""
+def batch_message(runs: Sequence[AddRun]) -> bytes:
+    """Return the message that carries *runs*; its number is in the frame, so that the message is
+    the same for every bookie."""
     message = pb.AddBatch(
-        batch=batch,
         ledgers=[run.ledger_id for run in runs],
         keys=[run.key for run in runs],
         flags=[run.recovery * _RECOVERY + run.explicit_lac * _EXPLICIT_LAC for run in runs],
@@ -54,8 +49,8 @@ def batch_message(batch: int, runs: Sequence[AddRun]) -> bytes:
     return checked(message, *[run.frames for run in runs])
 
 
-def batch_runs(received: bytes) -> tuple[int, list[AddRun]]:
-    """Return the number of a batch and its runs. Raises `BadMessage`."""
+def batch_runs(received: Received) -> list[AddRun]:
+    """Return the runs of a batch. Raises `BadMessage`."""
     message, frames = verified(pb.AddBatch, received)
     ledgers, counts = list(message.ledgers), list(message.counts)
     entries, lengths = list(message.entries), list(message.lengths)
@@ -84,7 +79,7 @@ def batch_runs(received: bytes) -> tuple[int, list[AddRun]]:
         )
         runs.append(run)
         first, start = first + count, end
-    return message.batch, runs
+    return runs
 
 
 def ack_message(first: int, last: int, statuses: Sequence[Status]) -> bytes:
@@ -97,7 +92,7 @@ def ack_message(first: int, last: int, statuses: Sequence[Status]) -> bytes:
     )
 
 
-def ack_values(received: bytes) -> tuple[int, int, list[Status]]:
+def ack_values(received: Received) -> tuple[int, int, list[Status]]:
     """Return first batch, last batch and the statuses by run. Raises `BadMessage`."""
     message, _ = verified(pb.AddAck, received)
     return (
@@ -121,7 +116,7 @@ def read_request(query: ReadQuery) -> bytes:
     )
 
 
-def read_query(received: bytes) -> ReadQuery:
+def read_query(received: Received) -> ReadQuery:
     """Return the query of a request. Raises `BadMessage`."""
     message, _ = verified(pb.ReadRequest, received)
     return ReadQuery(
@@ -147,7 +142,7 @@ def read_reply(answer: ReadAnswer, request: bytes) -> bytes:
     return checked(message, answer.frames, request=request)
 
 
-def read_answer(received: bytes, request: bytes) -> ReadAnswer:
+def read_answer(received: Received, request: bytes) -> ReadAnswer:
     """Return the answer of the reply to *request*. Raises `BadMessage`."""
     message, frames = verified(pb.ReadReply, received, request=request)
     entries, lengths = list(message.entries), list(message.lengths)
@@ -170,7 +165,7 @@ def lac_request(query: LacQuery) -> bytes:
     return checked(pb.ReadLacRequest(ledger=query.ledger_id, key=query.key, fence=query.fence))
 
 
-def lac_query(received: bytes) -> LacQuery:
+def lac_query(received: Received) -> LacQuery:
     """Return the query of a request. Raises `BadMessage`."""
     message, _ = verified(pb.ReadLacRequest, received)
     return LacQuery(message.ledger, message.key, fence=message.fence)
@@ -188,7 +183,7 @@ def lac_reply(answer: LacAnswer, request: bytes) -> bytes:
     )
 
 
-def lac_answer(received: bytes, request: bytes) -> LacAnswer:
+def lac_answer(received: Received, request: bytes) -> LacAnswer:
     """Return the answer of the reply to *request*. Raises `BadMessage`."""
     message, _ = verified(pb.ReadLacReply, received, request=request)
     return LacAnswer(
@@ -211,7 +206,7 @@ def held_request(query: HeldQuery) -> bytes:
     )
 
 
-def held_query(received: bytes) -> HeldQuery:
+def held_query(received: Received) -> HeldQuery:
     """Return the query of a request. Raises `BadMessage`."""
     message, _ = verified(pb.ReadHeldRequest, received)
     return HeldQuery(
@@ -230,7 +225,7 @@ def held_reply(answer: HeldAnswer, request: bytes) -> bytes:
     return checked(message, request=request)
 
 
-def held_answer(received: bytes, request: bytes) -> HeldAnswer:
+def held_answer(received: Received, request: bytes) -> HeldAnswer:
     """Return the answer of the reply to *request*. Raises `BadMessage`.
 
     It says nothing but of what was asked, and denies nothing that was not looked at."""
@@ -253,7 +248,7 @@ def info_request() -> bytes:
     return checked(pb.InfoRequest())
 
 
-def check_info_request(received: bytes) -> None:
+def check_info_request(received: Received) -> None:
     """Raises `BadMessage`."""
     verified(pb.InfoRequest, received)
 
@@ -270,7 +265,7 @@ def info_reply(answer: InfoAnswer, request: bytes) -> bytes:
     )
 
 
-def info_answer(received: bytes, request: bytes) -> InfoAnswer:
+def info_answer(received: Received, request: bytes) -> InfoAnswer:
     """Return the answer of the reply to *request*. Raises `BadMessage`."""
     message, _ = verified(pb.InfoReply, received, request=request)
     return InfoAnswer(message.bookie, message.incarnation, message.instance, message.read_only)

@@ -1,35 +1,24 @@
-"""One life of the Add stream between this process and one bookie.
+"""One life of the connection for adds between this process and one bookie.
 
 Self-clocked: what has queued while the last write was taken leaves with the next one; no
-timer delays anything. The first trouble of any kind ends the session: everything open is
-answered with UNREACHABLE, in order, and the transport makes a new session for the next add.
-Nothing is sent twice here: whether to repeat is the protocol's decision.
+timer delays anything. An ack reaches its callers in the turn of the loop in which it came. The
+first trouble of any kind ends the session: everything open is answered with UNREACHABLE, in
+order, and the transport makes a new session for the next add. Nothing is sent twice here:
+whether to repeat is the protocol's decision.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-
-import grpc
 
 from ledger.errors import BadMessage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, Status
-from ledger.transport.channel import open_channel
-from ledger.transport.messages import BOOKIE_KEY, ack_values, batch_message
-from ledger.transport.parts import parts
-from ledger.transport.stub import AddCall, BookieStub
+from ledger.transport.calling import ClientConnection, connect
+from ledger.transport.framing import Frame, Kind
+from ledger.transport.handshake import Hello, Purpose
+from ledger.transport.messages import ack_values
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
-
-_BROKEN: Final = (
-    grpc.aio.AioRpcError,
-    grpc.aio.UsageError,
-    asyncio.CancelledError,
-    asyncio.InvalidStateError,  # a write after the call has ended
-)
-"""How the library reports that a call is over; the last one also if it was cancelled here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,41 +31,57 @@ class SessionLimits:
 
 class BookieSession:
     """See the module's docstring. *on_end* is called once: whether it ever connected, and why
-    it ended."""
+    it ended. *flush_soon* is asked to call `flush` in the next turn of the loop."""
 
     def __init__(
         self,
         bookie: BookieId,
         address: str,
         limits: SessionLimits,
+        scratch: memoryview,
+        *,
+        flush_soon: Callable[["BookieSession"], None],
         on_end: Callable[["BookieSession", bool, str], None],
     ) -> None:
         self.address = address
         self.ended = False
-        self._bookie = bookie
         self._limits = limits
+        self._flush_soon = flush_soon
         self._on_end = on_end
-        self._connected = False
         self._window = AddWindow(limits.window)
-        self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._call: AddCall | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self.used_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         """Set when all was answered; there is one once somebody waits for that."""
-        self._task = self._loop.create_task(self._run(), name=f"adds to {bookie}")
+        self._connection = ClientConnection(
+            Hello(Purpose.ADDS, bookie),
+            scratch,
+            on_frame=self._acked,
+            on_room=self._more,
+            on_lost=self.end,
+        )
+        self._connecting = self._loop.create_task(self._connect(), name=f"adds to {bookie}")
 
     def add(self, run: AddRun, on_done: OnDone) -> None:
         """Queue *run*. Requires that the session has not ended."""
         assert not self.ended
-        now = self._loop.time()
+        now = self.used_at = self._loop.time()
         if not self._window.offer(run, on_done, now=now):
             self._loop.call_soon(on_done, Status.TOO_MANY_REQUESTS)
             return
-        self._wake.set()
+        self._flush_soon(self)
         if self._watchdog is None:
             self._watch(now)
+
+    def flush(self, message: Callable[[Sequence[AddRun]], bytes]) -> None:
+        """Send what may leave now; *message* makes the message of a batch."""
+        connection = self._connection
+        while connection.is_ready and not connection.is_blocked:
+            batch = self._window.take()
+            if batch is None:
+                return
+            connection.send(Kind.ADD, batch[0], message(batch[1]))
 
     def end(self, reason: str) -> None:
         """Answer everything open with UNREACHABLE and let the connection go; idempotent."""
@@ -87,14 +92,11 @@ class BookieSession:
             self._watchdog.cancel()
         for on_done in self._window.drain():
             self._loop.call_soon(on_done, Status.UNREACHABLE)
-        self._wake.set()
         if self._idle is not None:
             self._idle.set()
-        if self._call is not None:
-            self._call.cancel()
-        if self._connecting is not None:
-            self._connecting.cancel()
-        self._on_end(self, self._connected, reason)
+        self._connecting.cancel()
+        self._connection.abort()
+        self._on_end(self, self._connection.was_ready, reason)
 
     @property
     def is_idle(self) -> bool:
@@ -109,55 +111,32 @@ class BookieSession:
 
     async def gone(self) -> None:
         """Wait until the connection of an ended session is freed."""
-        await asyncio.wait([self._task])
+        await asyncio.wait([self._connecting])
+        await self._connection.gone()
 
-    async def _run(self) -> None:
-        if self.ended:
-            return
-        channel = open_channel(self.address, connect_timeout_s=self._limits.connect_timeout_s)
-        call = self._call = BookieStub(channel).add(metadata=((BOOKIE_KEY, self._bookie.encode()),))
-        sending: asyncio.Task[None] | None = None
-        reason = "unexpected"
-        try:
-            async with asyncio.timeout(self._limits.connect_timeout_s):
-                self._connecting = self._loop.create_task(call.wait_for_connection())
-                await self._connecting
-            self._connected = True
-            sending = self._loop.create_task(self._send(call))
-            await self._receive(call)
-            reason = "the bookie ended it"
-        except (*_BROKEN, TimeoutError, BadMessage) as error:
-            reason = _told(error)
-        finally:
+    async def _connect(self) -> None:
+        reason = await connect(self._connection, self.address, self._limits.connect_timeout_s)
+        if reason is None:
+            self._more()
+        else:
             self.end(reason)
-            # The library is asked to end, then left to finish what it had begun: operations that
-            # outlive their event loop are reported to whichever loop runs next.
-            if sending is not None:
-                await asyncio.wait([sending])
-            await call.code()
-            await channel.close()
 
-    async def _send(self, call: AddCall) -> None:
-        with suppress(*_BROKEN):  # the receiver learns of it too
-            while not self.ended:
-                await self._wake.wait()
-                self._wake.clear()
-                while (batch := self._window.take()) is not None:
-                    for part in parts(batch_message(*batch)):
-                        await call.write(part)
+    def _acked(self, frame: Frame) -> None:
+        if frame.kind != Kind.ADDED:
+            raise BadMessage("Frame", f"kind {frame.kind} answers no adds")
+        for on_done, status in self._window.acked(*ack_values(frame.body)):
+            try:
+                on_done(status)
+            except Exception as error:  # noqa: BLE001 - not the session's trouble
+                context = {"message": "an add's callback failed", "exception": error}
+                self._loop.call_exception_handler(context)
+        self._more()
+        if self._idle is not None and self.is_idle:
+            self._idle.set()
 
-    async def _receive(self, call: AddCall) -> None:
-        while True:
-            message = await call.read()
-            if isinstance(message, bytes):
-                for on_done, status in self._window.acked(*ack_values(message)):
-                    # Not called from here: what it raises is not the session's trouble.
-                    self._loop.call_soon(on_done, status)
-                self._wake.set()
-                if self._idle is not None and self.is_idle:
-                    self._idle.set()
-            else:
-                return
+    def _more(self) -> None:
+        if self._window.has_queued:
+            self._flush_soon(self)
 
     def _watch(self, now: float) -> None:
         """End the session if its oldest run is overdue, else look again when it would be."""
@@ -168,9 +147,3 @@ class BookieSession:
             self.end(f"no answer within {self._limits.timeout_s:g} s")
         else:
             self._watchdog = self._loop.call_at(due, lambda: self._watch(self._loop.time()))
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error) or type(error).__name__

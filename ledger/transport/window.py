@@ -121,6 +121,11 @@ class AddWindow:
         self._flight_bytes = self._pending_bytes = 0
         return waiting
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether runs wait to be taken."""
+        return bool(self._queued)
+
     def oldest_at(self) -> float | None:
         """Return when the oldest open run was offered, or None if none is open."""
         if self._flights:

@@ -72,7 +72,24 @@ Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final
 class Checked(_message.Message):
-    """What travels in every call of `Bookie`: one of the messages below, serialised, and its frames.
+    """Adds: an AddBatch in each frame up, an AddAck for one or more of them down, in order.
+    Questions, each with one answer:
+      READ            ReadRequest, ReadReply
+      READ_LAC        ReadLacRequest, ReadLacReply: the highest last-add-confirmed this bookie can
+                      prove; fences first if asked to
+      READ_HELD       ReadHeldRequest, ReadHeldReply: which entries are here, without reading them
+      INFO            InfoRequest, InfoReply
+    Orders of operators, on the same port; nothing of them is part of the ledger protocol:
+      STATUS          StatusRequest, StatusReply
+      COLLECT         CollectRequest, CollectReply: remove what belongs to deleted ledgers now; the
+                      answer comes when it is done
+      COMPACT         CompactRequest, CompactReply: rewrite entry logs of which little is live now; the
+                      answer comes when it is done
+      SET_READ_ONLY   SetReadOnlyRequest, SetReadOnlyReply: keep normal adds out, also after a
+                      restart; or take them again, if nothing else is against it
+    How frames are made, and what is said before the first one, is in docs/formats.md.
+
+    The body of a frame: one of the messages below, serialised, and the frames of its entries.
     The checksum is over bytes, not over fields, so that it needs no canonical form of a message.
     """
 
@@ -112,14 +129,12 @@ class AddBatch(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    BATCH_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     FLAGS_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     LENGTHS_FIELD_NUMBER: _builtins.int
-    batch: _builtins.int
     @_builtins.property
     def ledgers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -135,7 +150,6 @@ class AddBatch(_message.Message):
     def __init__(
         self,
         *,
-        batch: _builtins.int = ...,
         ledgers: _abc.Iterable[_builtins.int] | None = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         flags: _abc.Iterable[_builtins.int] | None = ...,
@@ -145,7 +159,7 @@ class AddBatch(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "counts", b"counts", "entries", b"entries", "flags", b"flags", "keys", b"keys", "ledgers", b"ledgers", "lengths", b"lengths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "entries", b"entries", "flags", b"flags", "keys", b"keys", "ledgers", b"ledgers", "lengths", b"lengths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

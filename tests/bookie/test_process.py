@@ -32,7 +32,7 @@ from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, ReadQuery, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from ledger.transport.operator import BookieOperator
 from tests.bookie.processes import START_S_MAX, bookie, is_alive
 from tests.bookie.runs import KEY, run_of
@@ -51,7 +51,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def with_transport(
-    name: str, address: str, work: Callable[[GrpcTransport, BookieId], Awaitable[Result]]
+    name: str, address: str, work: Callable[[SocketTransport, BookieId], Awaitable[Result]]
 ) -> Result:
     async def scenario() -> Result:
         transport = patient_transport({name: address}.get)
@@ -84,13 +84,13 @@ def the_registered(uri: str) -> BookieRegistration:
     return found
 
 
-async def add_some(transport: GrpcTransport, name: BookieId) -> None:
+async def add_some(transport: SocketTransport, name: BookieId) -> None:
     for first in range(0, 1000, 100):
         run = run_of(*range(first, first + 100), lac=first - 1)
         assert await add(transport, run, bookie=name) is Status.OK
 
 
-async def check_some(transport: GrpcTransport, name: BookieId) -> None:
+async def check_some(transport: SocketTransport, name: BookieId) -> None:
     expected = run_of(*range(900, 1000), lac=899)
     answer = await transport.read(name, ReadQuery(7, KEY, 900, 2000))
     assert answer.frames == expected.frames
@@ -112,12 +112,12 @@ def test_what_was_acknowledged_is_there_after_kill_9(uri: str, tmp_path: Path) -
 
 
 def test_a_fence_holds_after_kill_9(uri: str, tmp_path: Path) -> None:
-    async def fence(transport: GrpcTransport, name: BookieId) -> None:
+    async def fence(transport: SocketTransport, name: BookieId) -> None:
         assert await add(transport, run_of(0), bookie=name) is Status.OK
         assert (await transport.read_lac(name, LacQuery(7, KEY, fence=True))).fenced
         assert (await transport.read_lac(name, LacQuery(8, KEY, fence=True))).fenced
 
-    async def is_fenced(transport: GrpcTransport, name: BookieId) -> None:
+    async def is_fenced(transport: SocketTransport, name: BookieId) -> None:
         for ledger_id in (7, 8):
             run = run_of(1, ledger_id=ledger_id)
             assert await add(transport, run, bookie=name) is Status.FENCED
@@ -154,12 +154,12 @@ def test_several_journals_and_ledger_directories_keep_everything(uri: str, tmp_p
     roles += [("--ledger-dir", f"l{at}") for at in range(3)]
     options = [word for option, name in roles for word in (option, str(tmp_path / name))]
 
-    async def add_to_many(transport: GrpcTransport, name: BookieId) -> None:
+    async def add_to_many(transport: SocketTransport, name: BookieId) -> None:
         for ledger_id in range(6):
             run = run_of(*range(10), ledger_id=ledger_id)
             assert await add(transport, run, bookie=name) is Status.OK
 
-    async def check_many(transport: GrpcTransport, name: BookieId) -> None:
+    async def check_many(transport: SocketTransport, name: BookieId) -> None:
         for ledger_id in range(6):
             answer = await transport.read(name, ReadQuery(ledger_id, KEY, 0, 9))
             assert answer.frames == run_of(*range(10), ledger_id=ledger_id).frames
@@ -202,13 +202,13 @@ def test_a_directory_that_cannot_be_used_is_told(uri: str, tmp_path: Path) -> No
 def test_a_bookie_on_a_disk_that_is_too_full_is_registered_read_only(
     uri: str, tmp_path: Path
 ) -> None:
-    async def refuses_and_serves(transport: GrpcTransport, name: BookieId) -> None:
+    async def refuses_and_serves(transport: SocketTransport, name: BookieId) -> None:
         assert await add(transport, run_of(1), bookie=name) is Status.READ_ONLY
         assert await add(transport, run_of(1, recovery=True), bookie=name) is Status.OK
         assert (await transport.read_lac(name, LacQuery(7, KEY, fence=True))).fenced
         assert list((await transport.read(name, ReadQuery(7, KEY, 0, 1))).entries) == [0, 1]
 
-    async def takes(transport: GrpcTransport, name: BookieId) -> None:
+    async def takes(transport: SocketTransport, name: BookieId) -> None:
         assert await add(transport, run_of(0), bookie=name) is Status.OK
 
     with bookie(uri, tmp_path / "b") as process:
@@ -259,11 +259,11 @@ def test_an_operators_order_moves_the_registration_and_survives_kill_9(
 def test_a_ledger_that_the_cluster_does_not_know_goes_by_itself_and_for_good(
     uri: str, tmp_path: Path
 ) -> None:
-    async def add_and_wait(transport: GrpcTransport, name: BookieId) -> None:
+    async def add_and_wait(transport: SocketTransport, name: BookieId) -> None:
         assert await add(transport, run_of(0), bookie=name) is Status.OK
         await gone(transport, name)
 
-    async def gone(transport: GrpcTransport, name: BookieId) -> None:
+    async def gone(transport: SocketTransport, name: BookieId) -> None:
         async def unknown() -> bool:
             answer = await transport.read(name, ReadQuery(7, KEY, 0, 0))
             return answer.status is Status.NO_SUCH_LEDGER
@@ -400,7 +400,7 @@ def test_an_unusable_uri_is_told(tmp_path: Path) -> None:
 def test_a_disk_that_fails_ends_the_process_and_loses_nothing(uri: str, tmp_path: Path) -> None:
     """Rule 60: no write succeeds any more, so it ends at once, and says why."""
 
-    async def fail(transport: GrpcTransport, name: BookieId) -> None:
+    async def fail(transport: SocketTransport, name: BookieId) -> None:
         large = run_of(0, payload=b"x" * 200_000)
         assert await add(transport, large, bookie=name) is Status.OK
         # The journal is past this size; the log of the process is not.
@@ -409,7 +409,7 @@ def test_a_disk_that_fails_ends_the_process_and_loses_nothing(uri: str, tmp_path
         assert refused is Status.UNREACHABLE
         await until(lambda: process.popen.poll() is not None)
 
-    async def still_there(transport: GrpcTransport, name: BookieId) -> None:
+    async def still_there(transport: SocketTransport, name: BookieId) -> None:
         assert list((await transport.read(name, ReadQuery(7, KEY, 0, 0))).entries) == [0]
 
     with bookie(uri, tmp_path / "b") as process:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from ledger import LedgerClient
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
@@ -141,7 +141,7 @@ class Network:
                 link = self._links[name, bookie] = Link(bookie, client.bookies.address)
                 await link.start()
             direct = client._environment.transport
-            client._environment.transport = GrpcTransport(
+            client._environment.transport = SocketTransport(
                 lambda bookie: self._links[name, bookie].address, timeout_s=timeout_s
             )
             await direct.close()

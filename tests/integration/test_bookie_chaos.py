@@ -29,7 +29,7 @@ from ledger.metadata import Fragment, LedgerMetadata
 from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.bookie.processes import SmallBookie
 from tests.bookie.small_bookie import NAME
 from tests.waiting import PATIENCE_S
@@ -79,7 +79,7 @@ class Ledger:
 class Load:
     """Writers, and what they were told."""
 
-    def __init__(self, transport: GrpcTransport, ledgers: LedgerStore, lot: Random) -> None:
+    def __init__(self, transport: SocketTransport, ledgers: LedgerStore, lot: Random) -> None:
         self.transport = transport
         self.ledgers = ledgers
         self.lot = lot
@@ -262,7 +262,7 @@ class Chaos:
 @asynccontextmanager
 async def running(chaos: Chaos, lot: Random) -> AsyncIterator[Load]:
     store = await open_store(chaos.uri)
-    transport = GrpcTransport(lambda _: chaos.address, timeout_s=CLIENT_TIMEOUT_S)
+    transport = SocketTransport(lambda _: chaos.address, timeout_s=CLIENT_TIMEOUT_S)
     try:
         namespace = await open_namespace(store)
         yield Load(transport, LedgerStore(store, namespace.layout), lot)

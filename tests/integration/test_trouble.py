@@ -40,7 +40,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.metastore import MetadataStore
 from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.requests import Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.bookie.processes import bookie
 from tests.bookie.runs import run_of
 from tests.ledger.serving import add
@@ -169,7 +169,7 @@ def impatient(store: MetadataStore, timeout_s: float) -> Iterator[None]:
 def impatient_with_bookies(client: LedgerClient, timeout_s: float) -> Iterator[None]:
     """The same for what bookies are asked."""
     transport = client._environment.transport
-    assert isinstance(transport, GrpcTransport)
+    assert isinstance(transport, SocketTransport)
     patient = transport._limits
     hasty = replace(patient, timeout_s=timeout_s, connect_timeout_s=timeout_s)
     sessions = [link.session for link in transport._links.values() if link.session is not None]

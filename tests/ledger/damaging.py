@@ -1,21 +1,18 @@
 """A server between a client and a bookie that damages what passes through it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from struct import Struct
 
-import grpc
-
-from ledger.transport.channel import open_channel, server_options
-from ledger.transport.stub import SERVICE, BookieStub, UnaryCall
-from tests.waiting import PATIENCE_S
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[bytes, bytes]
+from ledger.transport.framing import HEADER_BYTES, Kind, frame_header
 
 Damage = Callable[[bytes], bytes]
-Unary = Callable[[bytes, "Context"], Awaitable[bytes]]
+
+_HEADER = Struct("<IBxxxQ")
+_HELLO = Struct("<14xH")
+_ANSWER = Struct("<10xHHxx")
+_CRC_BYTES = 4
 
 
 def unharmed(message: bytes) -> bytes:
@@ -44,29 +41,65 @@ def replaced(old: bytes, new: bytes) -> Damage:
 
 
 class Middleman:
-    """Passes every call on. Set `to_bookie` and `to_client` to what shall happen on the way."""
+    """Passes every message on. Set `to_bookie` and `to_client` to what shall happen on the way:
+    to messages, whose frames are made anew, so that no damage is seen in a header."""
 
-    def __init__(self, stub: BookieStub) -> None:
+    def __init__(self, bookie_address: str) -> None:
         self.to_bookie: Damage = unharmed
         self.to_client: Damage = unharmed
         self.address = ""
         self.trouble: list[AssertionError] = []
         """Of damages that did not find what they damage."""
-        self._stub = stub
+        self._bookie_address = bookie_address
+        self._passing: dict[asyncio.Task[None], None] = {}
 
-    def handlers(self) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
-        return {
-            "Add": grpc.stream_stream_rpc_method_handler(self._add),
-            "Read": grpc.unary_unary_rpc_method_handler(self._unary(self._stub.read)),
-            "ReadLac": grpc.unary_unary_rpc_method_handler(self._unary(self._stub.read_lac)),
-            "Info": grpc.unary_unary_rpc_method_handler(self._unary(self._stub.info)),
-        }
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._pass(reader, writer))
+        self._passing[task] = None
+        task.add_done_callback(self._passing.pop)
 
-    def _up(self, message: bytes) -> bytes:
-        return self._damaged(self.to_bookie, message)
+    async def close(self) -> None:
+        tasks = list(self._passing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _down(self, message: bytes) -> bytes:
-        return self._damaged(self.to_client, message)
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._bookie_address.rpartition(":")
+        back: asyncio.StreamWriter | None = None
+        try:
+            there, back = await asyncio.open_connection(host, int(port))
+            back.write(await _greeting(reader, _HELLO))
+            writer.write(await _greeting(there, _ANSWER))
+            await asyncio.gather(
+                self._pass_frames(reader, back, lambda: self.to_bookie),
+                self._pass_frames(there, writer, lambda: self.to_client),
+            )
+        except (OSError, asyncio.IncompleteReadError, AssertionError):
+            pass
+        finally:
+            for each in (writer, back):
+                if each is not None:
+                    each.close()
+
+    async def _pass_frames(
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        damage: Callable[[], Damage],
+    ) -> None:
+        try:
+            while True:
+                head = await source.readexactly(HEADER_BYTES)
+                length, kind, number = _HEADER.unpack_from(head)
+                body = await source.readexactly(length)
+                if kind != Kind.CANCEL:
+                    body = self._damaged(damage(), body)
+                target.write(frame_header(Kind(kind), number, len(body)) + body)
+                await target.drain()
+        except asyncio.IncompleteReadError:
+            with suppress(OSError):
+                target.write_eof()  # the other way may still have something to say
 
     def _damaged(self, damage: Damage, message: bytes) -> bytes:
         try:
@@ -75,49 +108,22 @@ class Middleman:
             self.trouble.append(error)
             raise
 
-    def _unary(self, call: UnaryCall) -> Unary:
-        async def pass_on(request: bytes, context: "Context") -> bytes:
-            try:
-                return self._down(await call(self._up(request)))
-            except grpc.aio.AioRpcError as error:
-                await context.abort(error.code(), error.details() or "")
 
-        return pass_on
-
-    async def _add(self, _requests: object, context: "Context") -> None:
-        call = self._stub.add()
-
-        async def up() -> None:
-            while isinstance(message := await context.read(), bytes):
-                await call.write(self._up(message))
-
-        await context.send_initial_metadata(())
-        going_up = asyncio.ensure_future(up())
-        try:
-            while isinstance(message := await call.read(), bytes):
-                await context.write(self._down(message))
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "")
-        finally:
-            call.cancel()
-            going_up.cancel()
-            await asyncio.gather(going_up, return_exceptions=True)
+async def _greeting(source: asyncio.StreamReader, head: Struct) -> bytes:
+    received = await source.readexactly(head.size)
+    return received + await source.readexactly(sum(head.unpack(received)) + _CRC_BYTES)
 
 
 @asynccontextmanager
 async def between(bookie_address: str) -> AsyncIterator[Middleman]:
     """Serve a `Middleman` in front of the bookie at *bookie_address*."""
-    channel = open_channel(bookie_address, connect_timeout_s=PATIENCE_S)
-    middleman = Middleman(BookieStub(channel))
-    server = grpc.aio.server(options=server_options(100))
-    middleman.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    handlers = grpc.method_handlers_generic_handler(SERVICE, middleman.handlers())
-    server.add_generic_rpc_handlers((handlers,))
-    await server.start()
+    middleman = Middleman(bookie_address)
+    server = await asyncio.start_server(middleman.connected, "127.0.0.1", 0)
+    middleman.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield middleman
     finally:
-        await server.stop(None)
-        await channel.close()
+        server.close()
+        await middleman.close()
     if middleman.trouble:
         raise middleman.trouble[0]

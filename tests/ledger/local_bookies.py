@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bookie.disk.port import RealDisk
 from bookie.server.core import Storage
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage

@@ -5,11 +5,11 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.waiting import PATIENCE_S, eventually
 from tests.waiting import until as until  # noqa: PLC0414 - who serves also waits
@@ -64,10 +64,10 @@ async def serving(storage: MemoryStorage | None = None) -> AsyncIterator[Bookie]
 @asynccontextmanager
 async def transport_to(
     address: str | Callable[[], str | None], **settings: float
-) -> AsyncIterator[GrpcTransport]:
+) -> AsyncIterator[SocketTransport]:
     resolve = address if callable(address) else lambda: str(address)
     settings.setdefault("timeout_s", PATIENCE_S)
-    transport = GrpcTransport(lambda _: resolve(), **settings)  # type: ignore[arg-type]
+    transport = SocketTransport(lambda _: resolve(), **settings)  # type: ignore[arg-type]
     try:
         yield transport
     finally:
@@ -111,7 +111,7 @@ class Answers:
 
 
 async def add(
-    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
+    transport: SocketTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
 ) -> Status:
     answers = Answers()
     transport.add(bookie, run, answers.expect("run"))
@@ -119,7 +119,7 @@ async def add(
 
 
 async def add_until_ok(
-    transport: GrpcTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
+    transport: SocketTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
 ) -> None:
     """Repeat *run* until it is stored: waits out the back-off after a lost bookie."""
 

@@ -282,7 +282,7 @@ async def test_a_bookie_that_hangs_in_a_recovery_is_replaced_however_much_was_fo
 ) -> None:
     """All of it goes to the new one, and more than fits a message goes in several."""
     mebibyte = 1024 * 1024
-    monkeypatch.setattr("ledger.transport.grpc.MESSAGE_BYTES_MAX", 6 * mebibyte)
+    monkeypatch.setattr("ledger.transport.sockets.MESSAGE_BYTES_MAX", 6 * mebibyte)
 
     async with local_bookies(2) as cluster, asyncio.timeout(DEADLINE_S):
         slow = await cluster.client(PATIENT)

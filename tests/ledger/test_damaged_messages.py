@@ -40,7 +40,7 @@ async def test_a_damaged_first_add_makes_no_ledger_and_can_be_repeated(damage: D
 
 async def test_damage_that_sets_the_recovery_flag_does_not_open_a_fence() -> None:
     damage = replaced(_FLAGS, _RECOVERY_FLAGS)
-    envelope = pb.Checked.FromString(damage(batch_message(1, [run_of(1)])))
+    envelope = pb.Checked.FromString(damage(batch_message([run_of(1)])))
     assert pb.AddBatch.FromString(envelope.message).flags == [1], "it would be one"
     async with (
         serving() as bookie,

@@ -20,7 +20,7 @@ from ledger.protocol.answers import Fault
 from ledger.quorum import Quorum
 from ledger.recovering import recover
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 from tests.ledger.serving import add
 from tests.waiting import until
@@ -58,7 +58,7 @@ async def test_a_bookie_adds_reads_and_fences_nothing_for_a_wrong_key(
         ledger_id, key = writer.ledger_id, access_key(GUESS)
         await writer.add(b"one")
         transport = environment(client).transport
-        assert isinstance(transport, GrpcTransport)
+        assert isinstance(transport, SocketTransport)
         for bookie in writer.metadata.last_fragment.bookies:
             for run in (
                 forged(ledger_id, 1),

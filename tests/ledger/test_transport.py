@@ -1,4 +1,4 @@
-"""The gRPC transport against good, silent, dying and refusing servers."""
+"""The transport against good, silent, dying and refusing servers."""
 
 import asyncio
 import logging
@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from bookie.server.grpc import BookieServer
+from bookie.server.answering import Answering
 from ledger.ids import BookieId
 from ledger.requests import HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
-from ledger.transport.grpc import connecting_s
+from ledger.transport.framing import Kind
+from ledger.transport.sockets import connecting_s
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import (
@@ -354,12 +355,12 @@ async def test_a_bookie_that_knows_no_lists_is_one_that_gave_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It runs a program of before. That it is there, and what it is asked besides, is as ever."""
-    handlers = BookieServer._handlers
+    answer_of = Answering._answer_of
 
-    def older(server: BookieServer) -> dict[str, object]:
-        return {name: each for name, each in handlers(server).items() if name != "ReadHeld"}
+    def older(answering: Answering, kind: int, request: bytes) -> object:
+        return None if kind == Kind.READ_HELD else answer_of(answering, kind, request)
 
-    monkeypatch.setattr(BookieServer, "_handlers", older)
+    monkeypatch.setattr(Answering, "_answer_of", older)
     async with serving() as bookie, transport_to(bookie.address) as transport:
         answer = await transport.read_held(BOOKIE, HeldQuery(7, KEY, 0, 9))
         assert answer == HeldAnswer(Status.UNREACHABLE, is_supported=False)

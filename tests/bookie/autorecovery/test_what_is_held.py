@@ -7,7 +7,7 @@ import pytest
 
 from bookie.autorecovery.looking import look
 from bookie.autorecovery.protocol.choosing import Share
-from bookie.server.grpc import BookieServer
+from bookie.server.answering import Answering
 from ledger.client import LedgerClient
 from ledger.entry import Digest
 from ledger.environment import repair_credentials
@@ -77,12 +77,12 @@ async def test_what_is_damaged_is_found_without_the_password_by_reading() -> Non
 async def test_a_bookie_that_is_too_old_to_say_what_it_holds_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    handlers = BookieServer._handlers
+    answer_of = Answering._answer_of
 
-    def older(server: BookieServer) -> dict[str, object]:
-        return {name: each for name, each in handlers(server).items() if name != "ReadHeld"}
+    def older(answering: Answering, kind: int, request: bytes) -> object:
+        return None if kind == Kind.READ_HELD else answer_of(answering, kind, request)
 
-    monkeypatch.setattr(BookieServer, "_handlers", older)
+    monkeypatch.setattr(Answering, "_answer_of", older)
     async with local_bookies(3) as cluster, asyncio.timeout(DEADLINE_S):
         client = await cluster.client()
         ledger_id = await written(client)

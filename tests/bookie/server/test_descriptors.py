@@ -2,26 +2,25 @@
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.errors import TooFewDescriptors
 from bookie.server.descriptors import CONNECTIONS_MIN, FILES_MIN, share_out
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
 from ledger.requests import InfoAnswer, Status
-from ledger.transport.channel import open_channel
-from ledger.transport.grpc import GrpcTransport
-from ledger.transport.stub import BookieStub
+from ledger.transport.framing import Kind
+from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.processes import bookie, open_descriptors, peak_rss_bytes
 from tests.bookie.runs import run_of
+from tests.ledger.by_hand import greeted
 from tests.ledger.serving import add, transport_to
 from tests.waiting import PATIENCE_S, eventually, until
 
@@ -107,26 +106,22 @@ def test_connections_of_strangers_never_reach_a_checkpoint(tmp_path: Path) -> No
 
 @pytest.mark.integration
 def test_messages_of_strangers_do_not_fill_the_memory(tmp_path: Path) -> None:
-    """Before anybody has seen a byte of them: so large ones are refused by their headers."""
+    """Some find no room, and those that do are not given time for ever."""
 
-    async def scenario(address: str) -> None:
-        channel = open_channel(address, connect_timeout_s=PATIENCE_S)
-        message = bytes(30_000_000)
-        calls = [BookieStub(channel).add() for _ in range(8)]
-        for call in calls:
-            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await call.write(message)
-        codes = {(await call.code()).name for call in calls}
-        assert codes == {"RESOURCE_EXHAUSTED"}
-        await channel.close()
+    async def scenario(name: str, address: str) -> None:
+        async with AsyncExitStack() as peers:
+            each = [await peers.enter_async_context(greeted(address, bookie=name)) for _ in range(8)]
+            for peer in each:
+                peer.send(Kind.ADD, 1, bytes(30_000_000), length=60_000_000)
+            assert await asyncio.gather(*(peer.rest() for peer in each)) == [b""] * 8
 
     with bookie(f"file://{tmp_path}/m", tmp_path / "b") as process:
-        _, address = process.ready()
+        name, address = process.ready()
         before = peak_rss_bytes(process.popen.pid)
-        asyncio.run(scenario(address))
-        assert peak_rss_bytes(process.popen.pid) - before < 100_000_000
+        asyncio.run(scenario(name, address))
+        assert peak_rss_bytes(process.popen.pid) - before < 170_000_000
         assert process.stop() == 0
 
 
-async def _serves(transport: GrpcTransport, name: BookieId) -> bool:
+async def _serves(transport: SocketTransport, name: BookieId) -> bool:
     return await transport.info(name) is not None

@@ -27,7 +27,7 @@ from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.processes import bookie
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.flaky_store import FlakyStore
-from tests.ledger.serving import add, transport_to
+from tests.ledger.serving import add, transport_to, until
 
 METADATA = LedgerMetadata(
     quorum=Quorum(1, 1, 1),
@@ -90,10 +90,11 @@ def on_service(
 
 async def added(service: BookieService, ledger_id: int) -> Status:
     """Add an entry on a stream of its own."""
-    stream = service.stream()
+    stream = service.stream(lambda: None)
     runs = [run_of(0, ledger_id=ledger_id)]
     stream.offer(1, runs, await stream.prepare(runs))
-    (ack,) = await stream.acks()
+    await until(lambda: stream._session.ready)
+    (ack,) = stream.acks()
     stream.close()
     return ack.statuses[0] if ack.statuses else Status.OK
 
@@ -179,10 +180,11 @@ def test_the_new_ledgers_of_a_batch_are_asked_about_together(
         service: BookieService, ledgers: LedgerStore, _store: Silent, _storage: MemoryStorage
     ) -> None:
         ids = [await ledgers.create(METADATA) for _ in range(100)]
-        stream = service.stream()
+        stream = service.stream(lambda: None)
         runs = [run_of(0, ledger_id=one) for one in [*ids, ids[-1] + 1, *ids]]
         stream.offer(1, runs, await stream.prepare(runs))
-        (ack,) = await stream.acks()
+        await until(lambda: stream._session.ready)
+        (ack,) = stream.acks()
         stream.close()
         expected = [Status.OK] * len(runs)
         expected[100] = Status.NO_SUCH_LEDGER

@@ -11,7 +11,7 @@ from bookie.collector.collector import Collector
 from bookie.collector.plan import CollectorConfig
 from bookie.disk.directories import Directories
 from bookie.disk.watch import DiskLimits
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.operator import OperatorService
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService, ServiceConfig
@@ -272,7 +272,7 @@ async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes
 
 
 def test_a_bookie_that_stops_does_not_wait_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.server.grpc._DRAIN_S_MAX", 0.1)
+    monkeypatch.setattr("bookie.server.listening._DRAIN_S_MAX", 0.1)
 
     async def scenario() -> None:
         async with operated() as (bookie, operator):

@@ -7,16 +7,17 @@ from typing import Never
 import pytest
 
 from bookie.errors import AddressUnusable, PortInUse
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.prepared import Prepared
 from ledger.requests import AddRun, InfoAnswer, LacQuery, ReadQuery, Status
-from ledger.transport.channel import open_channel
 from ledger.transport.checksum import checked
-from ledger.transport.stub import BookieStub
+from ledger.transport.framing import Kind
+from ledger.transport.handshake import Hello, Purpose
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
+from tests.ledger.by_hand import greeted, refusal
 from tests.ledger.serving import (
     BOOKIE,
     Answers,
@@ -109,20 +110,19 @@ async def test_a_read_waits_no_longer_than_the_bookie_lets_it(
         assert list((await bookie.service.read(query)).entries) == []
 
 
-async def test_streams_of_adds_are_bounded_and_those_that_ended_do_not_count(
+async def test_writers_are_bounded_and_those_that_are_gone_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.grpc._ADD_STREAMS_MAX", 2)
-    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
-        channel = open_channel(bookie.address, connect_timeout_s=PATIENCE_S)
-        first, second = BookieStub(channel).add(), BookieStub(channel).add()
-        await first.initial_metadata()
-        await second.initial_metadata()
-        assert (await BookieStub(channel).add().code()).name == "RESOURCE_EXHAUSTED"
-        first.cancel()
-        await until(lambda: bookie.server._add_streams == 1)
-        await BookieStub(channel).add().initial_metadata()
-        await channel.close()
+    monkeypatch.setattr("bookie.server.listening._ADDERS_MAX", 2)
+    async with serving() as bookie, greeted(bookie.address), asyncio.timeout(PATIENCE_S):
+        async with greeted(bookie.address):
+            reason = await refusal(bookie.address, Hello(Purpose.ADDS, BOOKIE))
+            assert reason == "bookie b1 has 2 writers already"
+            async with greeted(bookie.address, Purpose.ASKS):
+                pass
+        await until(lambda: bookie.server.adders == 1)
+        async with greeted(bookie.address):
+            pass
 
 
 async def test_reads_that_miss_the_memory_come_from_disk() -> None:
@@ -238,7 +238,7 @@ async def test_checkpoints_come_by_bytes_and_by_time(config: ServiceConfig) -> N
     storage = MemoryStorage()
     info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
     service = BookieService(storage, info, config)
-    stream = service.stream()
+    stream = service.stream(lambda: None)
     stream.offer(1, [run_of(0, payload=b"x" * 1000)])
     try:
         await until(lambda: storage.checkpoints >= 1)
@@ -249,12 +249,9 @@ async def test_checkpoints_come_by_bytes_and_by_time(config: ServiceConfig) -> N
 
 async def test_a_batch_that_does_not_add_up_ends_the_stream_only() -> None:
     async with serving() as bookie:
-        channel = open_channel(bookie.address, connect_timeout_s=PATIENCE_S)
-        call = BookieStub(channel).add()
-        await call.write(checked(pb.AddBatch(batch=1, ledgers=[1])))
-        code = await call.code()
-        assert code.name == "INVALID_ARGUMENT"
-        await channel.close()
+        async with greeted(bookie.address) as peer:
+            peer.send(Kind.ADD, 1, checked(pb.AddBatch(ledgers=[1])))
+            assert await peer.rest() == b""
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0)) is Status.OK
 

@@ -17,11 +17,10 @@ from tests.waiting import PATIENCE_S, until
 class Client:
     """A stream and the acks that it got, as batch numbers."""
 
-    def __init__(self, stream: AddStream) -> None:
-        self.stream = stream
+    def __init__(self, service: BookieService) -> None:
+        self.stream: AddStream = service.stream(self._collect)
         self.acked: list[Ack] = []
         self.batches = 0
-        self._task = asyncio.ensure_future(self._collect())
 
     def offer(self, *runs: AddRun) -> None:
         self.batches += 1
@@ -32,15 +31,8 @@ class Client:
         await until(lambda: bool(self.acked) and self.acked[-1].last == self.batches)
         return self.acked
 
-    async def _collect(self) -> None:
-        while True:
-            self.acked += await self.stream.acks()
-            self.stream.sent()
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self.stream.close()
+    def _collect(self) -> None:
+        self.acked += self.stream.acks()
 
 
 @asynccontextmanager
@@ -49,12 +41,12 @@ async def served(
 ) -> AsyncIterator[tuple[BookieService, Client]]:
     info = InfoAnswer("anna", "start 1", "instance 1", read_only=False)
     service = BookieService(storage, info, config or ServiceConfig())
-    client = Client(service.stream())
+    client = Client(service)
     try:
         yield service, client
     finally:
         open_all(storage)
-        await client.close()
+        client.stream.close()
         await service.close()
 
 

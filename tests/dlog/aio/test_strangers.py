@@ -16,7 +16,7 @@ from ledger.entry import Digest, access_key, encode_frame, encode_lac, mac_key
 from ledger.errors import WrongPassword
 from ledger.ids import BookieId, LedgerId
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
-from ledger.transport.grpc import GrpcTransport
+from ledger.transport.sockets import SocketTransport
 from tests.ledger.serving import add
 from tests.patience import PATIENT, patient_transport
 
@@ -28,7 +28,7 @@ NOTHING = access_key(b"")
 class Stranger:
     """Knows where bookies listen and which ids ledgers have, and tries *key*."""
 
-    transport: GrpcTransport
+    transport: SocketTransport
     bookies: tuple[BookieId, ...]
     key: bytes
 

@@ -170,7 +170,7 @@ def test_4196_each_run_of_a_batch_is_cut_out_where_it_lies() -> None:
     storage = BookieStorage.open(SimDisk(0), SMALL)
     runs = [run_of(b"x" * number, b"", b"y", ledger_id=number) for number in range(40)]
 
-    _, arrived = batch_runs(batch_message(1, runs))
+    arrived = batch_runs(batch_message(runs))
 
     assert [storage.add(run)[0] for run in arrived] == [Status.OK] * 40
     for run in runs:

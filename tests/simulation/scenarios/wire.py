@@ -1,6 +1,6 @@
 """The real wire for stories about it: a served bookie, a cable to it, and one that lies.
 
-Everything but the cable is production code: `GrpcTransport`, `BookieServer`, `BookieService`
+Everything but the cable is production code: `SocketTransport`, `BookieServer`, `BookieService`
 and `BookieStorage`, over TCP on this machine. The cable relays bytes and may change, chop or
 cut them; the liar speaks the protocol and acknowledges what it is meant to.
 """
@@ -9,22 +9,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from struct import Struct
+from typing import Final
 
-import grpc
-
-from bookie.server.grpc import BookieServer
+from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.engine import BookieStorage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
-from ledger.transport.grpc import GrpcTransport
-from ledger.transport.messages import batch_runs
-from ledger.transport.stub import SERVICE
+from ledger.transport.framing import HEADER_BYTES, Kind, frame_header
+from ledger.transport.handshake import VERSION_MAX, Welcome, decode_hello, encode_answer
+from ledger.transport.sockets import SocketTransport
 
 BOOKIE: Final = BookieId("b1")
 DEADLINE_S: Final = 20.0
 _CHUNK_BYTES: Final = 1 << 16
+_HEADER: Final = Struct("<IBxxxQ")
 
 
 @asynccontextmanager
@@ -44,9 +44,9 @@ async def served(storage: BookieStorage) -> AsyncIterator[str]:
 @asynccontextmanager
 async def transport_to(
     address: str, *, timeout_s: float = 5.0, batch_bytes_max: int = 1
-) -> AsyncIterator[GrpcTransport]:
+) -> AsyncIterator[SocketTransport]:
     """Yield a transport; each run is a batch of its own unless *batch_bytes_max* is larger."""
-    transport = GrpcTransport(
+    transport = SocketTransport(
         lambda _: address, timeout_s=timeout_s, batch_bytes_max=batch_bytes_max
     )
     try:
@@ -55,7 +55,7 @@ async def transport_to(
         await transport.close()
 
 
-async def add(transport: GrpcTransport, *runs: AddRun) -> list[Status]:
+async def add(transport: SocketTransport, *runs: AddRun) -> list[Status]:
     """Send *runs*, one behind the other; return their answers, of which each got one in turn."""
     answers: list[tuple[int, Status]] = []
     all_answered = asyncio.Event()
@@ -73,7 +73,7 @@ async def add(transport: GrpcTransport, *runs: AddRun) -> list[Status]:
     return [status for _, status in answers]
 
 
-async def add_until_ok(transport: GrpcTransport, run: AddRun) -> None:
+async def add_until_ok(transport: SocketTransport, run: AddRun) -> None:
     """Send *run* again until it is stored: waits out the pause after a broken connection."""
     async with asyncio.timeout(DEADLINE_S):
         while await add(transport, run) != [Status.OK]:  # noqa: ASYNC110 - of a back-off
@@ -189,21 +189,21 @@ async def cable_to(address: str) -> AsyncIterator[Cable]:
 async def liar(answers: Callable[[int], Sequence[bytes]]) -> AsyncIterator[str]:
     """Yield the address of a bookie that answers batch number n with ``answers(n)``."""
 
-    async def take(_requests: object, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
-        await context.send_initial_metadata(())
-        while isinstance(message := await context.read(), bytes):
-            batch, _ = batch_runs(message)
-            for ack in answers(batch):
-                await context.write(ack)
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = b""
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while decode_hello(received) is None:
+                received += await reader.readexactly(1)
+            writer.write(encode_answer(Welcome(VERSION_MAX, BOOKIE, "start 1")))
+            while True:
+                length, _, batch = _HEADER.unpack_from(await reader.readexactly(HEADER_BYTES))
+                await reader.readexactly(length)
+                for ack in answers(batch):
+                    writer.write(frame_header(Kind.ADDED, batch, len(ack)) + ack)
+        writer.close()
 
-    method: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(take)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(SERVICE, {"Add": method}),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
     try:
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        await server.stop(None)
+        server.close()

@@ -1,16 +1,18 @@
-"""`BookieTransport` over gRPC: per bookie one stream for adds and one channel for the rest.
+"""`BookieTransport` over sockets: per bookie one connection for adds and one for the rest.
 
 Decides nothing about ledgers: a bookie that refuses, hangs, breaks, answers nonsense or is
 another one than was asked for is `Status.UNREACHABLE`, and nothing is repeated here. While a
 bookie is down, adds fail at once except for one attempt to connect per back-off period.
-Adds and reads have connections of their own, so a large read does not stand before an ack.
+A large read does not stand before an ack: they have connections of their own.
+
+What is added in one turn of the loop leaves at its end, to all bookies; a message that several
+get is made once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from operator import is_
 from typing import Final, TypeVar
-
-import grpc
 
 from ledger.backoff import Backoff
 from ledger.errors import BadMessage
@@ -27,10 +29,14 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport.channel import open_channel
+from ledger.transport.calling import Asker
+from ledger.transport.connection import new_scratch
+from ledger.transport.envelope import Received
+from ledger.transport.framing import Kind
+from ledger.transport.handshake import Hello, Purpose
 from ledger.transport.messages import (
-    BOOKIE_KEY,
     MESSAGE_BYTES_MAX,
+    batch_message,
     held_answer,
     held_request,
     info_answer,
@@ -42,7 +48,6 @@ from ledger.transport.messages import (
     run_bytes,
 )
 from ledger.transport.session import BookieSession, SessionLimits
-from ledger.transport.stub import BookieStub, UnaryCall
 from ledger.transport.window import OnDone, WindowLimits
 
 _BACKOFF_S_MIN: Final = 0.05
@@ -53,6 +58,10 @@ _CONNECTING: Final = 0.4
 _ARRIVE_S: Final = 1.0
 """How long closing waits for what was sent to arrive: an entry that is confirmed may still be on
 its way to the slowest of its bookies, and nobody would send it again."""
+_IDLE_S: Final = 60.0
+"""An unused connection is closed here, long before its bookie would do so: a request that meets
+a bookie's end of the connection would count as its failure."""
+_LOOK_S: Final = 10.0
 
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
@@ -64,7 +73,7 @@ def connecting_s(timeout_s: float) -> float:
     return min(timeout_s, max(_CONNECT_S, _CONNECTING * timeout_s))
 
 
-class GrpcTransport:
+class SocketTransport:
     """See the module's docstring. *resolve* gives a bookie's address, ``host:port``, now."""
 
     def __init__(
@@ -87,8 +96,14 @@ class GrpcTransport:
                 pending_bytes_max=pending_bytes_max,
             ),
         )
+        self._scratch = new_scratch()
         self._links: dict[BookieId, _Link] = {}
+        self._retired: list[Asker] = []
+        """Of addresses of before, until all that was asked there is answered."""
+        self._to_flush: dict[BookieSession, None] = {}
+        self._batches = _Batches()
         self._closing: dict[asyncio.Task[None], None] = {}
+        self._looking: asyncio.TimerHandle | None = None
         self._closed = False
 
     def add(self, bookie: BookieId, run: AddRun, on_done: OnDone) -> None:
@@ -104,32 +119,28 @@ class GrpcTransport:
 
     async def read(self, bookie: BookieId, query: ReadQuery) -> ReadAnswer:
         request, timeout_s = read_request(query), self._limits.timeout_s + query.wait_ms / 1000
-        answer = await self._ask(bookie, lambda stub: stub.read, request, read_answer, timeout_s)
+        answer = await self._ask(bookie, Kind.READ, request, read_answer, timeout_s)
         return ReadAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def read_lac(self, bookie: BookieId, query: LacQuery) -> LacAnswer:
-        request, timeout_s = lac_request(query), self._limits.timeout_s
-        answer = await self._ask(bookie, lambda stub: stub.read_lac, request, lac_answer, timeout_s)
+        answer = await self._ask(bookie, Kind.READ_LAC, lac_request(query), lac_answer)
         return LacAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def read_held(self, bookie: BookieId, query: HeldQuery) -> HeldAnswer:
-        request, timeout_s = held_request(query), self._limits.timeout_s
+        unsupported = HeldAnswer(Status.UNREACHABLE, is_supported=False)
+        request = held_request(query)
         answer = await self._ask(
-            bookie,
-            lambda stub: stub.read_held,
-            request,
-            held_answer,
-            timeout_s,
-            unsupported=HeldAnswer(Status.UNREACHABLE, is_supported=False),
+            bookie, Kind.READ_HELD, request, held_answer, not_known=unsupported
         )
         return HeldAnswer(Status.UNREACHABLE) if answer is None else answer
 
     async def info(self, bookie: BookieId) -> InfoAnswer | None:
-        request, timeout_s = info_request(), self._limits.timeout_s
-        return await self._ask(bookie, lambda stub: stub.info, request, info_answer, timeout_s)
+        return await self._ask(bookie, Kind.INFO, info_request(), info_answer)
 
     async def close(self) -> None:
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         sessions = [link.session for link in self._links.values() if link.session is not None]
         try:
             async with asyncio.timeout(_ARRIVE_S):
@@ -140,24 +151,46 @@ class GrpcTransport:
         for link in self._links.values():
             if link.session is not None:
                 link.session.end("the transport was closed")
-            if link.channel is not None:
-                self._close_later(link.channel.close())
-                link.channel = None
+            if link.asker is not None:
+                self._retired.append(link.asker)
+                link.asker = None
+        for asker in self._retired:
+            asker.close()
+            self._close_later(asker.gone())
         while self._closing:
             await asyncio.wait(list(self._closing))
         await asyncio.sleep(0)  # the last answers are on their way to their callers
 
     def _session(self, bookie: BookieId, now: float) -> BookieSession | None:
         """Return a session that takes adds, a new one if need be; None while backing off."""
-        link = self._links.setdefault(bookie, _Link())
+        link = self._links.get(bookie) or self._link(bookie)
         address = self._resolve(bookie)
-        if link.session is not None and link.session.address != address:
-            _log.info("bookie_moved", bookie=bookie, was=link.session.address, now=address)
-            link.session.end("the bookie moved")
-            link.retry_at = now
+        session = link.session
+        if session is not None and session.address != address:
+            _log.info("bookie_moved", bookie=bookie, was=session.address, now=address)
+            self._let_go(link, "the bookie moved", now)
         if link.session is None and address is not None and now >= link.retry_at:
-            link.session = BookieSession(bookie, address, self._limits, self._ended(bookie, link))
+            link.session = BookieSession(
+                bookie,
+                address,
+                self._limits,
+                self._scratch,
+                flush_soon=self._flush_soon,
+                on_end=self._ended(bookie, link),
+            )
         return link.session
+
+    def _link(self, bookie: BookieId) -> "_Link":
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        link = self._links[bookie] = _Link()
+        return link
+
+    def _let_go(self, link: "_Link", reason: str, now: float) -> None:
+        """End the session of *link*; the next one may begin at once."""
+        if link.session is not None:
+            link.session.end(reason)
+        link.retry_at = now
 
     def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[BookieSession, bool, str], None]:
         def ended(session: BookieSession, connected: bool, reason: str) -> None:  # noqa: FBT001
@@ -174,48 +207,71 @@ class GrpcTransport:
 
         return ended
 
+    def _flush_soon(self, session: BookieSession) -> None:
+        if not self._to_flush:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._to_flush[session] = None
+
+    def _flush(self) -> None:
+        sessions, self._to_flush = self._to_flush, {}
+        for session in sessions:
+            session.flush(self._batches.message)
+        self._batches.forget()
+
+    def _look(self) -> None:
+        """Close what is not used."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._looking = loop.call_later(_LOOK_S, self._look)
+        self._retired = [each for each in self._retired if not each.is_idle]
+        for link in self._links.values():
+            session, asker = link.session, link.asker
+            if session is not None and session.is_idle and now - session.used_at > _IDLE_S:
+                self._let_go(link, "it was idle", now)
+            if asker is not None and now - asker.used_at > _IDLE_S:
+                asker.rest()
+
     async def _ask(
         self,
         bookie: BookieId,
-        method: Callable[[BookieStub], UnaryCall],
+        kind: Kind,
         request: bytes,
-        decode: Callable[[bytes, bytes], _Answer],
-        timeout_s: float,
+        decode: Callable[[Received, bytes], _Answer],
+        timeout_s: float | None = None,
         *,
-        unsupported: _Answer | None = None,
+        not_known: _Answer | None = None,
     ) -> _Answer | None:
         """Return what *decode* makes of the reply and *request*; None for no reply that counts, and
-        *unsupported* if the bookie does not know the call."""
-        stub = None if self._closed else self._stub(bookie)
-        if stub is None:
+        *not_known* if the bookie does not know what it was asked."""
+        asker = None if self._closed else self._asker(bookie)
+        if asker is None:
             return None
-        metadata = ((BOOKIE_KEY, bookie.encode()),)
+        reply = await asker.ask(kind, request, timeout_s or self._limits.timeout_s)
+        if reply is None or reply.kind == Kind.REFUSED:
+            return None
+        if reply.kind == Kind.NOT_KNOWN:
+            return not_known
         try:
-            reply = await method(stub)(request, timeout=timeout_s, metadata=metadata)
-            return decode(reply, request)
-        except grpc.aio.AioRpcError as error:
-            return unsupported if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
-        except grpc.aio.UsageError:
-            return None
+            return decode(reply.body, request)
         except BadMessage as error:
             _log.warning("bookie_sent_nonsense", bookie=bookie, reason=str(error))
             return None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return None  # not we were cancelled but the call: its channel was dropped
 
-    def _stub(self, bookie: BookieId) -> BookieStub | None:
-        link = self._links.setdefault(bookie, _Link())
+    def _asker(self, bookie: BookieId) -> Asker | None:
+        link = self._links.get(bookie) or self._link(bookie)
         address = self._resolve(bookie)
-        if link.channel is not None and link.channel_address != address:
-            self._close_later(link.channel.close(grace=self._limits.timeout_s))
-            link.channel = None
-        if link.channel is None and address is not None:
-            link.channel = open_channel(address, connect_timeout_s=self._limits.connect_timeout_s)
-            link.channel_address = address
-        return None if link.channel is None else BookieStub(link.channel)
+        if link.asker is not None and link.asker.address != address:
+            link.asker.retire()
+            self._retired.append(link.asker)
+            link.asker = None
+        if link.asker is None and address is not None:
+            link.asker = Asker(
+                Hello(Purpose.ASKS, bookie),
+                address,
+                self._scratch,
+                connect_timeout_s=self._limits.connect_timeout_s,
+            )
+        return link.asker
 
     def _close_later(self, closing: Awaitable[None]) -> None:
         task = asyncio.ensure_future(_finish(closing))
@@ -230,8 +286,26 @@ class _Link:
         self.session: BookieSession | None = None
         self.backoff = Backoff(_BACKOFF_S_MIN, _BACKOFF_S_MAX)
         self.retry_at = 0.0
-        self.channel: grpc.aio.Channel | None = None
-        self.channel_address = ""
+        self.asker: Asker | None = None
+
+
+class _Batches:
+    """Makes the messages of batches. Bookies of one ensemble mostly get the same runs in the
+    same turn: then the same message."""
+
+    def __init__(self) -> None:
+        self._runs: Sequence[AddRun] = ()
+        self._message = b""
+
+    def message(self, runs: Sequence[AddRun]) -> bytes:
+        """Return the message of *runs*, which is not empty."""
+        if len(runs) != len(self._runs) or not all(map(is_, runs, self._runs)):
+            self._runs, self._message = runs, batch_message(runs)
+        return self._message
+
+    def forget(self) -> None:
+        """Keep no entries alive beyond the turn in which they were sent."""
+        self._runs, self._message = (), b""
 
 
 async def _finish(closing: Awaitable[None]) -> None:

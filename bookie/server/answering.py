@@ -1,0 +1,159 @@
+"""One client's connection for questions, at the bookie: reads, and orders of operators.
+
+Each is answered when its answer is there, in any order; who does not wait any more says so. A
+client that does not take its answers is not read from, and gets no more long ones.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Final, Protocol
+
+from bookie.server.service import BookieService
+from ledger.errors import BadMessage
+from ledger.log_events import get_logger
+from ledger.requests import (
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
+from ledger.transport.connection import Connection
+from ledger.transport.framing import Frame, Kind
+from ledger.transport.messages import (
+    check_info_request,
+    held_query,
+    held_reply,
+    info_reply,
+    lac_query,
+    lac_reply,
+    read_query,
+    read_reply,
+)
+
+QUESTION_BYTES_MAX: Final = 4096
+UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A client with more answers that it does not take is told to ask again later."""
+QUESTIONS_MAX: Final = 12_288
+"""Of all clients: the reads that may wait, and some."""
+
+_log = get_logger(__name__)
+
+
+class Orders(Protocol):
+    """What operators may ask for."""
+
+    def answer(self, kind: int, request: bytes) -> "Coroutine[Any, Any, Reply] | None":
+        """Return what makes the answer, None for a kind that is not known. Raises `BadMessage`."""
+
+
+Reply = tuple[Kind, bytes]
+
+
+class Room:
+    """How many questions may be asked beside those that are open, of all clients."""
+
+    def __init__(self) -> None:
+        self.left = QUESTIONS_MAX
+
+
+class Answering:
+    """See the module's docstring. *orders*: those who ask are operators."""
+
+    body_bytes_max = QUESTION_BYTES_MAX
+
+    def __init__(
+        self, service: BookieService, connection: Connection, room: Room, orders: Orders | None
+    ) -> None:
+        self._service = service
+        self._connection = connection
+        self._room = room
+        self._orders = orders
+        self._last = 0
+        self._open: dict[int, asyncio.Task[Reply]] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that was asked is answered."""
+        return not self._open
+
+    def took(self, frame: Frame) -> None:
+        """Begin to answer. Raises `BadMessage`."""
+        number, request = frame.number, bytes(frame.body)
+        if frame.kind == Kind.CANCEL:
+            if (task := self._open.get(number)) is not None:
+                task.cancel()
+            return
+        if number <= self._last:
+            raise BadMessage("Frame", f"question {number} came after {self._last}")
+        self._last = number
+        if frame.kind == Kind.INFO:
+            check_info_request(request)
+            self._connection.send(Kind.ANSWER, number, info_reply(self._service.info, request))
+        elif (answer := self._answer_of(frame.kind, request)) is None:
+            self._connection.send(Kind.NOT_KNOWN, number)
+        else:
+            self._room.left -= 1
+            task = self._open[number] = asyncio.ensure_future(answer)
+            task.add_done_callback(partial(self._answered, number))
+        if self._connection.is_blocked:
+            self._connection.pause()
+
+    def unblocked(self) -> None:
+        self._connection.resume()
+
+    def shut(self) -> None:
+        """Take nothing more; what was asked is still answered."""
+
+    def close(self) -> None:
+        for task in self._open.values():
+            task.cancel()
+
+    def _answer_of(self, kind: int, request: bytes) -> Coroutine[Any, Any, Reply] | None:
+        match kind:
+            case Kind.READ:
+                return self._read(read_query(request), request)
+            case Kind.READ_LAC:
+                return self._read_lac(lac_query(request), request)
+            case Kind.READ_HELD:
+                return self._read_held(held_query(request), request)
+            case _:
+                return None if self._orders is None else self._orders.answer(kind, request)
+
+    async def _read(self, query: ReadQuery, request: bytes) -> Reply:
+        answer = ReadAnswer(Status.TOO_MANY_REQUESTS)
+        if self._room.left >= 0:
+            answer = await self._service.read(query)
+            if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
+                answer = ReadAnswer(Status.TOO_MANY_REQUESTS)
+        return Kind.ANSWER, read_reply(answer, request)
+
+    async def _read_lac(self, query: LacQuery, request: bytes) -> Reply:
+        answer = LacAnswer(Status.TOO_MANY_REQUESTS)
+        if self._room.left >= 0:
+            answer = await self._service.read_lac(query)
+        return Kind.ANSWER, lac_reply(answer, request)
+
+    async def _read_held(self, query: HeldQuery, request: bytes) -> Reply:
+        answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
+        if self._room.left >= 0:
+            answer = await self._service.read_held(query)
+            if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
+                answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
+        return Kind.ANSWER, held_reply(answer, request)
+
+    def _answered(self, number: int, answer: "asyncio.Task[Reply]") -> None:
+        self._room.left += 1
+        del self._open[number]
+        if answer.cancelled():
+            pass
+        elif (error := answer.exception()) is not None:
+            _log.error("question_not_answered", peer=self._connection.peer, reason=repr(error))
+            self._connection.abort()
+        else:
+            kind, body = answer.result()
+            self._connection.send(kind, number, body)
+        self._connection.settled()

@@ -1,0 +1,306 @@
+"""Where a bookie is reached: one port, for clients and operators alike.
+
+Who connects says first whom it means and what for, in a few hundred bytes and a few seconds. A
+bookie that was not meant says so and serves nothing: after a change of addresses a client must not
+count its answer as that of another one. What a peer may take is bounded: in connections, in
+bytes, in time. Who goes beyond, or cannot be understood, is told off by a line in the log, and
+hears the answers to what was taken before it is shown out.
+"""
+
+import asyncio
+import errno
+import socket
+from typing import Final
+
+from bookie.errors import AddressUnusable, PortInUse
+from bookie.server.adding import Adding
+from bookie.server.answering import Answering, Orders, Room
+from bookie.server.descriptors import CONNECTIONS_MAX
+from bookie.server.service import BookieService
+from ledger.errors import BadMessage
+from ledger.log_events import get_logger
+from ledger.transport.connection import Connection, new_scratch
+from ledger.transport.framing import Budget, Frame
+from ledger.transport.handshake import (
+    Purpose,
+    Refusal,
+    answer_to,
+    decode_hello,
+    encode_answer,
+    farewell,
+)
+
+_ADDERS_MAX: Final = 1024
+_HELLO_S_MAX: Final = 5.0
+_PIECE_S_MAX: Final = 10.0
+"""So long the rest of a frame, or of 1 MiB of a longer one, may take."""
+_IDLE_S_MAX: Final = 120.0
+"""Who asks for nothing, and waits for nothing, for so long makes room for others."""
+_UNSENT_S_MAX: Final = 30.0
+"""So long nothing at all may be taken of what is due to a client."""
+_DRAIN_S_MAX: Final = 2.0
+_LOOK_S: Final = 0.25
+_TELL_S: Final = 1.0
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+_log = get_logger(__name__)
+
+
+class BookieServer:
+    """Listens from `bind` on, serves from `start` on."""
+
+    def __init__(self, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        """One connection more than *connections_max* is closed as soon as it is made."""
+        self.connections_max = connections_max
+        self.connections: dict[_ClientConnection, None] = {}
+        self.budget = Budget()
+        self.room = Room()
+        self.scratch = new_scratch()
+        self.orders: Orders | None = None
+        self.adders = 0
+        self._service: BookieService | None = None
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._untold = 0
+        self._tell_at = 0.0
+        self._empty = asyncio.Event()
+
+    @property
+    def service(self) -> BookieService:
+        assert self._service is not None
+        return self._service
+
+    def bind(self, host: str, port: int) -> int:
+        """Listen on *host*:*port*, 0 for any free port; return the port.
+
+        Raises `PortInUse`, `AddressUnusable`."""
+        try:
+            self._socket = _listening(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(host, port) from error
+            raise AddressUnusable(host, port, error.strerror or str(error)) from error
+        return int(self._socket.getsockname()[1])
+
+    async def start(self, service: BookieService, orders: Orders | None = None) -> None:
+        """Serve; requires a storage that has replayed wholly (rule 64). *orders* are for
+        operators."""
+        assert self._socket is not None
+        self._service, self.orders = service, orders
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _ClientConnection(self), sock=self._socket
+        )
+        self._look()
+
+    async def stop(self) -> None:
+        """Take nothing more, answer what was taken, close all connections."""
+        if self._service is not None:
+            self._service.stop_taking()
+        self._close_listening()
+        for connection in tuple(self.connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(_DRAIN_S_MAX):
+                await self._all_gone()
+        except TimeoutError:
+            await self.kill()
+        self._stop_looking()
+
+    async def kill(self) -> None:
+        """Close all connections without an answer."""
+        self._close_listening()
+        self._stop_looking()
+        for connection in tuple(self.connections):
+            connection.abort()
+        await self._all_gone()
+
+    def tell(self, event: str, connection: Connection, reason: str) -> None:
+        """Log, but not as often as strangers may want."""
+        now = asyncio.get_running_loop().time()
+        if now < self._tell_at:
+            self._untold += 1
+            return
+        _log.warning(event, peer=connection.peer, reason=reason, others_untold=self._untold)
+        self._untold, self._tell_at = 0, now + _TELL_S
+
+    def gone(self, connection: "_ClientConnection") -> None:
+        self.connections.pop(connection, None)
+        if not self.connections:
+            self._empty.set()
+
+    async def _all_gone(self) -> None:
+        while self.connections:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def _close_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
+
+    def _look(self) -> None:
+        """Show out who takes too long."""
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(_LOOK_S, self._look)
+        now = loop.time()
+        for connection in tuple(self.connections):
+            connection.look(now)
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+
+class _ClientConnection(Connection):
+    """A connection from its first byte to its last; what it is for, `_handler` knows."""
+
+    def __init__(self, server: BookieServer) -> None:
+        super().__init__(server.scratch, body_bytes_max=0, budget=server.budget)
+        self._server = server
+        self._handler: Adding | Answering | None = None
+        self._is_adder = False
+        self._since = asyncio.get_running_loop().time()
+        """When what is waited for began."""
+        self._progress = 0
+        self._unsent_bytes = 0
+        self._unsent_since = self._since
+        self._finish_by: float | None = None
+
+    def made(self) -> None:
+        server = self._server
+        if len(server.connections) >= server.connections_max:
+            server.tell("connection_refused", self, f"there are {server.connections_max} already")
+            self.is_deaf = True
+            self.abort()
+            return
+        server.connections[self] = None
+        self.keep_alive(_KEEP_ALIVE)
+
+    def greeted(self, received: bytes) -> bool:
+        hello = decode_hello(received)
+        if hello is None:
+            return False
+        server, info = self._server, self._server.service.info
+        answer = answer_to(hello, bookie=info.bookie, incarnation=info.incarnation)
+        if hello.purpose is Purpose.ADDS and server.adders >= _ADDERS_MAX:
+            answer = Refusal(f"bookie {info.bookie} has {_ADDERS_MAX} writers already")
+        self.say(encode_answer(answer))
+        if isinstance(answer, Refusal):
+            server.tell("client_refused", self, answer.reason)
+            self.finish()
+            return True
+        if hello.purpose is Purpose.ADDS:
+            self._is_adder = True
+            server.adders += 1
+            self._handler = Adding(server.service, self, self._refuse)
+        else:
+            orders = server.orders if hello.purpose is Purpose.ORDERS else None
+            self._handler = Answering(server.service, self, server.room, orders)
+        self.reader.body_bytes_max = self._handler.body_bytes_max
+        return True
+
+    def took(self, frame: Frame) -> None:
+        assert self._handler is not None
+        self._handler.took(frame)
+
+    def refused(self, error: BadMessage, received: bytes) -> None:
+        if received:
+            self.say(farewell(received))
+        self._refuse(error)
+
+    def unblocked(self) -> None:
+        if self._handler is not None:
+            self._handler.unblocked()
+
+    def settled(self) -> None:
+        if self._finish_by is not None and (self._handler is None or self._handler.is_done):
+            self.end()
+
+    def lost(self, reason: str) -> None:
+        self._server.adders -= self._is_adder
+        if self._handler is not None:
+            self._handler.close()
+        self._server.gone(self)
+
+    def finish(self) -> None:
+        """Take nothing more, answer what was taken, then end."""
+        if self._finish_by is not None:
+            return
+        self._finish_by = asyncio.get_running_loop().time() + _DRAIN_S_MAX
+        self.is_deaf = True
+        self.reader.drop()
+        if self._handler is not None:
+            self._handler.shut()
+        self.resume()
+        self.settled()
+
+    def look(self, now: float) -> None:
+        reason = self._overdue(now)
+        if reason:
+            self._server.tell("connection_cut", self, reason)
+            self.abort()
+
+    def _overdue(self, now: float) -> str:
+        """Return why the connection is to be cut; empty if it is not."""
+        if self._finish_by is not None:
+            return "it did not take its answers" if now > self._finish_by else ""
+        if self.is_greeting:
+            late = now - self._since > _HELLO_S_MAX
+            return f"it said nothing of use within {_HELLO_S_MAX:g} s" if late else ""
+        unsent_bytes = self.unsent_bytes
+        if not unsent_bytes or unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since = unsent_bytes, now
+        elif now - self._unsent_since > _UNSENT_S_MAX:
+            return f"it took nothing of {unsent_bytes} bytes within {_UNSENT_S_MAX:g} s"
+        progress, reader = self._progress, self.reader
+        self._progress = reader.progress
+        idle = not reader.is_under_way and (self._handler is None or self._handler.is_done)
+        if progress != reader.progress or not (idle or self.is_reading and reader.is_under_way):
+            self._since = now
+        elif idle and now - self._since > _IDLE_S_MAX:
+            return f"it asked for nothing within {_IDLE_S_MAX:g} s"
+        elif not idle and now - self._since > _PIECE_S_MAX:
+            return f"no more of a message came within {_PIECE_S_MAX:g} s"
+        return ""
+
+    def _refuse(self, error: BadMessage) -> None:
+        """No answer is what its client hears: it does not know what happened."""
+        self._server.tell("message_refused", self, str(error))
+        self.finish()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        # A port whose connections of before are still winding up is free; one on which somebody
+        # listens is not.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listening.bind(address)
+        listening.listen()
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def is_free(host: str, port: int) -> bool:
+    """Return whether *port* could be listened on just now. Raises `AddressUnusable`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise AddressUnusable(host, port, error.strerror or str(error)) from error
+        return False
+    return True

@@ -1,0 +1,258 @@
+"""The client's end of a connection: finds its bookie, says hello, and asks questions by number."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from ledger.backoff import Backoff
+from ledger.errors import BadMessage
+from ledger.log_events import get_logger
+from ledger.transport.connection import Connection
+from ledger.transport.envelope import Received
+from ledger.transport.framing import Budget, Frame, Kind
+from ledger.transport.handshake import Hello, Refusal, Welcome, decode_answer, encode_hello
+from ledger.transport.messages import MESSAGE_BYTES_MAX
+
+_BACKOFF_S_MIN: Final = 0.05
+RECONNECT_S_MAX: Final = 0.25
+"""Who asks a bookie that was away, and has just come back, hears of it after as long as this at
+most. A recovery asks five times within 800 ms, and fails if too few answer."""
+_ANSWERS: Final = (Kind.ANSWER, Kind.REFUSED, Kind.NOT_KNOWN)
+_log = get_logger(__name__)
+
+
+class ClientConnection(Connection):
+    """Ready once its bookie has answered the hello."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        scratch: memoryview,
+        *,
+        on_frame: Callable[[Frame], None],
+        on_room: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        # One bookie's answers, one at a time: nobody else's memory is at stake.
+        budget = Budget(MESSAGE_BYTES_MAX)
+        super().__init__(scratch, body_bytes_max=MESSAGE_BYTES_MAX, budget=budget)
+        self.was_ready = False
+        self.was_refused = False
+        """Whether the bookie said why it does not serve."""
+        self._hello = hello
+        self._on_frame, self._on_room, self._on_lost = on_frame, on_room, on_lost
+        loop = asyncio.get_running_loop()
+        self.welcomed: asyncio.Future[Welcome | Refusal] = loop.create_future()
+        self._gone: asyncio.Future[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.was_ready and not self.is_lost
+
+    async def gone(self) -> None:
+        """Wait until the connection is freed, if there ever was one."""
+        if self._gone is not None:
+            await asyncio.wait([self._gone])
+
+    def made(self) -> None:
+        self._gone = asyncio.get_running_loop().create_future()
+        self.say(encode_hello(self._hello))
+
+    def greeted(self, received: bytes) -> bool:
+        answer = decode_answer(received)
+        if answer is None:
+            return False
+        if isinstance(answer, Welcome):
+            if self._hello.bookie not in ("", answer.bookie):
+                raise BadMessage("Welcome", f"bookie {answer.bookie} was not meant")
+            self.was_ready = True
+        else:
+            self.was_refused = True
+        self._settle(answer)
+        return True
+
+    def took(self, frame: Frame) -> None:
+        if self.is_ready:
+            self._on_frame(frame)
+
+    def refused(self, error: BadMessage, received: bytes) -> None:
+        self._fail(str(error))
+
+    def unblocked(self) -> None:
+        self._on_room()
+
+    def lost(self, reason: str) -> None:
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        self._settle(Refusal(reason))
+        self._on_lost(reason)
+
+    def _settle(self, answer: Welcome | Refusal) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_result(answer)
+
+
+async def connect(
+    connection: ClientConnection, address: str, timeout_s: float
+) -> str | None:
+    """Connect to *address*, and wait for the bookie's welcome; return None, or why there is none."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, host.strip("[]"), int(port))
+            answer = await connection.welcomed
+    except TimeoutError:
+        return f"no connection within {timeout_s:g} s"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return answer.reason if isinstance(answer, Refusal) else None
+
+
+class Asker:
+    """Asks one bookie at one address; connects when it is first asked.
+
+    Answers come in any order. Who is not waited for any more is told so."""
+
+    def __init__(
+        self, hello: Hello, address: str, scratch: memoryview, *, connect_timeout_s: float
+    ) -> None:
+        self.address = address
+        self._hello = hello
+        self._scratch = scratch
+        self._connect_timeout_s = connect_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self.used_at = self._loop.time()
+        self.why_not = ""
+        """Why there was no connection, the last time."""
+        self.was_refused = False
+        """Whether the bookie itself said so."""
+        self._backoff = Backoff(_BACKOFF_S_MIN, RECONNECT_S_MAX)
+        self._retry_at = 0.0
+        self._connection: ClientConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._number = 0
+        self._open: dict[int, asyncio.Future[Frame | None]] = {}
+        self._closed = False
+        self._retired = False
+        self._dropped: list[ClientConnection] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._open and self._connecting is None
+
+    async def ask(self, kind: Kind, request: Received, timeout_s: float | None) -> Frame | None:
+        """Return the answer, None if there is none within *timeout_s*."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connected()
+                if connection is None:
+                    return None
+                return await self._answer(connection, kind, bytes(request))
+        except TimeoutError:
+            return None
+
+    def retire(self) -> None:
+        """Close when nothing is open any more: the bookie is elsewhere now."""
+        self._retired = True
+        self._rest()
+
+    def rest(self) -> None:
+        """Let an idle connection go; the next question makes another one."""
+        if self.is_idle:
+            self._drop("it was idle")
+
+    def close(self) -> None:
+        """Let the connection go; what is open gets no answer."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._drop("it was closed")
+
+    async def gone(self) -> None:
+        """Wait until the connections of a closed asker are freed."""
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        for connection in self._dropped:
+            await connection.gone()
+
+    async def _connected(self) -> ClientConnection | None:
+        if self._connection is not None and self._connection.is_ready:
+            return self._connection
+        if self._closed:
+            return None
+        if self._connecting is None:
+            if self._loop.time() < self._retry_at:
+                return None
+            self._connecting = self._loop.create_task(self._connect())
+        await asyncio.wait([self._connecting])
+        return self._connection
+
+    async def _connect(self) -> None:
+        connection = ClientConnection(
+            self._hello,
+            self._scratch,
+            on_frame=self._answered,
+            on_room=lambda: None,
+            on_lost=lambda reason: self._lost(connection, reason),
+        )
+        try:
+            reason = await connect(connection, self.address, self._connect_timeout_s)
+            if reason is None and connection.is_ready and not self._closed:
+                self._connection = connection
+                self._backoff.reset()
+            else:
+                self.why_not = reason or "it was closed"
+                self.was_refused = connection.was_refused
+                self._retry_at = self._loop.time() + self._backoff.next()
+        finally:
+            if self._connection is not connection:
+                self._dropped.append(connection)
+                connection.abort()
+            self._connecting = None
+
+    async def _answer(
+        self, connection: ClientConnection, kind: Kind, request: bytes
+    ) -> Frame | None:
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[Frame | None] = self._loop.create_future()
+        self._open[number] = answer
+        connection.send(kind, number, request)
+        try:
+            return await answer
+        finally:
+            self.used_at = self._loop.time()
+            if self._open.pop(number, None) is not None:
+                connection.send(Kind.CANCEL, number)
+            self._rest()
+
+    def _answered(self, frame: Frame) -> None:
+        if frame.kind not in _ANSWERS:
+            raise BadMessage("Frame", f"kind {frame.kind} answers no question")
+        answer = self._open.pop(frame.number, None)
+        if answer is not None and not answer.done():  # else it was cancelled meanwhile
+            answer.set_result(frame)
+
+    def _lost(self, connection: ClientConnection, reason: str) -> None:
+        if self._connection is connection:
+            self._drop(reason)
+
+    def _rest(self) -> None:
+        if self._retired and not self._open:
+            self._drop("the bookie moved")
+
+    def _drop(self, reason: str) -> None:
+        self.why_not = reason
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._dropped = [each for each in self._dropped if not each.is_lost]
+            self._dropped.append(connection)
+            connection.abort()
+        waiting, self._open = self._open, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_result(None)

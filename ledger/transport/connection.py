@@ -1,0 +1,193 @@
+"""One connection between client and bookie, at either end: moves bytes, decides nothing.
+
+Driven by the event loop directly: no task, no stream, no queue between a socket and the code
+that handles a frame. Bytes are received where they stay (`ledger.transport.framing`).
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+from ledger.errors import BadMessage
+from ledger.log_events import get_logger
+from ledger.transport.framing import SCRATCH_BYTES, Budget, Frame, FrameReader, Kind, frame_header
+from ledger.transport.handshake import HANDSHAKE_BYTES_MAX
+
+_JOINED_BYTES_MAX: Final = 16 * 1024
+"""A body up to here is copied behind its header: cheaper than another call of the system."""
+_UNSENT_BYTES_HIGH: Final = 1024 * 1024
+"""From so much that was written and not taken by the system on, `Connection.is_blocked`."""
+_log = get_logger(__name__)
+
+
+def new_scratch() -> memoryview:
+    """Return memory to receive to, for all connections of one event loop."""
+    return memoryview(bytearray(SCRATCH_BYTES))
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module's docstring. A subclass says what is done with what comes."""
+
+    def __init__(self, scratch: memoryview, *, body_bytes_max: int, budget: Budget) -> None:
+        self.is_blocked = False
+        """Whether the other end takes less than is written; `unblocked` says that it is over."""
+        self.is_lost = False
+        self.is_deaf = False
+        """Whether what comes is thrown away."""
+        self.reader = FrameReader(scratch, body_bytes_max=body_bytes_max, budget=budget)
+        self._scratch = scratch
+        self._greeting: bytearray | None = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._ended = False
+
+    # What a subclass does.
+
+    def made(self) -> None:
+        """The connection is there."""
+
+    def greeted(self, received: bytes) -> bool:
+        """Return whether *received* is all that the other end says before frames.
+
+        Raises `BadMessage`."""
+        raise NotImplementedError
+
+    def took(self, frame: Frame) -> None:
+        """Handle *frame*. Raises `BadMessage`."""
+        raise NotImplementedError
+
+    def refused(self, error: BadMessage, received: bytes) -> None:
+        """What came cannot be used; *received*: if it is all that came, what it was."""
+        raise NotImplementedError
+
+    def unblocked(self) -> None:
+        """More may be written."""
+
+    def settled(self) -> None:
+        """Something was answered."""
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone. Called once, if it was ever made."""
+        raise NotImplementedError
+
+    # What a subclass uses.
+
+    @property
+    def is_greeting(self) -> bool:
+        return self._greeting is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def peer(self) -> str:
+        return "" if self._transport is None else str(self._transport.get_extra_info("peername"))
+
+    def send(self, kind: Kind, number: int, body: bytes = b"") -> None:
+        """Write a frame. What is written is never waited for: see `is_blocked`."""
+        if self._transport is None or self._ended or self.is_lost:
+            return
+        header = frame_header(kind, number, len(body))
+        if len(body) <= _JOINED_BYTES_MAX:
+            self._transport.write(header + body)
+        else:
+            self._transport.write(header)
+            self._transport.write(body)
+
+    def keep_alive(self, options: "Iterable[tuple[str, int]]") -> None:
+        """Let the system find out when the other end's machine is gone. *options* are those of
+        TCP, by name; systems that do not have one do without."""
+        if self._transport is None or (sock := self._transport.get_extra_info("socket")) is None:
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options:
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    @property
+    def is_reading(self) -> bool:
+        return self._transport is not None and self._transport.is_reading()
+
+    def say(self, data: bytes) -> None:
+        """Write what is said before frames."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read nothing until `resume`. Idempotent."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def end(self) -> None:
+        """Say no more: what was written still arrives, then the other end learns that it is
+        over. It is read from until then: to close before would take back what was written."""
+        if self._transport is None or self._ended:
+            return
+        self._ended = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
+        self.made()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self.is_deaf:
+            return self._scratch
+        if self._greeting is None:
+            return self.reader.room()
+        return self._scratch[: HANDSHAKE_BYTES_MAX + 1 - len(self._greeting)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_deaf:
+            return
+        received = b""
+        try:
+            if self._greeting is not None:
+                received = bytes(self._greeting + self._scratch[:nbytes])
+                self._greeting += self._scratch[:nbytes]
+                if self.greeted(received):
+                    self._greeting = None
+                return
+            for frame in self.reader.take(nbytes):
+                if self.is_deaf:
+                    return
+                self.took(frame)
+        except BadMessage as error:
+            self.refused(error, received)
+        except Exception:
+            _log.exception("connection_broken_by_a_fault", peer=self.peer)
+            self.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.is_blocked = True
+
+    def resume_writing(self) -> None:
+        self.is_blocked = False
+        self.unblocked()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self.reader.drop()
+        self.lost("the other end closed it" if exc is None else str(exc) or type(exc).__name__)

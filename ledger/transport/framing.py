@@ -1,0 +1,178 @@
+"""Frames on a connection between client and bookie: bytes in, frames out, and back. No I/O.
+
+A frame is a header of `HEADER_BYTES` and a body: a message of `ledger.transport.messages`. The
+header has a checksum of its own, so a damaged length is never waited for.
+
+Bodies are received where they stay: `FrameReader.room` is where the next bytes go. A body is held
+in pieces that come into being as it arrives, so a peer that promises much and sends nothing
+takes nothing. What is beyond the first piece is drawn from a budget that all connections share.
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from ledger.errors import BadMessage
+
+_HEADER: Final = Struct("<IBxxxQ")  # bytes of the body, kind, number
+_CRC: Final = Struct("<I")
+HEADER_BYTES: Final = _HEADER.size + _CRC.size
+SCRATCH_BYTES: Final = 256 * 1024
+"""What is read at once, at most; not more than a piece."""
+PIECE_BYTES_MAX: Final = 1024 * 1024
+PIECES_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Held of all frames that have more than one piece and are not whole yet."""
+
+
+class Kind(IntEnum):
+    """What a frame is. Its number is that of the batch, or of the question."""
+
+    ADD = 1
+    """Batches are numbered from 1 on each connection, without a gap."""
+    ADDED = 2
+    """Its number is that of the last batch that it answers."""
+    READ = 3
+    READ_LAC = 4
+    READ_HELD = 5
+    INFO = 6
+    STATUS = 7
+    COLLECT = 8
+    COMPACT = 9
+    SET_READ_ONLY = 10
+    ANSWER = 32
+    CANCEL = 33
+    """Nobody waits for the answer any more; without a body."""
+    REFUSED = 34
+    """The answer is a sentence: why it was not done."""
+    NOT_KNOWN = 35
+    """The peer does not know the kind of the question."""
+
+
+class Frame(NamedTuple):
+    kind: int
+    number: int
+    body: bytes | bytearray
+
+
+def frame_header(kind: Kind, number: int, body_bytes: int) -> bytes:
+    head = _HEADER.pack(body_bytes, kind, number)
+    return head + _CRC.pack(crc32c(head))
+
+
+class Budget:
+    """How many bytes of pieces are held, of all connections together."""
+
+    def __init__(self, bytes_max: int = PIECES_BYTES_MAX) -> None:
+        self.left_bytes = self.bytes_max = bytes_max
+
+
+class FrameReader:
+    """Puts the frames of one connection together.
+
+    Invariants:
+        bytes that were received and are not part of a returned frame: less than a header, or
+            the pieces of one body of at most *body_bytes_max* bytes
+        pieces of a body of more than one piece are paid for by *budget*
+    """
+
+    def __init__(self, scratch: memoryview, *, body_bytes_max: int, budget: Budget) -> None:
+        """*scratch* may be shared by all connections of a thread: nothing stays in it."""
+        assert len(scratch) <= PIECE_BYTES_MAX
+        self.progress = 0
+        """Grows with each piece that begins and each frame that ends."""
+        self._scratch = scratch
+        self.body_bytes_max = body_bytes_max
+        self._budget = budget
+        self._head = bytearray()
+        self._kind = self._number = self._left_bytes = 0
+        self._pieces: list[bytearray] = []
+        self._filled_bytes = 0
+        self._paid_bytes = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a frame has begun and is not whole."""
+        return bool(self._head or self._pieces)
+
+    def room(self) -> memoryview:
+        """Return where the next bytes are to be written; call `take` then."""
+        if not self._pieces:
+            return self._scratch
+        return memoryview(self._pieces[-1])[self._filled_bytes :]
+
+    def take(self, count: int) -> list[Frame]:
+        """Return the frames that are whole now that *count* bytes were written to `room`.
+
+        Raises `BadMessage`; the connection cannot be used any more then."""
+        frames: list[Frame] = []
+        if self._pieces:
+            self._filled_bytes += count
+            self._grown(frames)
+            return frames
+        data, at = self._scratch[:count], 0
+        if self._head:
+            at = min(HEADER_BYTES - len(self._head), count)
+            self._head += data[:at]
+            if len(self._head) < HEADER_BYTES:
+                return frames
+            head = bytes(self._head)
+            self._head.clear()
+            at = self._begin(head, data, at, frames)
+        while count - at >= HEADER_BYTES:
+            end = at + HEADER_BYTES
+            at = self._begin(bytes(data[at:end]), data, end, frames)
+        self._head += data[at:]
+        return frames
+
+    def drop(self) -> None:
+        """Give back what is held."""
+        self._budget.left_bytes += self._paid_bytes
+        self._paid_bytes = 0
+        self._pieces.clear()
+        self._head.clear()
+
+    def _begin(self, head: bytes, data: memoryview, at: int, frames: list[Frame]) -> int:
+        """Take the frame of *head* from *data*, as far as it is there; return where that ends."""
+        if crc32c(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
+            raise BadMessage("Frame", "the checksum of its header is wrong")
+        length, kind, number = _HEADER.unpack_from(head)
+        if length > self.body_bytes_max:
+            reason = f"it has {length} bytes, and may have {self.body_bytes_max}"
+            raise BadMessage("Frame", reason)
+        end = at + length
+        self.progress += 1
+        if end <= len(data):
+            frames.append(Frame(kind, number, bytes(data[at:end])))
+            return end
+        self._kind, self._number, self._left_bytes = kind, number, length
+        self._new_piece()
+        here = len(data) - at
+        self._pieces[-1][:here] = data[at:]
+        self._filled_bytes = here
+        return len(data)
+
+    def _grown(self, frames: list[Frame]) -> None:
+        piece_bytes = len(self._pieces[-1])
+        if self._filled_bytes < piece_bytes:
+            return
+        self._left_bytes -= piece_bytes
+        if self._left_bytes:
+            self._new_piece()
+            return
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self.drop()
+        self.progress += 1
+        frames.append(Frame(self._kind, self._number, body))
+
+    def _new_piece(self) -> None:
+        size_bytes = min(self._left_bytes, PIECE_BYTES_MAX)
+        if self._pieces or size_bytes < self._left_bytes:
+            if size_bytes > self._budget.left_bytes:
+                raise BadMessage("Frame", "there is no room for large messages; send it again")
+            self._budget.left_bytes -= size_bytes
+            self._paid_bytes += size_bytes
+        self._pieces.append(bytearray(size_bytes))
+        self._filled_bytes = 0
+        self.progress += 1
