@@ -2,8 +2,8 @@
 
 Client and servers are the real ones as far as the kind of server says:
 
-    bookie   gRPC edge and storage engine of a bookie, and its checkpoints
-    grpc     gRPC edge, and a storage that appends what comes to a file, fdatasync per group
+    bookie   server and storage engine of a bookie, and its checkpoints
+    server   server of a bookie, and a storage that appends what comes to a file, fdatasync per group
     sockets  bare sockets, and the same storage
 
     python -m benchmarks.wire [--megabytes 100] [--directory DIR]
@@ -129,7 +129,7 @@ class AppendingStorage:
         os.close(self._file)
 
 
-async def serve_grpc(storage: Storage, name: str) -> None:
+async def serve_bookie(storage: Storage, name: str) -> None:
     info = InfoAnswer(name, "start 1", "instance 1", read_only=False)
     server = BookieServer()
     port = server.bind("127.0.0.1", 0)
@@ -181,7 +181,7 @@ async def serve_sockets(path: Path) -> None:
     await asyncio.Event().wait()
 
 
-async def client_grpc(ports: list[int], runs: list[AddRun]) -> None:
+async def client_of_bookies(ports: list[int], runs: list[AddRun]) -> None:
     names = [BookieId(str(number)) for number in range(BOOKIES)]
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
     transport = SocketTransport(addresses.get, timeout_s=20)
@@ -225,8 +225,8 @@ async def client_sockets(ports: list[int], runs: list[AddRun]) -> None:
 
 
 CLIENTS: Final[dict[str, Client]] = {
-    "bookie": client_grpc,
-    "grpc": client_grpc,
+    "bookie": client_of_bookies,
+    "server": client_of_bookies,
     "sockets": client_sockets,
 }
 
@@ -266,16 +266,16 @@ def serve(kind: str, path: Path) -> None:
     match kind:
         case "bookie":
             storage = BookieStorage.open(RealDisk(path), StorageConfig())
-            asyncio.run(serve_grpc(storage, path.name))
-        case "grpc":
-            asyncio.run(serve_grpc(AppendingStorage(path), path.name))
+            asyncio.run(serve_bookie(storage, path.name))
+        case "server":
+            asyncio.run(serve_bookie(AppendingStorage(path), path.name))
         case _:
             asyncio.run(serve_sockets(path))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--serve", choices=["bookie", "grpc", "sockets"], help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=["bookie", "server", "sockets"], help=argparse.SUPPRESS)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     arguments = parser.parse_args()

@@ -71,9 +71,9 @@ class InvalidPosition(CallerError):
 class ForkedAfterConnecting(CallerError):
     def __init__(self) -> None:
         super().__init__(
-            "this process was forked from one that had connected already, and gRPC does not work "
-            "in such a child: fork before the first log is opened, or spawn the process "
-            "(multiprocessing: the start method spawn or forkserver)"
+            "this process was forked from one that had connected already, and whose threads may "
+            "have left locks held in such a child: fork before the first log is opened, or spawn "
+            "the process (multiprocessing: the start method spawn or forkserver)"
         )
 
 

@@ -1,6 +1,5 @@
 """What a ledger is, and how a client writes, reads, fences and recovers one."""
 
-from ledger import forking as _forking  # noqa: F401 - first of all
 from ledger.client import ClientConfig, LedgerClient
 from ledger.entry import Digest
 from ledger.errors import LogError

@@ -51,6 +51,9 @@ class Adding:
         else:
             self._take(frame)
 
+    def blocked(self) -> None:
+        """Acks wait where they are: among the open batches."""
+
     def unblocked(self) -> None:
         self._stream.look()
 

@@ -99,8 +99,9 @@ class Answering:
             self._room.left -= 1
             task = self._open[number] = asyncio.ensure_future(answer)
             task.add_done_callback(partial(self._answered, number))
-        if self._connection.is_blocked:
-            self._connection.pause()
+
+    def blocked(self) -> None:
+        self._connection.pause()
 
     def unblocked(self) -> None:
         self._connection.resume()

@@ -89,9 +89,7 @@ class BookieServer:
         assert self._socket is not None
         self._service, self.orders = service, orders
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _ClientConnection(self), sock=self._socket
-        )
+        self._server = await loop.create_server(lambda: _ClientConnection(self), sock=self._socket)
         self._look()
 
     async def stop(self) -> None:
@@ -211,6 +209,10 @@ class _ClientConnection(Connection):
             self.say(farewell(received))
         self._refuse(error)
 
+    def blocked(self) -> None:
+        if self._handler is not None:
+            self._handler.blocked()
+
     def unblocked(self) -> None:
         if self._handler is not None:
             self._handler.unblocked()
@@ -258,7 +260,7 @@ class _ClientConnection(Connection):
         progress, reader = self._progress, self.reader
         self._progress = reader.progress
         idle = not reader.is_under_way and (self._handler is None or self._handler.is_done)
-        if progress != reader.progress or not (idle or self.is_reading and reader.is_under_way):
+        if progress != reader.progress or not (idle or (self.is_reading and reader.is_under_way)):
             self._since = now
         elif idle and now - self._since > _IDLE_S_MAX:
             return f"it asked for nothing within {_IDLE_S_MAX:g} s"

@@ -6,7 +6,7 @@ from typing import Final
 
 # Runs in the child before the program itself: asks the kernel for SIGKILL when the parent
 # ends, then becomes the program (same pid). Done so, and not in a preexec_fn, because that
-# would run Python, and gRPC's fork handlers, in a forked copy of a process with threads.
+# would run Python in a forked copy of a process with threads.
 _PRELUDE: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

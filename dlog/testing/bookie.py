@@ -1,4 +1,4 @@
-"""One real bookie in the process of a test: identity, storage, service, gRPC, registration.
+"""One real bookie in the process of a test: identity, storage, service, server, registration.
 
 Only its disk is not real (`memory_disk`). A kill leaves what a killed process leaves: clients
 see connections end, nothing more is written, and the next start replays the journal.

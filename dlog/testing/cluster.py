@@ -1,6 +1,6 @@
 """A whole cluster in the process and event loop of a test.
 
-Three real bookies speak real gRPC over 127.0.0.1; only their disks and the metadata store are
+Three real bookies speak the real wire over 127.0.0.1; only their disks and the metadata store are
 in memory. So an application meets in its tests the code it meets in production, and the
 cluster can be given bad days: dead bookies, read-only ones, no metadata store.
 """

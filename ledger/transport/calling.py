@@ -75,7 +75,7 @@ class ClientConnection(Connection):
         if self.is_ready:
             self._on_frame(frame)
 
-    def refused(self, error: BadMessage, received: bytes) -> None:
+    def refused(self, error: BadMessage, _received: bytes) -> None:
         self._fail(str(error))
 
     def unblocked(self) -> None:
@@ -95,10 +95,8 @@ class ClientConnection(Connection):
             self.welcomed.set_result(answer)
 
 
-async def connect(
-    connection: ClientConnection, address: str, timeout_s: float
-) -> str | None:
-    """Connect to *address*, and wait for the bookie's welcome; return None, or why there is none."""
+async def connect(connection: ClientConnection, address: str, timeout_s: float) -> str | None:
+    """Connect to *address* and wait for the bookie's welcome; return None, or why it is none."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:

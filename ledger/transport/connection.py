@@ -56,9 +56,12 @@ class Connection(asyncio.BufferedProtocol):
         """Handle *frame*. Raises `BadMessage`."""
         raise NotImplementedError
 
-    def refused(self, error: BadMessage, received: bytes) -> None:
+    def refused(self, error: BadMessage, received: bytes, /) -> None:
         """What came cannot be used; *received*: if it is all that came, what it was."""
         raise NotImplementedError
+
+    def blocked(self) -> None:
+        """Nothing should be written that can wait."""
 
     def unblocked(self) -> None:
         """More may be written."""
@@ -149,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
         self.made()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, _sizehint: int) -> memoryview:
         if self.is_deaf:
             return self._scratch
         if self._greeting is None:
@@ -173,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.took(frame)
         except BadMessage as error:
             self.refused(error, received)
-        except Exception:
+        except Exception:  # noqa: BLE001 - it is told, and the loop goes on
             _log.exception("connection_broken_by_a_fault", peer=self.peer)
             self.abort()
 
@@ -182,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.is_blocked = True
+        self.blocked()
 
     def resume_writing(self) -> None:
         self.is_blocked = False

@@ -137,6 +137,7 @@ class FrameReader:
         """Take the frame of *head* from *data*, as far as it is there; return where that ends."""
         if crc32c(head[: _HEADER.size]) != _CRC.unpack_from(head, _HEADER.size)[0]:
             raise BadMessage("Frame", "the checksum of its header is wrong")
+        length: int
         length, kind, number = _HEADER.unpack_from(head)
         if length > self.body_bytes_max:
             reason = f"it has {length} bytes, and may have {self.body_bytes_max}"

@@ -111,12 +111,11 @@ def answer_to(hello: Hello, *, bookie: str, incarnation: str) -> Answer:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    match answer:
-        case Welcome(version, bookie, incarnation):
-            texts = bookie.encode(), incarnation.encode()
-        case Refusal(reason):
-            version, texts = 0, (reason.encode(), b"")
-    first, second = (text[:_TEXT_BYTES_MAX] for text in texts)
+    if isinstance(answer, Welcome):
+        version, *texts = answer.version, answer.bookie, answer.incarnation
+    else:
+        version, *texts = 0, answer.reason, ""
+    first, second = (text.encode()[:_TEXT_BYTES_MAX] for text in texts)
     return _sealed(_ANSWER.pack(_MAGIC, version, len(first), len(second)) + first + second)
 
 
@@ -157,9 +156,9 @@ def _check_magic(name: str, received: bytes) -> None:
     raise BadMessage(name, "the other end speaks something else", f"{NEEDED} is needed there")
 
 
-def _texts(name: str, received: bytes, at: int, sizes: "tuple[int, ...] | list[int]") -> (
-    list[str] | None
-):
+def _texts(
+    name: str, received: bytes, at: int, sizes: "tuple[int, ...] | list[int]"
+) -> list[str] | None:
     if max(sizes) > _TEXT_BYTES_MAX:
         raise BadMessage(name, f"a text in it has more than {_TEXT_BYTES_MAX} bytes")
     end = at + sum(sizes)

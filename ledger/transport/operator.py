@@ -48,9 +48,7 @@ class BookieOperator:
         )
 
     async def status(self) -> pb.StatusReply:
-        return await self._call(
-            Kind.STATUS, pb.StatusRequest(), pb.StatusReply, self._timeout_s
-        )
+        return await self._call(Kind.STATUS, pb.StatusRequest(), pb.StatusReply, self._timeout_s)
 
     async def collect(
         self, *, allow_deletions: int | None = None, allow_evictions: int | None = None
@@ -76,9 +74,7 @@ class BookieOperator:
     async def set_read_only(self, *, read_only: bool) -> pb.SetReadOnlyReply:
         """Keep normal adds out, or take them again; return what the bookie is now, and why."""
         request = pb.SetReadOnlyRequest(read_only=read_only)
-        return await self._call(
-            Kind.SET_READ_ONLY, request, pb.SetReadOnlyReply, self._timeout_s
-        )
+        return await self._call(Kind.SET_READ_ONLY, request, pb.SetReadOnlyReply, self._timeout_s)
 
     async def close(self) -> None:
         self._asker.close()

@@ -32,8 +32,8 @@ from ledger.metastore import open_store
 from ledger.quorum import Quorum
 from ledger.registry import COOKIES, BookieDirectory, BookieRegistration
 from ledger.requests import LacQuery, ReadQuery, Status
-from ledger.transport.sockets import SocketTransport
 from ledger.transport.operator import BookieOperator
+from ledger.transport.sockets import SocketTransport
 from tests.bookie.processes import START_S_MAX, bookie, is_alive
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add, add_until_ok

@@ -1,4 +1,4 @@
-"""A cluster inside the test's process: in-memory metadata, real gRPC, bookies kept in memory.
+"""A cluster inside the test's process: in-memory metadata, the real wire, bookies kept in memory.
 
 Or, with a directory, bookies with the real storage."""
 

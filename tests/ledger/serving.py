@@ -111,7 +111,10 @@ class Answers:
 
 
 async def add(
-    transport: SocketTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
+    transport: SocketTransport,
+    run: AddRun,
+    bookie: BookieId = BOOKIE,
+    timeout_s: float = PATIENCE_S,
 ) -> Status:
     answers = Answers()
     transport.add(bookie, run, answers.expect("run"))
@@ -119,7 +122,10 @@ async def add(
 
 
 async def add_until_ok(
-    transport: SocketTransport, run: AddRun, bookie: BookieId = BOOKIE, timeout_s: float = PATIENCE_S
+    transport: SocketTransport,
+    run: AddRun,
+    bookie: BookieId = BOOKIE,
+    timeout_s: float = PATIENCE_S,
 ) -> None:
     """Repeat *run* until it is stored: waits out the back-off after a lost bookie."""
 

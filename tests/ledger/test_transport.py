@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
 from bookie.server.answering import Answering
 from ledger.ids import BookieId
-from ledger.requests import HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
+from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.framing import Kind
-from ledger.transport.sockets import connecting_s
+from ledger.transport.handshake import Welcome, encode_answer
+from ledger.transport.messages import batch_message
+from ledger.transport.sockets import SocketTransport, connecting_s
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import (
@@ -371,3 +375,111 @@ async def test_a_list_that_nobody_gives_is_unreachable() -> None:
     async with transport_to(refused_address()) as transport:
         answer = await transport.read_held(BOOKIE, HeldQuery(7, KEY, 0, 9))
     assert answer == HeldAnswer(Status.UNREACHABLE)
+
+
+async def test_what_comes_while_the_bookie_takes_nothing_leaves_together() -> None:
+    answers = Answers()
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0)) is Status.OK
+        session = transport._links[BOOKIE].session
+        assert session is not None
+        session._connection.pause_writing()
+        for number in range(1, 4):
+            transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
+            await asyncio.sleep(0)
+        assert session._window.has_queued
+        commits = bookie.storage.commits
+        session._connection.resume_writing()
+        assert await answers.wait(3) == [(str(n), Status.OK) for n in range(1, 4)]
+        assert bookie.storage.commits == commits + 1
+
+
+async def test_what_several_bookies_get_in_one_turn_is_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[bytes] = []
+
+    def counted(runs: Sequence[AddRun]) -> bytes:
+        made.append(batch_message(runs))
+        return made[-1]
+
+    monkeypatch.setattr("ledger.transport.sockets.batch_message", counted)
+    names = [BookieId(f"b{number}") for number in range(3)]
+    answers = Answers()
+    async with AsyncExitStack() as stack:
+        bookies = {}
+        for name in names:
+            bookies[name] = Bookie(MemoryStorage(), name)
+            await bookies[name].start()
+            stack.push_async_callback(bookies[name].stop)
+        transport = SocketTransport(lambda name: bookies[name].address, timeout_s=PATIENCE_S)
+        stack.push_async_callback(transport.close)
+        for name in names:
+            assert await add(transport, run_of(0), name) is Status.OK
+        made.clear()
+        run = run_of(1, 2)
+        for name in names:
+            transport.add(name, run, answers.expect(name))
+        await answers.wait(3)
+        assert len(made) == 1
+        assert {status for _, status in answers.got} == {Status.OK}
+        assert all(list(each.storage.ledgers[7]) == [0, 1, 2] for each in bookies.values())
+        assert transport._batches._message == b"", "no entries are kept behind their turn"
+
+
+async def test_connections_that_are_not_used_are_closed_and_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the client: who meets the end of a connection would take it for the bookie's failure."""
+    monkeypatch.setattr("ledger.transport.sockets._LOOK_S", 0.01)
+    monkeypatch.setattr("ledger.transport.sockets._IDLE_S", 0.0)
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        for number in range(3):
+            assert await add(transport, run_of(number)) is Status.OK
+            assert await transport.info(BOOKIE) is not None
+            await until(lambda: not bookie.server.connections)
+
+
+async def test_a_poll_keeps_a_connection_that_is_not_used_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ledger.transport.sockets._LOOK_S", 0.01)
+    monkeypatch.setattr("ledger.transport.sockets._IDLE_S", 0.0)
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        answer = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0, wait_ms=100))
+        assert answer.status is Status.NO_SUCH_LEDGER
+
+
+async def test_a_bookie_that_welcomes_under_another_name_is_not_used() -> None:
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(encode_answer(Welcome(1, "b2", "start 1")))
+        await reader.read(100)
+        writer.close()
+
+    server = await asyncio.start_server(welcome, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, transport_to(address, timeout_s=2.0) as transport:
+        assert await transport.info(BOOKIE) is None
+        link = transport._links[BOOKIE].asker
+        assert link is not None
+        assert "bookie b2 was not meant" in link.why_not
+
+
+async def test_a_peer_that_speaks_something_else_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Here: a bookie of a program of before, which speaks HTTP/2."""
+
+    async def older(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(older, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with caplog.at_level(logging.INFO):
+        async with server, transport_to(address) as transport:
+            assert await add(transport, run_of(0)) is Status.UNREACHABLE
+    assert "dlog 0.1.0 or later is needed there" in caplog.text

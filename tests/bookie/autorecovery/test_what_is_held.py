@@ -13,6 +13,7 @@ from ledger.entry import Digest
 from ledger.environment import repair_credentials
 from ledger.ids import BookieId, LedgerId
 from ledger.quorum import Quorum, holds
+from ledger.transport.framing import Kind
 from tests.ledger.local_bookies import LocalBookies, local_bookies
 
 DEADLINE_S = 60.0

@@ -22,7 +22,7 @@ from tests.bookie.processes import bookie, open_descriptors, peak_rss_bytes
 from tests.bookie.runs import run_of
 from tests.ledger.by_hand import greeted
 from tests.ledger.serving import add, transport_to
-from tests.waiting import PATIENCE_S, eventually, until
+from tests.waiting import eventually, until
 
 LIMIT = 320
 
@@ -110,7 +110,9 @@ def test_messages_of_strangers_do_not_fill_the_memory(tmp_path: Path) -> None:
 
     async def scenario(name: str, address: str) -> None:
         async with AsyncExitStack() as peers:
-            each = [await peers.enter_async_context(greeted(address, bookie=name)) for _ in range(8)]
+            each = [
+                await peers.enter_async_context(greeted(address, bookie=name)) for _ in range(8)
+            ]
             for peer in each:
                 peer.send(Kind.ADD, 1, bytes(30_000_000), length=60_000_000)
             assert await asyncio.gather(*(peer.rest() for peer in each)) == [b""] * 8

@@ -1,4 +1,4 @@
-"""A process that uses logs forks. Real bookies, because fakes survive what gRPC does not."""
+"""A process that uses logs forks. Real bookies, because fakes survive what threads do not."""
 
 import asyncio
 import subprocess

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from bookie.collector import collector, garbage
 from bookie.collector.garbage import Alarm, Seen, Verdict
-from bookie.server import descriptors, made_ledgers, vouching
-from bookie.server import grpc as server
+from bookie.server import descriptors, listening, made_ledgers, vouching
 from bookie.server.service import BookieService
 from dlog import recordbatch
 from dlog.protocol import writing
@@ -15,8 +14,7 @@ from ledger.protocol import fencing, reading, writer
 from ledger.protocol.recovery_events import LacRead
 from ledger.protocol.writer_events import AddsRefused, Failure, WriterEffect
 from ledger.requests import Status
-from ledger.transport import parts
-from ledger.transport.channel import server_options
+from ledger.transport import framing
 from ledger.vitals import Vitals
 from tests.simulation.mutations.mutation import Patch, mutation
 
@@ -219,22 +217,34 @@ def connections_take_the_descriptors_of_the_disk(patch: Patch) -> None:
     test="tests/bookie/server/test_descriptors.py::test_one_connection_too_many_is_not_served",
 )
 def connections_have_no_bound(patch: Patch) -> None:
-    patch.set(server, "server_options", lambda _: server_options(1 << 20))
+    honest = listening.BookieServer.__init__
+
+    def server(self: listening.BookieServer, *, connections_max: int) -> None:
+        honest(self, connections_max=connections_max << 20)
+
+    patch.set(listening.BookieServer, "__init__", server)
 
 
 @mutation(
     "own",
     drawn=False,
-    test="tests/ledger/test_transport_parts.py::"
-    "test_all_streams_together_hold_no_more_than_the_budget",
+    test="tests/ledger/test_transport_framing.py::"
+    "test_all_connections_together_hold_no_more_than_the_budget",
 )
-def each_stream_holds_parts_as_if_it_were_alone(patch: Patch) -> None:
-    honest = parts.Assembly.__init__
+def each_connection_holds_large_messages_as_if_it_were_alone(patch: Patch) -> None:
+    honest = framing.FrameReader.__init__
 
-    def assembly(self: parts.Assembly, budget: parts.Budget, *, message_bytes_max: int) -> None:
-        honest(self, parts.Budget(budget.bytes_max), message_bytes_max=message_bytes_max)
+    def reader(
+        self: framing.FrameReader,
+        scratch: memoryview,
+        *,
+        body_bytes_max: int,
+        budget: framing.Budget,
+    ) -> None:
+        own = framing.Budget(budget.bytes_max)
+        honest(self, scratch, body_bytes_max=body_bytes_max, budget=own)
 
-    patch.set(parts.Assembly, "__init__", assembly)
+    patch.set(framing.FrameReader, "__init__", reader)
 
 
 class _AnySize(int):

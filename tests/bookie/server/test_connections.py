@@ -1,0 +1,280 @@
+"""What a client's connection gets of a bookie, and what it does not."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from bookie.server.listening import _ClientConnection
+from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
+from ledger.transport.framing import Frame, Kind
+from ledger.transport.handshake import Purpose
+from ledger.transport.messages import (
+    ack_values,
+    batch_message,
+    held_request,
+    info_answer,
+    info_request,
+    lac_request,
+    read_answer,
+    read_request,
+)
+from tests.bookie.memory_storage import MemoryStorage
+from tests.bookie.runs import KEY, run_of
+from tests.ledger.by_hand import Peer, greeted
+from tests.ledger.serving import BOOKIE, Bookie, add, serving, transport_to, until
+from tests.waiting import PATIENCE_S
+
+
+def only_connection(bookie: Bookie) -> _ClientConnection:
+    (connection,) = bookie.server.connections
+    return connection
+
+
+async def acked(peer: Peer, last: int) -> None:
+    """Wait for good answers, in order, up to batch *last*."""
+    done = 0
+    while done < last:
+        frame = await peer.frame()
+        _, done, statuses = ack_values(frame.body)
+        assert (frame.kind, frame.number, statuses) == (Kind.ADDED, done, [])
+
+
+async def test_a_writer_with_too_many_open_batches_is_not_read_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.service.STREAM_BATCHES_MAX", 4)
+    async with serving() as bookie, greeted(bookie.address) as peer:
+        bookie.storage.gate.clear()
+        for batch in range(1, 21):
+            peer.add(batch, run_of(batch))
+        await until(lambda: not only_connection(bookie).is_reading)
+        assert list(bookie.storage.ledgers[7]) == [1, 2, 3, 4]
+        bookie.storage.gate.set()
+        await acked(peer, 20)
+        await until(lambda: only_connection(bookie).is_reading)
+        peer.add(21, run_of(21))
+        await peer.frame()
+
+
+async def test_a_batch_does_not_pass_the_one_before_it_that_needs_the_disk() -> None:
+    storage = MemoryStorage()
+    async with serving(storage) as bookie, greeted(bookie.address) as peer:
+        storage.cold = {7}
+        for batch in range(1, 4):
+            peer.add(batch, run_of(batch, ledger_id=7 if batch == 1 else 8))
+        await acked(peer, 3)
+        assert (list(storage.ledgers[7]), list(storage.ledgers[8])) == ([1], [2, 3])
+
+
+async def test_no_acks_are_made_for_a_writer_that_does_not_take_them() -> None:
+    async with serving() as bookie, greeted(bookie.address) as peer:
+        peer.add(1, run_of(1))
+        await acked(peer, 1)
+        connection = only_connection(bookie)
+        connection.pause_writing()
+        commits = bookie.storage.commits
+        peer.add(2, run_of(2))
+        await until(lambda: bookie.storage.commits > commits)
+        await until(lambda: bookie.service._core.durable == 2)
+        handler = connection._handler
+        assert handler is not None
+        assert not handler.is_done, "it counts among the open batches"
+        connection.resume_writing()
+        await acked(peer, 2)
+
+
+async def test_what_a_writer_asks_out_of_place_ends_its_connection() -> None:
+    async with serving() as bookie:
+        for kind, number, body in (
+            (Kind.READ, 1, read_request(ReadQuery(7, KEY, 0, 0))),
+            (Kind.ADD, 2, batch_message([run_of(0)])),
+            (Kind.ADD, 1, b"nonsense"),
+        ):
+            async with greeted(bookie.address) as peer:
+                peer.send(kind, number, body)
+                assert await peer.rest() == b""
+        assert bookie.storage.ledgers == {}
+
+
+async def test_what_was_taken_is_answered_before_a_writer_is_shown_out() -> None:
+    async with serving() as bookie, greeted(bookie.address) as peer:
+        bookie.storage.gate.clear()
+        peer.add(1, run_of(1))
+        peer.add(9, run_of(9))
+        peer.add(2, run_of(2))
+        await until(lambda: 1 in bookie.storage.ledgers.get(7, {}))
+        bookie.storage.gate.set()
+        await acked(peer, 1)
+        assert await peer.rest() == b""
+        assert list(bookie.storage.ledgers[7]) == [1]
+
+
+async def asked(peer: Peer, kind: Kind, number: int, body: bytes) -> Frame:
+    peer.send(kind, number, body)
+    return await peer.frame()
+
+
+async def test_questions_are_answered_in_any_order() -> None:
+    async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
+        poll = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
+        peer.send(Kind.READ, 1, poll)
+        frame = await asked(peer, Kind.INFO, 2, info_request())
+        assert (frame.kind, frame.number) == (Kind.ANSWER, 2)
+        assert info_answer(frame.body, info_request()).bookie == BOOKIE
+        async with transport_to(bookie.address) as transport:
+            assert await add(transport, run_of(0)) is Status.OK
+            assert await add(transport, run_of(1, lac=0)) is Status.OK
+        frame = await peer.frame()
+        assert (frame.kind, frame.number) == (Kind.ANSWER, 1)
+        assert list(read_answer(frame.body, poll).entries) == [0]
+
+
+async def test_a_kind_of_question_that_is_not_known_is_answered_so() -> None:
+    async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
+        for number, kind in enumerate((Kind.STATUS, Kind.SET_READ_ONLY, Kind.ADD), 1):
+            frame = await asked(peer, kind, number, b"")
+            assert frame == Frame(Kind.NOT_KNOWN, number, b"")
+        assert (await asked(peer, Kind.INFO, 9, info_request())).kind == Kind.ANSWER
+
+
+@pytest.mark.parametrize(
+    "body", [b"nonsense", bytes(5000), info_request()], ids=["nonsense", "too long", "another"]
+)
+async def test_a_question_that_cannot_be_used_ends_the_connection(body: bytes) -> None:
+    async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
+        peer.send(Kind.READ, 1, body)
+        assert await peer.rest() == b""
+
+
+async def test_the_number_of_a_question_is_never_used_again() -> None:
+    async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
+        assert (await asked(peer, Kind.INFO, 5, info_request())).number == 5
+        peer.send(Kind.INFO, 5, info_request())
+        assert await peer.rest() == b""
+
+
+async def test_a_read_that_is_cancelled_ends_at_the_bookie_too() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        poll = asyncio.ensure_future(
+            transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
+        )
+        await until(lambda: bool(bookie.service._until_changed))
+        poll.cancel()
+        await asyncio.wait([poll])
+        await until(lambda: not bookie.service._until_changed)
+        assert bookie.server.room.left == type(bookie.server.room)().left
+        assert len(bookie.server.connections) == 1
+
+
+async def test_a_read_that_took_too_long_ends_at_the_bookie_too() -> None:
+    storage = MemoryStorage()
+    async with (
+        serving(storage) as bookie,
+        transport_to(bookie.address, timeout_s=0.05) as transport,
+    ):
+        storage.gate.clear()
+        answer = await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
+        assert answer.status is Status.UNREACHABLE
+        await until(lambda: not bookie.service._until_durable or _all_cancelled(bookie))
+        storage.gate.set()
+
+
+def _all_cancelled(bookie: Bookie) -> bool:
+    return all(future.cancelled() for _, future in bookie.service._until_durable)
+
+
+async def test_a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.answering.UNSENT_BYTES_MAX", 4_000_000)
+    async with serving() as bookie:
+        async with transport_to(bookie.address) as transport:
+            assert await add(transport, run_of(0, payload=bytes(3_000_000))) is Status.OK
+        async with greeted(bookie.address, Purpose.ASKS) as peer:
+            request = read_request(ReadQuery(7, KEY, 0, 0))
+            for number in range(1, 13):
+                peer.send(Kind.READ, number, request)
+            await until(lambda: not only_connection(bookie).is_reading)
+            statuses = []
+            for _ in range(12):
+                frame = await peer.frame()
+                statuses.append(read_answer(frame.body, request).status)
+            assert statuses[0] is Status.OK
+            assert statuses[-1] is Status.TOO_MANY_REQUESTS
+            await until(lambda: only_connection(bookie).is_reading)
+
+
+async def test_a_reader_that_takes_nothing_for_too_long_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.listening._UNSENT_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    async with serving() as bookie:
+        async with transport_to(bookie.address) as transport:
+            assert await add(transport, run_of(0, payload=bytes(8_000_000))) is Status.OK
+        async with greeted(bookie.address, Purpose.ASKS) as peer:
+            for number in range(1, 5):
+                peer.send(Kind.READ, number, read_request(ReadQuery(7, KEY, 0, 0)))
+            await until(lambda: not bookie.server.connections)
+
+
+async def test_who_asks_for_nothing_makes_room_and_who_waits_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookie.server.listening._IDLE_S_MAX", 0.05)
+    monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
+    async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as waiting:
+        request = read_request(ReadQuery(7, KEY, 0, 0, wait_ms=60_000))
+        waiting.send(Kind.READ, 1, request)
+        await until(lambda: bool(bookie.service._until_changed))
+        async with AsyncExitStack() as stack:
+            idle = [
+                await stack.enter_async_context(greeted(bookie.address, purpose))
+                for purpose in Purpose
+            ]
+            assert [await peer.rest() for peer in idle] == [b""] * 3
+        assert len(bookie.server.connections) == 1
+        bookie.service.stop_taking()
+        answer = read_answer((await waiting.frame()).body, request)
+        assert answer.status is Status.NO_SUCH_LEDGER
+
+
+async def test_more_questions_than_a_bookie_takes_are_to_be_asked_again_later() -> None:
+    async with serving() as bookie, transport_to(bookie.address) as transport:
+        bookie.server.room.left = 0
+        read = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        lac = await transport.read_lac(BOOKIE, LacQuery(7, KEY, fence=True))
+        held = await transport.read_held(BOOKIE, HeldQuery(7, KEY, 0, 0))
+        assert {read.status, lac.status, held.status} == {Status.TOO_MANY_REQUESTS}
+        assert bookie.storage.fenced == set()
+        assert await transport.info(BOOKIE) is not None
+        bookie.server.room.left = 1
+        read = await transport.read(BOOKIE, ReadQuery(7, KEY, 0, 0))
+        assert read.status is Status.NO_SUCH_LEDGER
+
+
+async def test_a_bookie_that_stops_ends_connections_and_takes_no_new_ones() -> None:
+    bookie = Bookie(MemoryStorage())
+    await bookie.start()
+    async with greeted(bookie.address) as adds, greeted(bookie.address, Purpose.ASKS) as asks:
+        adds.add(1, run_of(1))
+        await acked(adds, 1)
+        stopping = asyncio.ensure_future(bookie.server.stop())
+        assert (await adds.rest(), await asks.rest()) == (b"", b"")
+        adds.writer.close()
+        asks.writer.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await stopping
+        with pytest.raises(ConnectionError):
+            async with greeted(bookie.address):
+                pass
+    await bookie.service.close()
+
+
+async def test_held_ranges_are_asked_for_on_the_same_connection() -> None:
+    async with serving() as bookie, greeted(bookie.address, Purpose.ASKS) as peer:
+        frame = await asked(peer, Kind.READ_HELD, 1, held_request(HeldQuery(7, KEY, 0, 0)))
+        assert frame.kind == Kind.ANSWER
+        frame = await asked(peer, Kind.READ_LAC, 2, lac_request(LacQuery(7, KEY)))
+        assert frame.kind == Kind.ANSWER
