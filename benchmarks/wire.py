@@ -3,7 +3,7 @@
 Client and servers are the real ones as far as the kind of server says:
 
     bookie   server and storage engine of a bookie, and its checkpoints
-    server   server of a bookie, and a storage that appends what comes to a file, fdatasync per group
+    server   server of a bookie, and a storage that appends to a file, fdatasync per group
     sockets  bare sockets, and the same storage
 
     python -m benchmarks.wire [--megabytes 100] [--directory DIR]

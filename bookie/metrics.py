@@ -14,6 +14,7 @@ from bookie.disk.port import DiskUsage
 from bookie.identity.registering import Registrar
 from bookie.index.ledger_cache import LedgerCache
 from bookie.server.core import BookieCore
+from bookie.server.listening import BookieServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
@@ -27,6 +28,7 @@ from ledger.requests import Status
 class Running:
     """A bookie that serves."""
 
+    server: BookieServer
     service: BookieService
     storage: BookieStorage
     keeper: ReadOnlyKeeper
@@ -96,6 +98,16 @@ METRICS.gauge(
     "dlog_bookie_unsynced_bytes",
     "Bytes of entries that are taken and not durable yet.",
     lambda bookie: bookie.core.queued_bytes,
+)
+METRICS.gauge(
+    "dlog_bookie_connections",
+    "Connections of clients and operators.",
+    lambda bookie: len(bookie.server.connections),
+)
+METRICS.counter(
+    "dlog_bookie_refusals_total",
+    "Connections that were refused or cut, and messages that could not be used.",
+    lambda bookie: bookie.server.refusals,
 )
 METRICS.gauge(
     "dlog_bookie_add_streams",
@@ -332,6 +344,7 @@ METRICS.gauge(
 
 def expose(
     exposed: Exposed,
+    server: BookieServer,
     service: BookieService,
     storage: BookieStorage,
     keeper: ReadOnlyKeeper,
@@ -339,7 +352,7 @@ def expose(
     registrar: Registrar,
 ) -> None:
     """Let *exposed* show a bookie that serves, and how ready it is, from now on."""
-    running = Running(service, storage, keeper, collector, registrar)
+    running = Running(server, service, storage, keeper, collector, registrar)
     exposed.add(METRICS, running)
     exposed.readiness = running.readiness
 

@@ -164,7 +164,7 @@ async def _run(
         await collector.begin()
         await server.start(service, operator)
         await registrar.start()
-        metrics.expose(exposed, service, storage, keeper, collector, registrar)
+        metrics.expose(exposed, server, service, storage, keeper, collector, registrar)
         tasks.append(asyncio.create_task(keeper.run(), name="read-only keeper"))
         beside = [
             _beside(collector.run(), "collector"),

@@ -62,6 +62,8 @@ class BookieServer:
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._looking: asyncio.TimerHandle | None = None
+        self.refusals = 0
+        """Of connections, clients and messages, since the start."""
         self._untold = 0
         self._tell_at = 0.0
         self._empty = asyncio.Event()
@@ -115,7 +117,8 @@ class BookieServer:
         await self._all_gone()
 
     def tell(self, event: str, connection: Connection, reason: str) -> None:
-        """Log, but not as often as strangers may want."""
+        """Count, and log, but not as often as strangers may want."""
+        self.refusals += 1
         now = asyncio.get_running_loop().time()
         if now < self._tell_at:
             self._untold += 1
@@ -221,7 +224,7 @@ class _ClientConnection(Connection):
         if self._finish_by is not None and (self._handler is None or self._handler.is_done):
             self.end()
 
-    def lost(self, reason: str) -> None:
+    def lost(self, _reason: str) -> None:
         self._server.adders -= self._is_adder
         if self._handler is not None:
             self._handler.close()

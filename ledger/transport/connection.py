@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
     def settled(self) -> None:
         """Something was answered."""
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, /) -> None:
         """The connection is gone. Called once, if it was ever made."""
         raise NotImplementedError
 

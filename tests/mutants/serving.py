@@ -295,8 +295,8 @@ mutant(
 mutant(
     "ends at a stop before what was taken is answered",
     "bookie/server/listening.py",
-    old="(self._handler is None or self._handler.is_done)",
-    new="True",
+    old="if self._finish_by is not None and (self._handler is None or self._handler.is_done):",
+    new="if self._finish_by is not None:",
     test=_SERVER + "stopping_answers_what_was_taken_and_writes_it_down",
 )
 mutant(
