@@ -17,7 +17,7 @@ from ledger.errors import BadMessage
 
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
-NEEDED: Final = "dlog 0.1.0 or later"
+NEEDED: Final = "version 0.1.0 of dlog or later"
 """What speaks these versions."""
 
 _MAGIC: Final = b"DLOGWIRE"

@@ -482,4 +482,4 @@ async def test_a_peer_that_speaks_something_else_is_told_in_the_log(
     with caplog.at_level(logging.INFO):
         async with server, transport_to(address) as transport:
             assert await add(transport, run_of(0)) is Status.UNREACHABLE
-    assert "dlog 0.1.0 or later is needed there" in caplog.text
+    assert "version 0.1.0 of dlog or later is needed there" in caplog.text

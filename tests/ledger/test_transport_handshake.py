@@ -114,7 +114,7 @@ async def test_a_stranger_is_shown_out_with_a_line_in_the_log(
             peer.writer.write(said)
             assert await peer.rest() == farewell(said)
         assert spoken in caplog.text
-        assert "dlog 0.1.0 or later is needed there" in caplog.text
+        assert "version 0.1.0 of dlog or later is needed there" in caplog.text
         async with greeted(bookie.address):
             pass
 
@@ -125,7 +125,7 @@ def test_a_client_that_speaks_grpc_is_told_what_it_needs_in_its_own_words() -> N
     goaway = said[9:]
     assert goaway[3] == 7, "GOAWAY"
     assert int.from_bytes(goaway[:3], "big") == len(goaway) - 9
-    assert goaway.endswith(b"this bookie speaks the wire of dlog; dlog 0.1.0 or later is needed")
+    assert goaway.endswith(b"the wire of dlog; version 0.1.0 of dlog or later is needed")
     with pytest.raises(BadMessage, match="bookies of dlog before its own wire"):
         decode_answer(said)
 

@@ -191,7 +191,7 @@ mutant(
     "ledger/transport/framing.py",
     old="        self._budget.left_bytes += self._paid_bytes\n",
     new="",
-    test=_FRAMING + "what_is_cut_off_is_under_way_and_gives_its_room_back",
+    test=_FRAMING + "all_connections_together_hold_no_more_than_the_budget",
 )
 mutant(
     "waits for ever for the rest of a message",
