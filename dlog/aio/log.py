@@ -23,9 +23,11 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.write.append_future import AppendFuture, resolve_many
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
-from dlog.columns import HeadersGiven, Payload, checked, checked_many
+from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.names import check_name
 from dlog.position import RecordId, RecordIds
+from dlog.protocol.gathering import charge_of
+from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.writing import CLOSE_S, HEAL_S
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
@@ -174,21 +176,20 @@ class Log:
         `RecordTooLarge`, `TxidOutOfOrder`, `UnexpectedOffset`, `LogClosed`,
         `LostOwnership`, `AppendFailed` (all: certainly not appended), or
         `AppendOutcomeUnknown`. Raises `TooManyPending` at once, and `TypeError`."""
-        encoded = None
+        record: bytes | Row
         if (
-            type(payload) is not bytes
-            or key is not None
-            or txid is not None
-            or timestamp_ms is not None
-            or headers is not None
+            type(payload) is bytes
+            and key is None
+            and txid is None
+            and timestamp_ms is None
+            and headers is None
         ):
-            payload, key, txid, timestamp_ms, encoded = checked(
-                payload, key, txid, timestamp_ms, headers
-            )
-        outcome, slot = self._writer.submit(
-            payload, key, txid, timestamp_ms, encoded, expected_offset
-        )
-        return AppendFuture(outcome, slot, self._loop)
+            record, charge = payload, len(payload) + RECORD_CHARGE
+        else:
+            record = checked(payload, key, txid, timestamp_ms, headers)
+            charge = charge_of(record)
+        gathering, index = self._writer.gather(record, charge, expected_offset)
+        return AppendFuture(gathering, index, self._loop)
 
     async def append_many(
         self,

@@ -1,9 +1,10 @@
 """Where the records of a writer come in: refused at once, or given an offset and put into a group.
 
 The one path that every single record goes; what becomes of the groups is `protocol.writing`'s to
-say. An append costs no task and no wake-up of its own: it joins the open group, and *wake* is
-called once per turn, for all that gathers until the writer looks (`taken`). Offsets are given
-here and are final: if an entry cannot be confirmed every later append fails too.
+say. An append costs no task and no wake-up of its own: it joins the open gathering, and *wake* is
+called once per turn, for all that gathers until the writer looks (`taken`). What gathered is given
+its offsets together (`settle`), and these are final: if an entry cannot be confirmed every later
+append fails too.
 
 Hot path: no object per record beyond what the caller gave.
 """
@@ -11,17 +12,18 @@ Hot path: no object per record beyond what the caller gave.
 from collections.abc import Callable
 from typing import Final
 
-from dlog.columns import Columns
+from dlog.columns import Columns, Row
 from dlog.errors import BatchTooLarge, RecordTooLarge, TxidOutOfOrder, UnexpectedOffset
 from dlog.outcome import Outcome
 from dlog.position import NO_TXID, TXID_MAX
+from dlog.protocol.gathering import Gathering
 from dlog.protocol.packer import ENTRY_RECORDS_MAX, Packer, Part
 from dlog.receipts import Receipt
 from ledger.errors import LogError, TooManyPending
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which
-`submit` refuses."""
+"""Bytes of unconfirmed records, each counted with `packer.RECORD_CHARGE`, beyond which no other
+gathering is begun: appends are refused."""
 PENDING_BYTES_ROOM: Final = 32 * 1024 * 1024
 """Bytes of unconfirmed records below which waiting appends go on."""
 
@@ -48,7 +50,7 @@ class Intake:
     ) -> None:
         self.packer = Packer()
         self.next_offset = next_offset
-        """Offset of the next append."""
+        """Offset of the next append, behind all that is settled."""
         self._log = log
         self._record_bytes_max = record_bytes_max
         self._last_txid = last_txid
@@ -58,13 +60,21 @@ class Intake:
         self._woken = False
         self._origin: bytes | None = None
         """Whose units come in here."""
+        self._gathering: Gathering | None = None
+        """What has gathered since it was settled."""
         self._shut: LogError | None = None
         """What every append is answered; None: they are taken."""
 
     @property
+    def pending_bytes(self) -> int:
+        """Of all records that are not confirmed."""
+        gathering = self._gathering
+        return self.packer.pending_bytes + (0 if gathering is None else gathering.charge)
+
+    @property
     def has_room(self) -> bool:
         """True iff appends are welcome; or refused at once, when nothing is pending any more."""
-        return self.packer.pending_bytes < PENDING_BYTES_ROOM
+        return self.pending_bytes < PENDING_BYTES_ROOM
 
     def shut(self, answer: LogError) -> None:
         """Take nothing more: every append fails with *answer*."""
@@ -74,7 +84,53 @@ class Intake:
         """The writer looks at what has gathered: call *wake* again for the next record."""
         self._woken = False
 
-    def submit(
+    def gather(
+        self, record: bytes | Row, charge: int, expected_offset: int | None
+    ) -> tuple[Gathering, int]:
+        """Append one record, which counts *charge* bytes; return where its outcome will be found.
+
+        Raises `TooManyPending` alone."""
+        gathering = self._gathering
+        if (
+            gathering is None
+            or gathering.charge + charge > gathering.limit
+            or expected_offset is not None
+        ):
+            gathering = self._begin(expected_offset)
+        gathering.charge += charge
+        records = gathering.records
+        records.append(record)
+        return gathering, len(records) - 1
+
+    def _begin(self, expected_offset: int | None) -> Gathering:
+        self.settle()
+        if self._shut is not None:
+            return Gathering.placed(Outcome.refused(self._shut))
+        self._check_pending()
+        gathering = self._gathering = Gathering(expected_offset)
+        self._call()
+        return gathering
+
+    def settle(self) -> None:
+        """Give what has gathered its places."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            self.submit_gathered(gathering)
+
+    def submit_gathered(self, gathering: Gathering) -> None:
+        """Append the records of *gathering*, each for itself."""
+        if not gathering.records:
+            return  # who began it was interrupted
+        records, expected = gathering.take(), gathering.expected_offset
+        refusal = self._refusal_of_all(records, expected)
+        if refusal is None:
+            (part,) = self._take_all(records)
+            gathering.place(part.group.outcome, part.slot)
+        else:
+            gathering.place_each([self._submit(*row, expected) for row in records.rows()])
+        self._call()
+
+    def _submit(
         self,
         payload: bytes,
         key: bytes | None,
@@ -83,32 +139,18 @@ class Intake:
         headers: bytes | None,
         expected_offset: int | None,
     ) -> tuple[Outcome, int]:
-        """Append one record; return the outcome it will have, sooner or later, and its slot.
-
-        Raises `TooManyPending` alone."""
-        packer = self.packer
-        if packer.pending_bytes >= PENDING_BYTES_MAX:
-            raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
+        """Append one record; return the outcome it will have, sooner or later, and its slot."""
         size = len(payload) if key is None else len(payload) + len(key)
         if headers is not None:
             size += len(headers)
-        if (
-            self._shut is not None
-            or size > self._record_bytes_max
-            or txid is not None
-            or expected_offset is not None
-        ):
-            refusal = self._refusal(size, txid, expected_offset)
-            if refusal is not None:
-                return Outcome.refused(refusal), 0
-            if txid is not None:
-                self._last_txid = txid
+        refusal = self._refusal(size, txid, expected_offset)
+        if refusal is not None:
+            return Outcome.refused(refusal), 0
+        if txid is not None:
+            self._last_txid = txid
         self.next_offset += 1
-        group = packer.add(payload, key, txid, timestamp_ms, headers, self._now_ms)
-        if not self._woken:
-            self._woken = True
-            self._wake()
-        return group.outcome, len(group.values) - 1
+        group = self.packer.add(payload, key, txid, timestamp_ms, headers, self._now_ms)
+        return group.outcome, group.count - 1
 
     def submit_many(
         self,
@@ -118,18 +160,15 @@ class Intake:
         """Append records behind each other, all or none; return where they went, in order.
 
         Raises why they are refused, and `TooManyPending`."""
-        packer = self.packer
-        if packer.pending_bytes >= PENDING_BYTES_MAX:
-            raise TooManyPending(packer.pending_bytes, PENDING_BYTES_MAX)
-        sizes = records.sizes()
-        refusal = self._refusal(max(sizes), None, expected_offset)
-        if refusal is None and sum(sizes) > APPEND_MANY_BYTES_MAX:
-            refusal = BatchTooLarge(self._log, sum(sizes), APPEND_MANY_BYTES_MAX)
-        self._take_all(records, refusal)
-        parts = packer.add_many(records, self._now_ms)
-        if not self._woken:
-            self._woken = True
-            self._wake()
+        self.settle()
+        self._check_pending()
+        refusal = self._refusal_of_all(records, expected_offset)
+        if refusal is None and (size := records.total_bytes()) > APPEND_MANY_BYTES_MAX:
+            refusal = BatchTooLarge(self._log, size, APPEND_MANY_BYTES_MAX)
+        if refusal is not None:
+            raise refusal
+        parts = self._take_all(records)
+        self._call()
         return parts
 
     def submit_unit(self, records: Columns, receipt: Receipt) -> Outcome:
@@ -140,25 +179,45 @@ class Intake:
         assert self._origin in {None, receipt.origin}, "an entry has one receipt"
         assert records.total_bytes() <= UNIT_BYTES_MAX, "a unit is one entry"
         assert records.count <= UNIT_RECORDS_MAX
-        self._take_all(records, self._refusal(max(records.sizes()), None, None))
+        self.settle()
+        refusal = self._refusal_of_all(records, None)
+        if refusal is not None:
+            raise refusal
         self._origin = receipt.origin
+        self._advance(records)
         group = self.packer.add_unit(records, receipt, self._now_ms)
+        self._call()
+        return group.outcome
+
+    def _call(self) -> None:
         if not self._woken:
             self._woken = True
             self._wake()
-        return group.outcome
 
-    def _take_all(self, records: Columns, refusal: LogError | None) -> None:
-        """Give *records* their offsets, unless there is a *refusal*, or their txids are one."""
+    def _check_pending(self) -> None:
+        if self.pending_bytes >= PENDING_BYTES_MAX:
+            raise TooManyPending(self.pending_bytes, PENDING_BYTES_MAX)
+
+    def _take_all(self, records: Columns) -> list[Part]:
+        self._advance(records)
+        return self.packer.add_many(records, self._now_ms)
+
+    def _advance(self, records: Columns) -> None:
+        """Give *records*, which are not refused, their offsets."""
+        for txid in records.txids or ():
+            if txid is not None:
+                self._last_txid = txid
+        self.next_offset += records.count
+
+    def _refusal_of_all(self, records: Columns, expected_offset: int | None) -> LogError | None:
+        """Return why *records* are refused, as far as that is the fault of any of them."""
+        refusal = self._refusal(max(records.sizes()), None, expected_offset)
         last_txid = self._last_txid
         for txid in records.txids or ():
             if refusal is None and txid is not None:
                 refusal = self._txid_refusal(txid, last_txid)
                 last_txid = txid
-        if refusal is not None:
-            raise refusal
-        self._last_txid = last_txid
-        self.next_offset += records.count
+        return refusal
 
     def _refusal(self, size: int, txid: int | None, expected_offset: int | None) -> LogError | None:
         if self._shut is not None:

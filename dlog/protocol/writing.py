@@ -304,6 +304,7 @@ class Writing:
         allowed = TRANSITIONS.get((type(event).__name__, self.phase))
         assert allowed is not None, f"{type(event).__name__} while {self.phase.value}"
         before = self.phase
+        self._intake.settle()
         effects = self._dispatch(event, now)
         assert self.phase in allowed, f"{event} led from {before.value} to {self.phase.value}"
         self.check()

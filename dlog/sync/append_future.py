@@ -3,7 +3,7 @@
 `concurrent.futures.Future` makes a lock, a condition and two lists for each future, which costs
 more than appending the record. Here they are made when a thread really waits for this one record.
 Until then the future is a gathering and an index, which say its entry's outcome and a slot there
-(`dlog.sync.gathering`, `dlog.outcome`). Everything else is
+(`dlog.protocol.gathering`, `dlog.outcome`). Everything else is
 inherited, so `concurrent.futures.wait` and `asyncio.wrap_future` work.
 
 Its twin in `dlog.aio.write.append_future` has the same name, as the two `Log` have: who changes
@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from dlog.outcome import Outcome
 from dlog.position import RecordId
-from dlog.sync.gathering import Gathering
+from dlog.protocol.gathering import Gathering
 from ledger.errors import LogError
 
 _LOCK: Final = threading.Lock()
@@ -40,9 +40,7 @@ class AppendFuture(Future[RecordId]):
     @classmethod
     def refused(cls, error: LogError) -> Self:
         """Return the future of a record that was never taken."""
-        gathering = Gathering(None)
-        gathering.place(Outcome.refused(error), 0)
-        return cls(gathering, 0)
+        return cls(Gathering.placed(Outcome.refused(error)), 0)
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]

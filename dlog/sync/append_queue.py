@@ -21,8 +21,8 @@ from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns, Row
 from dlog.position import RecordId, RecordIds
+from dlog.protocol.gathering import Gathering
 from dlog.sync.append_future import AppendFuture
-from dlog.sync.gathering import Gathering
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError, TooManyPending
 
@@ -167,7 +167,7 @@ class AppendQueue:
             if isinstance(queued, ManyRecords):
                 self._append_many(queued)
             else:
-                self._append(queued)
+                self._writer.submit_gathered(queued)
         with self._lock:
             is_left = bool(self._queue)
             self._draining = has_taken or is_left
@@ -177,19 +177,6 @@ class AppendQueue:
             self._writer.when_room(self._drain)
         elif has_taken:
             self._thread.loop.call_soon(self._drain)
-
-    def _append(self, gathering: Gathering) -> None:
-        if not gathering.records:
-            return  # who began it was interrupted
-        records = gathering.take()
-        try:
-            (part,) = self._writer.submit_many(records, gathering.expected_offset)
-        except LogError:
-            expected = gathering.expected_offset
-            submit = self._writer.submit
-            gathering.place_each([submit(*row, expected) for row in records.rows()])
-        else:
-            gathering.place(part.group.outcome, part.slot)
 
     def _append_many(self, many: ManyRecords) -> None:
         try:

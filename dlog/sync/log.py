@@ -26,6 +26,7 @@ from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
 from dlog.errors import LogClosed, UsedAfterFork
 from dlog.position import Record, RecordId, RecordIds, Start, Stop
+from dlog.protocol.gathering import charge_of
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.writing import CLOSE_S, HEAL_S
 from dlog.settings import LogSettings
@@ -211,8 +212,7 @@ class Log(BlockingHandle[aio.Log]):
             record, charge = payload, len(payload) + RECORD_CHARGE
         else:
             record = checked(payload, key, txid, timestamp_ms, headers)
-            value, stored_key, _, _, encoded = record
-            charge = len(value) + len(stored_key or b"") + len(encoded or b"") + RECORD_CHARGE
+            charge = charge_of(record)
         if self._thread.generation != forks.generation:  # as `_check_process`, without its calls
             raise UsedAfterFork(self.name)
         future = self._queue.put(record, charge, expected_offset)

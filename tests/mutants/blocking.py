@@ -123,7 +123,7 @@ mutant(
 )
 mutant(
     "does not wake a thread that waited before its append was sent",
-    "dlog/sync/gathering.py",
+    "dlog/protocol/gathering.py",
     old="        for look in tuple(self._watchers):\n            look()\n",
     new="",
     test=_FUTURE + "a_callback_added_before_the_append_was_sent_is_called_once",
@@ -138,22 +138,22 @@ mutant(
 )
 mutant(
     "takes all of a gathering or nothing",
-    "dlog/sync/append_queue.py",
-    old="            gathering.place_each([submit(*row, expected) for row in records.rows()])\n",
-    new="            refused = submit(*next(records.rows()), expected)\n"
+    "dlog/protocol/intake.py",
+    old="            gathering.place_each([self._submit(*row, expected) for row in records.rows()])\n",
+    new="            refused = self._submit(*next(records.rows()), expected)\n"
     "            gathering.place_each([refused] * records.count)\n",
     test=_LOG + "one_record_that_is_refused_takes_none_with_it_that_was_gathered_beside_it",
 )
 mutant(
     "looks for each record of a gathering at its first place",
-    "dlog/sync/gathering.py",
+    "dlog/protocol/gathering.py",
     old="return self._outcome, self._slot + index",
     new="return self._outcome, index",
     test=_LOG + "records_that_gather_while_others_wait_get_the_ids_of_their_places",
 )
 mutant(
     "puts records behind one that expects an offset",
-    "dlog/sync/gathering.py",
+    "dlog/protocol/gathering.py",
     old="self.limit = ENTRY_BYTES_FULL if expected_offset is None else 0",
     new="self.limit = ENTRY_BYTES_FULL",
     test=_LOG + "only_the_append_that_expects_an_offset_is_refused_for_it",

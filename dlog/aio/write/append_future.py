@@ -1,4 +1,4 @@
-"""The future of one append of the asynchronous API: its entry's outcome, and a slot.
+"""The future of one append of the asynchronous API: a gathering, and an index in it.
 
 Cheaper to make than the standard library's, and nothing has to be done with it when its record is
 confirmed, unless somebody waits for it (`dlog.outcome`). It is one for asyncio: it can be
@@ -20,6 +20,7 @@ from dlog.errors import (
 )
 from dlog.outcome import Outcome
 from dlog.position import RecordId, RecordIds, Span
+from dlog.protocol.gathering import Gathering
 from dlog.protocol.packer import Part
 from ledger.errors import LogError
 
@@ -40,20 +41,21 @@ class _Waiting:
 class AppendFuture(asyncio.Future[RecordId]):
     """Used on the loop of its log only, as every future of asyncio."""
 
-    __slots__ = ("_home", "_outcome", "_slot", "_waiting")
+    __slots__ = ("_gathering", "_home", "_index")
 
-    def __init__(self, outcome: Outcome, slot: int, loop: asyncio.AbstractEventLoop) -> None:
+    _waiting: _Waiting | None = None
+
+    def __init__(self, gathering: Gathering, index: int, loop: asyncio.AbstractEventLoop) -> None:
         # Instead of Future.__init__: nothing of the inherited state is used.
-        self._outcome = outcome
-        self._slot = slot
+        self._gathering = gathering
+        self._index = index
         self._home = loop
-        self._waiting: _Waiting | None = None
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._home
 
     def done(self) -> bool:
-        return self._outcome.done or self.cancelled()
+        return self._found() is not None or self.cancelled()
 
     def cancelled(self) -> bool:
         return self._waiting is not None and self._waiting.cancelled
@@ -68,12 +70,12 @@ class AppendFuture(asyncio.Future[RecordId]):
         return True
 
     def result(self) -> RecordId:
-        self._check()
-        return self._outcome.record_id(self._slot)
+        outcome, slot = self._checked()
+        return outcome.record_id(slot)
 
     def exception(self) -> BaseException | None:
-        self._check()
-        return self._outcome.error(self._slot)
+        outcome, slot = self._checked()
+        return outcome.error(slot)
 
     def add_done_callback(
         self,
@@ -89,7 +91,7 @@ class AppendFuture(asyncio.Future[RecordId]):
         waiting.calls.append((fn, context or contextvars.copy_context()))
         if not waiting.watched:
             waiting.watched = True
-            self._outcome.watch(self._notify)
+            self._gathering.watch(self._index, self._notify)
 
     def remove_done_callback(self, fn: Callable[[Self], object], /) -> int:
         if self._waiting is None:
@@ -123,12 +125,19 @@ class AppendFuture(asyncio.Future[RecordId]):
             self._waiting = _Waiting()
         return self._waiting
 
-    def _check(self) -> None:
+    def _found(self) -> tuple[Outcome, int] | None:
+        """Return the outcome and the slot, once the outcome is known."""
+        found = self._gathering.find(self._index)
+        return found if found is not None and found[0].done else None
+
+    def _checked(self) -> tuple[Outcome, int]:
         waiting = self._waiting
         if waiting is not None and waiting.cancelled:
             raise asyncio.CancelledError(*(() if waiting.message is None else (waiting.message,)))
-        if not self._outcome.done:
+        found = self._found()
+        if found is None:
             raise asyncio.InvalidStateError("the append is not resolved yet")
+        return found
 
     def _notify(self) -> None:
         waiting = self._rare()

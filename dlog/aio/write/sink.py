@@ -31,6 +31,7 @@ from dlog.position import NO_TXID
 from dlog.protocol import procedure
 from dlog.protocol.committing import Committed, Inline, Tenure, Unit, commit
 from dlog.protocol.edits import Staged
+from dlog.protocol.gathering import Gathering
 from dlog.protocol.orphans import StagedFor
 from dlog.protocol.procedure import Action
 from dlog.receipts import Receipt
@@ -303,7 +304,9 @@ class Sink:
             raise AppendFailed(self.log, "no segment is open")
         records = _columns(payloads)
         outcome = writer.submit_unit(records, receipt)
-        first = (await AppendFuture(outcome, 0, asyncio.get_running_loop())).offset
+        first = (
+            await AppendFuture(Gathering.placed(outcome), 0, asyncio.get_running_loop())
+        ).offset
         last_txid = NO_TXID if writer.last_txid is None else writer.last_txid
         return procedure.UnitAppended(first, first + records.count, last_txid)
 

@@ -1,7 +1,7 @@
 """The writer of one open log: carries out what `protocol.writing` says.
 
 It encodes and sends, resolves outcomes, takes the log over again, closes and lets go; records
-come in by `submit` and `submit_many`, callers of the rest wait for an answer of the machine.
+come in by `gather` and `submit_many`, callers of the rest wait for an answer of the machine.
 """
 
 import asyncio
@@ -74,7 +74,8 @@ class LogWriter:
             now_ms=now_ms,
             wake=partial(self._loop.call_soon, self._gathered),
         )
-        self.submit = self._intake.submit
+        self.gather = self._intake.gather
+        self.submit_gathered = self._intake.submit_gathered
         self.submit_many = self._intake.submit_many
         self.submit_unit = self._intake.submit_unit
         self._machine = Writing(
@@ -148,7 +149,7 @@ class LogWriter:
 
     @property
     def pending_bytes(self) -> int:
-        return self._intake.packer.pending_bytes
+        return self._intake.pending_bytes
 
     @property
     def has_room(self) -> bool:

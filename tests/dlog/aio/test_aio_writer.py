@@ -205,6 +205,7 @@ async def test_back_pressure_refuses_or_waits(monkeypatch: pytest.MonkeyPatch) -
     charge = 50 + RECORD_CHARGE
     monkeypatch.setattr(intake, "PENDING_BYTES_MAX", 2 * charge)
     monkeypatch.setattr(intake, "PENDING_BYTES_ROOM", charge)
+    monkeypatch.setattr("dlog.protocol.gathering.ENTRY_BYTES_FULL", 1)  # one record each
     cluster = FakeCluster()
     async with await Log.open("log", client=cluster.client()) as log:
         cluster.hold()

@@ -74,7 +74,11 @@ class Rig:
 
     def submit(self, value: bytes, *, txid: int | None = None) -> tuple[Outcome, int]:
         """Take one record, or refuse it; return its outcome and its slot."""
-        return self.intake.submit(value, None, txid, None, None, None)
+        gathering, index = self.intake.gather((value, None, txid, None, None), len(value), None)
+        self.intake.settle()
+        found = gathering.find(index)
+        assert found is not None
+        return found
 
     def sent(self, *values: bytes, txid: int | None = None) -> list[Group]:
         """Send *values* as an entry each."""

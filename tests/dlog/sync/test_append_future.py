@@ -9,8 +9,8 @@ import pytest
 from dlog.errors import LogClosed
 from dlog.outcome import Outcome
 from dlog.position import DLSN, RecordId
+from dlog.protocol.gathering import Gathering
 from dlog.sync.append_future import AppendFuture
-from dlog.sync.gathering import Gathering
 from tests.waiting import PATIENCE_S
 
 ID = RecordId(7, DLSN(1, 2, 3))

@@ -23,9 +23,10 @@ from dlog.errors import (
     UsedAfterFork,
 )
 from dlog.position import DLSN, Place
+from dlog.protocol import gathering
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.settings import LogSettings
-from dlog.sync import append_queue, gathering
+from dlog.sync import append_queue
 from dlog.sync.loop_thread import LoopThread
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster

@@ -1,15 +1,25 @@
-"""Appends of threads that reach the writer together, and where each of them is found afterwards."""
+"""Appends that reach the packer together, and where each of them is found afterwards.
+
+One list takes the records, so an append is one step that cannot be interrupted in its middle, and
+their columns are made for thousands at once."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Self
 
 from dlog.columns import Columns, Row
 from dlog.outcome import Outcome
-from dlog.protocol.packer import ENTRY_BYTES_FULL
+from dlog.protocol.packer import ENTRY_BYTES_FULL, RECORD_CHARGE
+
+
+def charge_of(record: Row) -> int:
+    """Return what *record* counts while it is pending."""
+    payload, key, _, _, headers = record
+    return len(payload) + len(key or b"") + len(headers or b"") + RECORD_CHARGE
 
 
 class Gathering:
-    """Filled by threads under the lock of their queue; then taken and placed, once, by the loop."""
+    """Filled by the loop, or by threads under a lock; then taken and placed, once, by the loop."""
 
     __slots__ = (
         "_each",
@@ -34,6 +44,13 @@ class Gathering:
         self._slot = 0
         self._each: Sequence[tuple[Outcome, int]] = ()
         self._watchers: list[Callable[[], None]] = []
+
+    @classmethod
+    def placed(cls, outcome: Outcome) -> Self:
+        """Return one whose records have *outcome*, from its first slot on."""
+        gathering = cls(None)
+        gathering.place(outcome, 0)
+        return gathering
 
     def take(self) -> Columns:
         """Return the records, which are not kept here: whoever has a future may keep it long."""
