@@ -35,6 +35,8 @@ class BookieConfig:
     host: str = "127.0.0.1"
     port: int = 0
     """0: the port of the last start on this directory, at first any free one."""
+    operator_port: int = 0
+    """Where operators ask and order; 0: any free one."""
     advertise: str = ""
     """Host that clients connect to; needed if *host* is a wildcard. Default: *host*."""
     bookie: str | None = None
@@ -53,8 +55,11 @@ class BookieConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise InvalidSetting("port", self.port, "a port is a number from 0 to 65535")
+        for name in ("port", "operator_port"):
+            if not 0 <= (port := getattr(self, name)) <= 65535:
+                raise InvalidSetting(name, port, "a port is a number from 0 to 65535")
+        if self.port and self.port == self.operator_port:
+            raise InvalidSetting("operator_port", self.port, "clients have that port")
         if self.unmade_ledgers_max < 0:
             raise InvalidSetting(
                 "unmade_ledgers_max", self.unmade_ledgers_max, "give the number of ledgers, or 0"

@@ -10,7 +10,7 @@ serving: no safety rests on it. A process whose identity another one took over e
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -28,6 +28,7 @@ from bookie.server.descriptors import descriptor_limit, share_out
 from bookie.server.listening import BookieServer, is_free
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.operator import OperatorService
+from bookie.server.ordering import OperatorServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.server.settling import Settler
@@ -85,6 +86,26 @@ async def run_bookie(
         directories.unlock()
 
 
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    clients: BookieServer
+    operators: OperatorServer
+
+    def bind(self, config: BookieConfig, port: int | None) -> int:
+        """Listen for clients on *port*, unless that is done already, and for operators; return
+        the operators' port."""
+        if port is not None:
+            self.clients.bind(config.host, port)
+        return self.operators.bind(config.host, config.operator_port)
+
+    async def start(self, service: BookieService, operator: OperatorService) -> None:
+        await self.clients.start(service)
+        await self.operators.start(operator)
+
+    async def kill(self) -> None:
+        await asyncio.gather(self.clients.kill(), self.operators.kill())
+
+
 async def _run(
     config: BookieConfig,
     directories: Directories,
@@ -94,9 +115,9 @@ async def _run(
     exposed: Exposed,
 ) -> None:
     namespace = await open_namespace(store)
-    server = BookieServer(connections_max=connections_max)
+    ports = _Ports(BookieServer(connections_max=connections_max), OperatorServer())
     try:
-        name, port, bound = _place(config, directories, server)
+        name, port, bound = _place(config, directories, ports.clients)
         address = config.address(port)
         identity = await identify(
             store,
@@ -110,8 +131,7 @@ async def _run(
         )
         storage = await _open_storage(directories, config, identity)
         try:
-            if not bound:
-                server.bind(config.host, port)
+            operator_port = ports.bind(config, None if bound else port)
         except BaseException:
             storage.close()
             raise
@@ -124,10 +144,17 @@ async def _run(
             made=MadeLedgers(ledgers, unmade_max=config.unmade_ledgers_max),
         )
     except BaseException:
-        await server.kill()
+        await ports.kill()
         raise
     registrar = Registrar(
-        store, BookieRegistration(name, address, identity.incarnation, config.rack)
+        store,
+        BookieRegistration(
+            name,
+            address,
+            identity.incarnation,
+            config.rack,
+            operator_address=config.address(operator_port),
+        ),
     )
     keeper = ReadOnlyKeeper(
         storage,
@@ -162,15 +189,19 @@ async def _run(
     try:
         keeper.look()
         await collector.begin()
-        await server.start(service, operator)
+        await ports.start(service, operator)
         await registrar.start()
-        metrics.expose(exposed, server, service, storage, keeper, collector, registrar)
+        metrics.expose(exposed, ports.clients, service, storage, keeper, collector, registrar)
         tasks.append(asyncio.create_task(keeper.run(), name="read-only keeper"))
         beside = [
             _beside(collector.run(), "collector"),
             _beside(settler.run(), "settler"),
         ]
-        _log.info(f"bookie {name} is ready on {address}", incarnation=identity.incarnation)
+        _log.info(
+            f"bookie {name} is ready on {address}",
+            operator_port=operator_port,
+            incarnation=identity.incarnation,
+        )
         on_ready(name, address)
         try:
             await _until_failed(name, service, tasks)
@@ -181,7 +212,7 @@ async def _run(
         for task in tasks:
             task.cancel()
         await operator.close()
-        await _stop(name, registrar, server, service, collector)
+        await _stop(name, registrar, ports, service, collector)
         if not service.failure.done():
             await _report_clean(directories, storage, living)
             _log.info(f"bookie {name} has stopped")
@@ -261,18 +292,18 @@ def _opened_storage(
 async def _stop(
     name: str,
     registrar: Registrar,
-    server: BookieServer,
+    ports: "_Ports",
     service: BookieService,
     collector: Collector,
 ) -> None:
     if service.failure.done():
         failure = service.failure.result()
         await registrar.close(take_back=not isinstance(failure, BookieSuperseded))
-        await server.kill()
+        await ports.kill()
         service.abandon()
         return
     await registrar.close()
-    await server.stop()
+    await asyncio.gather(ports.clients.stop(), ports.operators.stop())
     await collector.close()
     await service.close()
     if service.failure.done():

@@ -125,6 +125,13 @@ OPTIONS: Final = (
         "Port to listen on; 0: the one of the last start, at first any free one.",
     ),
     Option(
+        ("--operator-port",),
+        "operator_port",
+        int,
+        "Port for operators (gRPC): status, collections, read-only; 0: any free one. Who reaches "
+        "it can give orders: let a firewall keep clients away from it.",
+    ),
+    Option(
         ("--advertise",),
         "advertise",
         str | None,

@@ -48,6 +48,8 @@ class BookieRegistration:
     """Random, of one start of the process (rule 75)."""
     rack: str = ""
     read_only: bool = False
+    operator_address: str = ""
+    """host:port of its service for operators; empty: it has none."""
 
     @property
     def path(self) -> str:
@@ -67,6 +69,7 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
         address=registration.address,
         incarnation=registration.incarnation,
         rack=registration.rack,
+        operator_address=registration.operator_address,
     )
     value = node.SerializeToString(deterministic=True)
     node_of_it = CreateOp(registration.path, value, ephemeral=True)
@@ -313,7 +316,15 @@ def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:
         raise DamagedMetadata(path, str(error)) from error
     if node.version != FORMAT_VERSION:
         raise DamagedMetadata(path, f"format version {node.version}")
-    host, _, port = node.address.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
-        raise DamagedMetadata(path, f"{node.address[:100]!r} is no address of the form host:port")
-    return BookieRegistration(name_of(path), node.address, node.incarnation, node.rack, read_only)
+    for address in (node.address, *filter(None, [node.operator_address])):
+        host, _, port = address.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+            raise DamagedMetadata(path, f"{address[:100]!r} is no address of the form host:port")
+    return BookieRegistration(
+        name_of(path),
+        node.address,
+        node.incarnation,
+        node.rack,
+        read_only,
+        node.operator_address,
+    )

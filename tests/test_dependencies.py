@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FLOORS = ("ledger", "bookie", "leader", "dlog")
 OURS = {*FLOORS, "examples", "benchmarks", "tests"}
-DISTRIBUTIONS = {"google": "protobuf"}
+DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
     "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
-    "ruff", "types-protobuf",
+    "ruff", "types-grpcio", "types-protobuf",
 }  # fmt: skip
 LOADED_BY = {"dlog/testing/plugin.py": {"pytest"}}
 """Modules that only the one who has this distribution ever loads."""

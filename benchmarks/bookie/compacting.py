@@ -32,9 +32,10 @@ async def compaction(bench: Bench) -> None:
                 before = await p99_of_adds(bench, bookie, added[0])
                 await bookie.cluster.restart_bookie(0)  # the newest log is never compacted
                 await client.delete(dead)
+                (registered,) = client.bookies.available()
             finally:
                 await client.close()
-            async with BookieOperator(bookie.address) as operator:
+            async with BookieOperator(registered.operator_address) as operator:
                 await operator.collect()
                 compacting = asyncio.ensure_future(operator.compact(major=True))
                 beside = await p99_of_adds(bench, bookie, added[1])

@@ -166,7 +166,8 @@ class _Decommissioning:
         if registration is None:
             return protocol.Done()  # gone since: that is quiet too
         try:
-            await self._ask_read_only(registration.address, self._bookie)
+            address = registration.operator_address or registration.address
+            await self._ask_read_only(address, self._bookie)
         except BookieRefused as error:
             return protocol.Refused(str(error))
         except BookieUnavailable as error:

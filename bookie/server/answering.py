@@ -1,4 +1,4 @@
-"""One client's connection for questions, at the bookie: reads, and orders of operators.
+"""One client's connection for questions, at the bookie: reads, and what it holds.
 
 Each is answered when its answer is there, in any order; who does not wait any more says so. A
 client that does not take its answers is not read from, and gets no more long ones.
@@ -7,7 +7,7 @@ client that does not take its answers is not read from, and gets no more long on
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bookie.server.service import BookieService
 from ledger.errors import BadMessage
@@ -43,13 +43,6 @@ QUESTIONS_MAX: Final = 12_288
 _log = get_logger(__name__)
 
 
-class Orders(Protocol):
-    """What operators may ask for."""
-
-    def answer(self, kind: int, request: bytes) -> "Coroutine[Any, Any, Reply] | None":
-        """Return what makes the answer, None for a kind that is not known. Raises `BadMessage`."""
-
-
 Reply = tuple[Kind, bytes]
 
 
@@ -61,17 +54,14 @@ class Room:
 
 
 class Answering:
-    """See the module's docstring. *orders*: those who ask are operators."""
+    """See the module's docstring."""
 
     body_bytes_max = QUESTION_BYTES_MAX
 
-    def __init__(
-        self, service: BookieService, connection: Connection, room: Room, orders: Orders | None
-    ) -> None:
+    def __init__(self, service: BookieService, connection: Connection, room: Room) -> None:
         self._service = service
         self._connection = connection
         self._room = room
-        self._orders = orders
         self._last = 0
         self._open: dict[int, asyncio.Task[Reply]] = {}
 
@@ -122,7 +112,7 @@ class Answering:
             case Kind.READ_HELD:
                 return self._read_held(held_query(request), request)
             case _:
-                return None if self._orders is None else self._orders.answer(kind, request)
+                return None
 
     async def _read(self, query: ReadQuery, request: bytes) -> Reply:
         answer = ReadAnswer(Status.TOO_MANY_REQUESTS)

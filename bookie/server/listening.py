@@ -1,4 +1,4 @@
-"""Where a bookie is reached: one port, for clients and operators alike.
+"""Where clients reach a bookie; operators have a port of their own (`ordering`).
 
 Who connects says first whom it means and what for, in a few hundred bytes and a few seconds. A
 bookie that was not meant says so and serves nothing: after a change of addresses a client must not
@@ -14,7 +14,7 @@ from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.adding import Adding
-from bookie.server.answering import Answering, Orders, Room
+from bookie.server.answering import Answering, Room
 from bookie.server.descriptors import CONNECTIONS_MAX
 from bookie.server.service import BookieService
 from ledger.errors import BadMessage
@@ -56,7 +56,6 @@ class BookieServer:
         self.budget = Budget()
         self.room = Room()
         self.scratch = new_scratch()
-        self.orders: Orders | None = None
         self.adders = 0
         self._service: BookieService | None = None
         self._socket: socket.socket | None = None
@@ -85,11 +84,10 @@ class BookieServer:
             raise AddressUnusable(host, port, error.strerror or str(error)) from error
         return int(self._socket.getsockname()[1])
 
-    async def start(self, service: BookieService, orders: Orders | None = None) -> None:
-        """Serve; requires a storage that has replayed wholly (rule 64). *orders* are for
-        operators."""
+    async def start(self, service: BookieService) -> None:
+        """Serve; requires a storage that has replayed wholly (rule 64)."""
         assert self._socket is not None
-        self._service, self.orders = service, orders
+        self._service = service
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _ClientConnection(self), sock=self._socket)
         self._look()
@@ -198,8 +196,7 @@ class _ClientConnection(Connection):
             server.adders += 1
             self._handler = Adding(server.service, self, self._refuse)
         else:
-            orders = server.orders if hello.purpose is Purpose.ORDERS else None
-            self._handler = Answering(server.service, self, server.room, orders)
+            self._handler = Answering(server.service, self, server.room)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
 

@@ -1,20 +1,12 @@
-"""The edge of a bookie towards its operators.
-
-It is on the port of the bookie and as open as the rest of it: who can reach the port can make
-the bookie read-only.
-"""
+"""What operators may ask of a bookie, and how it carries that out; `ordering` is where they do."""
 
 import asyncio
 import time
 from collections.abc import Coroutine
 from importlib.metadata import version
-from typing import Any, Final
-
-from google.protobuf.message import Message
+from typing import Final
 
 from bookie.collector.collector import Collector, CollectorStatus, Run
-from bookie.errors import CollectionUnderWay, OrderNotKept
-from bookie.server.answering import Reply
 from bookie.server.operator_messages import (
     cache_message,
     collector_message,
@@ -28,8 +20,6 @@ from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from bookie.storage.status import StorageStatus
-from ledger.transport.checksum import checked, verified
-from ledger.transport.framing import Kind
 from ledger.wire import bookie_pb2 as pb
 
 _PACKAGE: Final = "dlog"
@@ -53,21 +43,9 @@ class OperatorService:
         self._started_at = time.monotonic()
         self._runs: dict[asyncio.Task[Run], None] = {}
 
-    def answer(self, kind: int, request: bytes) -> Coroutine[Any, Any, Reply] | None:
-        """Return what makes the answer, None for a kind that is not known. Raises `BadMessage`."""
-        match kind:
-            case Kind.STATUS:
-                verified(pb.StatusRequest, request)
-                return _answer(self._status(), request)
-            case Kind.COLLECT:
-                return _answer(self._collect(verified(pb.CollectRequest, request)[0]), request)
-            case Kind.COMPACT:
-                return _answer(self._compact(verified(pb.CompactRequest, request)[0]), request)
-            case Kind.SET_READ_ONLY:
-                order, _ = verified(pb.SetReadOnlyRequest, request)
-                return _answer(self._set_read_only(order), request)
-            case _:
-                return None
+    @property
+    def bookie(self) -> str:
+        return self._service.info.bookie
 
     async def close(self) -> None:
         """Stop the runs that were asked for; those that wait for them get no answer."""
@@ -76,7 +54,7 @@ class OperatorService:
         if self._runs:
             await asyncio.wait(list(self._runs))
 
-    async def _status(self) -> pb.StatusReply:
+    async def status(self, _request: pb.StatusRequest) -> pb.StatusReply:
         info, keeper = self._service.info, self._keeper
         collector = self._collector.status()
         storage, logs = await asyncio.to_thread(self._ask_disks, collector)
@@ -108,13 +86,13 @@ class OperatorService:
         pairs = zip(self._storage.ledger_directories, collector.logs, strict=True)
         return self._storage.status(), [entry_log_messages(*pair) for pair in pairs]
 
-    async def _collect(self, request: pb.CollectRequest) -> pb.CollectReply:
+    async def collect(self, request: pb.CollectRequest) -> pb.CollectReply:
         allowed = request.allow_deletions if request.HasField("allow_deletions") else None
         evictions = request.allow_evictions if request.HasField("allow_evictions") else None
         running = self._collector.collect(allowed=allowed, evictions_allowed=evictions)
         return pb.CollectReply(run=await self._done(running))
 
-    async def _compact(self, request: pb.CompactRequest) -> pb.CompactReply:
+    async def compact(self, request: pb.CompactRequest) -> pb.CompactReply:
         running = self._collector.compact(major=request.major)
         return pb.CompactReply(run=await self._done(running))
 
@@ -126,13 +104,7 @@ class OperatorService:
         run = await asyncio.shield(task)
         return run_message(run, run.ended_at)
 
-    async def _set_read_only(self, request: pb.SetReadOnlyRequest) -> pb.SetReadOnlyReply:
+    async def set_read_only(self, request: pb.SetReadOnlyRequest) -> pb.SetReadOnlyReply:
+        """Raises `OrderNotKept`."""
         await self._keeper.set_by_operator(read_only=request.read_only)
         return pb.SetReadOnlyReply(read_only=self._storage.read_only, reasons=self._keeper.reasons)
-
-
-async def _answer(answering: Coroutine[Any, Any, Message], request: bytes) -> Reply:
-    try:
-        return Kind.ANSWER, checked(await answering, request=request)
-    except (CollectionUnderWay, OrderNotKept) as error:
-        return Kind.REFUSED, str(error).encode()

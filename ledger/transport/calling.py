@@ -17,7 +17,7 @@ _BACKOFF_S_MIN: Final = 0.05
 RECONNECT_S_MAX: Final = 0.25
 """Who asks a bookie that was away, and has just come back, hears of it after as long as this at
 most. A recovery asks five times within 800 ms, and fails if too few answer."""
-_ANSWERS: Final = (Kind.ANSWER, Kind.REFUSED, Kind.NOT_KNOWN)
+_ANSWERS: Final = (Kind.ANSWER, Kind.NOT_KNOWN)
 _log = get_logger(__name__)
 
 
@@ -38,7 +38,7 @@ class ClientConnection(Connection):
         super().__init__(scratch, body_bytes_max=MESSAGE_BYTES_MAX, budget=budget)
         self.was_ready = False
         self.was_refused = False
-        """Whether the bookie said why it does not serve."""
+        """Whether the peer said why it does not serve, or is nobody who could."""
         self._hello = hello
         self._on_frame, self._on_room, self._on_lost = on_frame, on_room, on_lost
         loop = asyncio.get_running_loop()
@@ -76,6 +76,7 @@ class ClientConnection(Connection):
             self._on_frame(frame)
 
     def refused(self, error: BadMessage, _received: bytes) -> None:
+        self.was_refused = True
         self._fail(str(error))
 
     def unblocked(self) -> None:
@@ -124,10 +125,6 @@ class Asker:
         self._connect_timeout_s = connect_timeout_s
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
-        self.why_not = ""
-        """Why there was no connection, the last time."""
-        self.was_refused = False
-        """Whether the bookie itself said so."""
         self._backoff = Backoff(_BACKOFF_S_MIN, RECONNECT_S_MAX)
         self._retry_at = 0.0
         self._connection: ClientConnection | None = None
@@ -161,14 +158,14 @@ class Asker:
     def rest(self) -> None:
         """Let an idle connection go; the next question makes another one."""
         if self.is_idle:
-            self._drop("it was idle")
+            self._drop()
 
     def close(self) -> None:
         """Let the connection go; what is open gets no answer."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        self._drop("it was closed")
+        self._drop()
 
     async def gone(self) -> None:
         """Wait until the connections of a closed asker are freed."""
@@ -195,7 +192,7 @@ class Asker:
             self._scratch,
             on_frame=self._answered,
             on_room=lambda: None,
-            on_lost=lambda reason: self._lost(connection, reason),
+            on_lost=lambda _reason: self._lost(connection),
         )
         try:
             reason = await connect(connection, self.address, self._connect_timeout_s)
@@ -203,8 +200,8 @@ class Asker:
                 self._connection = connection
                 self._backoff.reset()
             else:
-                self.why_not = reason or "it was closed"
-                self.was_refused = connection.was_refused
+                if connection.was_refused:
+                    _log.warning("bookie_refused", address=self.address, reason=reason)
                 self._retry_at = self._loop.time() + self._backoff.next()
         finally:
             if self._connection is not connection:
@@ -235,16 +232,15 @@ class Asker:
         if answer is not None and not answer.done():  # else it was cancelled meanwhile
             answer.set_result(frame)
 
-    def _lost(self, connection: ClientConnection, reason: str) -> None:
+    def _lost(self, connection: ClientConnection) -> None:
         if self._connection is connection:
-            self._drop(reason)
+            self._drop()
 
     def _rest(self) -> None:
         if self._retired and not self._open:
-            self._drop("the bookie moved")
+            self._drop()
 
-    def _drop(self, reason: str) -> None:
-        self.why_not = reason
+    def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._dropped = [each for each in self._dropped if not each.is_lost]

@@ -37,16 +37,10 @@ class Kind(IntEnum):
     READ_LAC = 4
     READ_HELD = 5
     INFO = 6
-    STATUS = 7
-    COLLECT = 8
-    COMPACT = 9
-    SET_READ_ONLY = 10
     ANSWER = 32
     CANCEL = 33
     """Nobody waits for the answer any more; without a body."""
-    REFUSED = 34
-    """The answer is a sentence: why it was not done."""
-    NOT_KNOWN = 35
+    NOT_KNOWN = 34
     """The peer does not know the kind of the question."""
 
 

@@ -45,15 +45,13 @@ class Purpose(IntEnum):
     ADDS = 1
     ASKS = 2
     """Reads, and what a bookie is asked besides."""
-    ORDERS = 3
-    """Of its operators, who need not know its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     purpose: Purpose
     bookie: str
-    """The one that is meant; empty: whoever is there, for operators only."""
+    """The one that is meant."""
     lowest: int = VERSION_MIN
     highest: int = VERSION_MAX
 
@@ -105,7 +103,7 @@ def answer_to(hello: Hello, *, bookie: str, incarnation: str) -> Answer:
             f"bookie {bookie} speaks {spoken} of the wire and its client "
             f"{_versions(hello.lowest, hello.highest)}; update {older}"
         )
-    if hello.bookie != bookie and (hello.bookie or hello.purpose is not Purpose.ORDERS):
+    if hello.bookie != bookie:
         return Refusal(f"here is bookie {bookie}, and {hello.bookie or 'nobody'} was meant")
     return Welcome(min(hello.highest, VERSION_MAX), bookie, incarnation)
 

@@ -1,30 +1,30 @@
 """What an operator asks of one bookie: how it is, and to do now what it does by itself later.
 
-Values are the messages of bookie.proto as they are. Every call raises `BookieUnavailable` if there
-is no answer in time, `BookieRefused` if the bookie says no. A call that is given up does not
-stop what the bookie has begun.
+Values are the messages of service `dlog.bookie.v1.Operator` as they are. Every call raises
+`BookieUnavailable` if there is no answer in time, `BookieRefused` if the bookie says no. A call
+that is given up does not stop what the bookie has begun.
 """
 
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self
 
+import grpc
 from google.protobuf.message import Message
 
-from ledger.errors import BadMessage, BookieRefused, BookieUnavailable
-from ledger.transport.calling import Asker
-from ledger.transport.checksum import checked, verified
-from ledger.transport.connection import new_scratch
-from ledger.transport.framing import Kind
-from ledger.transport.handshake import Hello, Purpose
+from ledger.errors import BookieRefused, BookieUnavailable
+from ledger.transport.orders import BOOKIE_KEY, operator_channel, operator_methods
 from ledger.wire import bookie_pb2 as pb
 
 _CONNECT_S: Final = 2.0
-
-_Reply = TypeVar("_Reply", bound=Message)
+_REFUSALS: Final = (
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
 
 
 class BookieOperator:
-    """A connection to the bookie at *address*; an async context manager."""
+    """A connection to the bookie whose operators' port is *address*; an async context manager."""
 
     def __init__(
         self,
@@ -40,15 +40,12 @@ class BookieOperator:
         self._bookie = bookie
         self._timeout_s = timeout_s
         self._run_timeout_s = run_timeout_s
-        self._asker = Asker(
-            Hello(Purpose.ORDERS, bookie),
-            address,
-            new_scratch(),
-            connect_timeout_s=min(timeout_s, _CONNECT_S),
-        )
+        self._channel = operator_channel(address, connect_timeout_s=min(timeout_s, _CONNECT_S))
+        self._methods = operator_methods(self._channel)
 
     async def status(self) -> pb.StatusReply:
-        return await self._call(Kind.STATUS, pb.StatusRequest(), pb.StatusReply, self._timeout_s)
+        reply: pb.StatusReply = await self._call("Status", pb.StatusRequest(), self._timeout_s)
+        return reply
 
     async def collect(
         self, *, allow_deletions: int | None = None, allow_evictions: int | None = None
@@ -62,23 +59,23 @@ class BookieOperator:
         request = pb.CollectRequest(
             allow_deletions=allow_deletions, allow_evictions=allow_evictions
         )
-        reply = await self._call(Kind.COLLECT, request, pb.CollectReply, self._run_timeout_s)
+        reply: pb.CollectReply = await self._call("Collect", request, self._run_timeout_s)
         return reply.run
 
     async def compact(self, *, major: bool) -> pb.CollectorRun:
         """Rewrite entry logs with little live data now; return what was done."""
         request = pb.CompactRequest(major=major)
-        reply = await self._call(Kind.COMPACT, request, pb.CompactReply, self._run_timeout_s)
+        reply: pb.CompactReply = await self._call("Compact", request, self._run_timeout_s)
         return reply.run
 
     async def set_read_only(self, *, read_only: bool) -> pb.SetReadOnlyReply:
         """Keep normal adds out, or take them again; return what the bookie is now, and why."""
         request = pb.SetReadOnlyRequest(read_only=read_only)
-        return await self._call(Kind.SET_READ_ONLY, request, pb.SetReadOnlyReply, self._timeout_s)
+        reply: pb.SetReadOnlyReply = await self._call("SetReadOnly", request, self._timeout_s)
+        return reply
 
     async def close(self) -> None:
-        self._asker.close()
-        await self._asker.gone()
+        await self._channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,21 +88,13 @@ class BookieOperator:
     ) -> None:
         await self.close()
 
-    async def _call(
-        self, kind: Kind, request: Message, reply: type[_Reply], timeout_s: float | None
-    ) -> _Reply:
+    async def _call(self, order: str, request: Message, timeout_s: float | None) -> Any:
         name = self._bookie or self.address
-        question = checked(request)
-        answer = await self._asker.ask(kind, question, timeout_s)
-        if answer is None and self._asker.was_refused:
-            raise BookieRefused(name, self._asker.why_not)
-        if answer is None:
-            raise BookieUnavailable(name, self._asker.why_not or "no answer in time")
-        if answer.kind == Kind.REFUSED:
-            raise BookieRefused(name, answer.body.decode(errors="replace"))
-        if answer.kind == Kind.NOT_KNOWN:
-            raise BookieRefused(name, "that its version does not know this order")
+        metadata = ((BOOKIE_KEY, self._bookie.encode()),) if self._bookie else ()
         try:
-            return verified(reply, answer.body, request=question)[0]
-        except BadMessage as error:
-            raise BookieUnavailable(name, str(error)) from error
+            return await self._methods[order](request, timeout=timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            details = error.details() or error.code().name
+            if error.code() in _REFUSALS:
+                raise BookieRefused(name, details) from error
+            raise BookieUnavailable(name, details) from error

@@ -247,7 +247,7 @@ class SocketTransport:
         if asker is None:
             return None
         reply = await asker.ask(kind, request, timeout_s or self._limits.timeout_s)
-        if reply is None or reply.kind == Kind.REFUSED:
+        if reply is None:
             return None
         if reply.kind == Kind.NOT_KNOWN:
             return not_known

@@ -79,14 +79,6 @@ class Checked(_message.Message):
                       prove; fences first if asked to
       READ_HELD       ReadHeldRequest, ReadHeldReply: which entries are here, without reading them
       INFO            InfoRequest, InfoReply
-    Orders of operators, on the same port; nothing of them is part of the ledger protocol:
-      STATUS          StatusRequest, StatusReply
-      COLLECT         CollectRequest, CollectReply: remove what belongs to deleted ledgers now; the
-                      answer comes when it is done
-      COMPACT         CompactRequest, CompactReply: rewrite entry logs of which little is live now; the
-                      answer comes when it is done
-      SET_READ_ONLY   SetReadOnlyRequest, SetReadOnlyReply: keep normal adds out, also after a
-                      restart; or take them again, if nothing else is against it
     How frames are made, and what is said before the first one, is in docs/formats.md.
 
     The body of a frame: one of the messages below, serialised, and the frames of its entries.

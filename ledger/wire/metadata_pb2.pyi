@@ -152,11 +152,14 @@ class BookieNode(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
+    OPERATOR_ADDRESS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     address: _builtins.str
     """host:port"""
     incarnation: _builtins.str
     rack: _builtins.str
+    operator_address: _builtins.str
+    """host:port of its service Operator; empty: of a program before it"""
     def __init__(
         self,
         *,
@@ -164,10 +167,11 @@ class BookieNode(_message.Message):
         address: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         rack: _builtins.str = ...,
+        operator_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "rack", b"rack", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "operator_address", b"operator_address", "rack", b"rack", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

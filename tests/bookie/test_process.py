@@ -229,7 +229,9 @@ def test_a_bookie_on_a_disk_that_is_too_full_is_registered_read_only(
 def test_an_operators_order_moves_the_registration_and_survives_kill_9(
     uri: str, tmp_path: Path
 ) -> None:
-    def order(address: str, *, read_only: bool) -> None:
+    def order(*, read_only: bool) -> None:
+        address = the_registered(uri).operator_address
+
         async def scenario() -> None:
             async with BookieOperator(address) as operator:
                 reply = await operator.set_read_only(read_only=read_only)
@@ -242,16 +244,16 @@ def test_an_operators_order_moves_the_registration_and_survives_kill_9(
         return found.read_only
 
     with bookie(uri, tmp_path / "b") as process:
-        _, address = process.ready()
+        process.ready()
         assert not is_read_only()
-        order(address, read_only=True)
+        order(read_only=True)
         asyncio.run(until(lambda: "read_only=True" in process.output()))
         assert is_read_only()
         process.kill()
     with bookie(uri, tmp_path / "b") as process:
-        _, address = process.ready()
+        process.ready()
         assert is_read_only()
-        order(address, read_only=False)
+        order(read_only=False)
         asyncio.run(until(lambda: "read_only=False" in process.output()))
         assert not is_read_only()
 

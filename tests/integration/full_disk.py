@@ -15,7 +15,7 @@ from ledger.cluster import open_namespace
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
 from ledger.metastore import open_store
-from ledger.registry import BookieDirectory
+from ledger.registry import BookieDirectory, find_registration
 from ledger.requests import AddRun, LacQuery, ReadQuery, Status
 from ledger.transport.operator import BookieOperator
 from tests.bookie.processes import SmallBookie
@@ -103,7 +103,13 @@ class Scene:
 
     async def met_by_a_checkpoint(self) -> None:
         """Return once a checkpoint has found no space."""
-        async with BookieOperator(self.address) as operator:
+        store = await open_store(self.uri)
+        try:
+            registration = await find_registration(store, BOOKIE)
+        finally:
+            await store.close()
+        assert registration is not None
+        async with BookieOperator(registration.operator_address) as operator:
 
             async def met() -> bool:
                 reasons = (await operator.status()).reasons

@@ -78,13 +78,11 @@ def answered(hello: Hello) -> Answer:
 
 def test_the_bookie_that_is_meant_welcomes_with_the_highest_version_that_both_speak() -> None:
     assert answered(Hello(Purpose.ADDS, BOOKIE, 1, 9)) == Welcome(1, BOOKIE, "start 1")
-    assert answered(Hello(Purpose.ORDERS, "")) == Welcome(1, BOOKIE, "start 1")
 
 
 def test_another_bookie_is_not_taken_for_the_one_that_is_meant() -> None:
     for purpose in Purpose:
         assert answered(Hello(purpose, "b2")) == Refusal("here is bookie b1, and b2 was meant")
-    for purpose in (Purpose.ADDS, Purpose.ASKS):
         assert isinstance(answered(Hello(purpose, "")), Refusal)
 
 
@@ -162,5 +160,5 @@ async def test_who_is_refused_is_told_why() -> None:
 
 async def test_a_bookie_names_itself_and_its_start() -> None:
     async with serving() as bookie, connected(bookie.address) as peer:
-        answer = await peer.greet(Hello(Purpose.ORDERS, ""))
+        answer = await peer.greet(Hello(Purpose.ASKS, BOOKIE))
         assert answer == Welcome(1, BOOKIE, "start 1")

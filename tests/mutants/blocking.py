@@ -139,7 +139,8 @@ mutant(
 mutant(
     "takes all of a gathering or nothing",
     "dlog/protocol/intake.py",
-    old="            gathering.place_each([self._submit(*row, expected) for row in records.rows()])\n",
+    old="            gathering.place_each("
+    "[self._submit(*row, expected) for row in records.rows()])\n",
     new="            refused = self._submit(*next(records.rows()), expected)\n"
     "            gathering.place_each([refused] * records.count)\n",
     test=_LOG + "one_record_that_is_refused_takes_none_with_it_that_was_gathered_beside_it",

@@ -235,19 +235,24 @@ async def _operators(
 ) -> "AsyncIterator[dict[str, BookieOperator]]":
     """Yield a connection to each of the bookies named, by default to all that are registered."""
     from ledger.registry import BookieDirectory
+    from ledger.transport.handshake import NEEDED
     from ledger.transport.operator import BookieOperator
 
     async with opened_store(uri) as store:
         directory = BookieDirectory(store)
         await directory.start()
-        registered = [each.bookie for each in directory.available()]
+        registered = {each.bookie: each for each in directory.available()}
+        # One that is not registered is asked where its clients last found it, and will not answer.
         found = {name: directory.address(name) for name in names or registered}
         await directory.close()
     operators = {}
     try:
-        for name, address in found.items():
-            if address is None:
+        for name, last_known in found.items():
+            if last_known is None:
                 raise failed(f"no bookie {name!r} is known; see 'dlog bookie list'")
+            address = registered[name].operator_address if name in registered else last_known
+            if not address:
+                raise failed(f"bookie {name!r} takes no orders: start it with {NEEDED}")
             operators[name] = BookieOperator(address, bookie=name, timeout_s=load().timeout_s)
         yield operators
     finally:

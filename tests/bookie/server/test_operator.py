@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 from bookie.collector.collector import Collector
 from bookie.collector.plan import CollectorConfig
 from bookie.disk.directories import Directories
 from bookie.disk.watch import DiskLimits
+from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.listening import BookieServer
 from bookie.server.operator import OperatorService
+from bookie.server.ordering import OperatorServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.engine import BookieStorage
@@ -25,6 +28,7 @@ from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from ledger.requests import InfoAnswer, ReadQuery, Status
 from ledger.transport.operator import BookieOperator
+from ledger.transport.orders import Method, operator_channel
 from ledger.wire import bookie_pb2 as pb
 from tests.bookie.promises import SMALL
 from tests.bookie.runs import KEY, run_of
@@ -60,17 +64,21 @@ class Operated:
             storage=self.service,
         )
         self.server = BookieServer()
+        self.orders = OperatorServer()
         self.address = f"127.0.0.1:{self.server.bind('127.0.0.1', 0)}"
+        self.operator_address = f"127.0.0.1:{self.orders.bind('127.0.0.1', 0)}"
         self.keeper.look()
 
     async def start(self) -> None:
         self.operator = OperatorService(
             self.service, self.storage, self.keeper, self.collector, address=self.address
         )
-        await self.server.start(self.service, self.operator)
+        await self.server.start(self.service)
+        await self.orders.start(self.operator)
 
     async def stop(self) -> None:
         await self.operator.close()
+        await self.orders.stop()
         await self.server.stop()
         await self.collector.close()
         await self.service.close()
@@ -84,7 +92,7 @@ async def operated() -> AsyncIterator[tuple[Operated, BookieOperator]]:
     await bookie.collector.begin()
     await bookie.start()
     try:
-        async with BookieOperator(bookie.address, bookie=BOOKIE) as operator:
+        async with BookieOperator(bookie.operator_address, bookie=BOOKIE) as operator:
             yield bookie, operator
     finally:
         await bookie.stop()
@@ -177,7 +185,10 @@ async def test_an_order_that_cannot_be_kept_is_refused_with_its_reason() -> None
 
 
 async def test_another_bookie_than_the_one_meant_refuses_every_order() -> None:
-    async with operated() as (bookie, _), BookieOperator(bookie.address, bookie="b2") as wrong:
+    async with (
+        operated() as (bookie, _),
+        BookieOperator(bookie.operator_address, bookie="b2") as wrong,
+    ):
         for order in (
             wrong.status(),
             wrong.collect(),
@@ -272,7 +283,7 @@ async def test_a_collection_that_could_not_reach_the_cluster_says_so_and_deletes
 
 
 def test_a_bookie_that_stops_does_not_wait_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.server.listening._DRAIN_S_MAX", 0.1)
+    monkeypatch.setattr("bookie.server.ordering._DRAIN_S_MAX", 0.1)
 
     async def scenario() -> None:
         async with operated() as (bookie, operator):
@@ -300,3 +311,33 @@ async def test_a_bookie_that_is_not_there_or_silent_is_told_in_time() -> None:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(BookieUnavailable):
                 await silent.status()
+
+
+async def test_orders_have_a_port_of_their_own_that_is_nobody_elses() -> None:
+    async with operated() as (bookie, _):
+        port = int(bookie.operator_address.rpartition(":")[2])
+        other = OperatorServer()
+        with pytest.raises(PortInUse):
+            other.bind("127.0.0.1", port)
+        with pytest.raises(AddressUnusable):
+            other.bind("192.0.2.1", 0)
+        await other.kill()
+        async with BookieOperator(bookie.address, bookie=BOOKIE, timeout_s=1.0) as lost:
+            with pytest.raises(BookieUnavailable):
+                await lost.status()  # the clients' port takes no orders
+
+
+async def test_whoever_is_there_answers_who_means_nobody() -> None:
+    async with operated() as (bookie, _), BookieOperator(bookie.operator_address) as operator:
+        assert (await operator.status()).bookie == BOOKIE
+
+
+async def test_an_order_that_is_too_long_is_refused() -> None:
+    async with operated() as (bookie, operator):
+        channel = operator_channel(bookie.operator_address, connect_timeout_s=2.0)
+        status: Method = channel.unary_unary("/dlog.bookie.v1.Operator/Status")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await status(bytes(100_000), timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await channel.close()
+        assert (await operator.status()).bookie == BOOKIE
