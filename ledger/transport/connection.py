@@ -135,7 +135,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._ended = True
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the other end took it down, and the loop has not come to that yet
+                self._transport.abort()
         else:
             self._transport.close()
 

@@ -1,13 +1,15 @@
 """What a client's connection gets of a bookie, and what it does not."""
 
 import asyncio
+import errno
 from contextlib import AsyncExitStack
 
 import pytest
 
 from bookie.server.listening import _ClientConnection
 from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
-from ledger.transport.framing import Frame, Kind
+from ledger.transport.connection import Connection, new_scratch
+from ledger.transport.framing import Budget, Frame, Kind
 from ledger.transport.handshake import Purpose
 from ledger.transport.messages import (
     ack_values,
@@ -278,3 +280,22 @@ async def test_held_ranges_are_asked_for_on_the_same_connection() -> None:
         assert frame.kind == Kind.ANSWER
         frame = await asked(peer, Kind.READ_LAC, 2, lac_request(LacQuery(7, KEY)))
         assert frame.kind == Kind.ANSWER
+
+
+async def test_ending_a_connection_that_the_other_end_has_taken_down_is_no_error() -> None:
+    class Gone(asyncio.Transport):
+        aborted = False
+
+        def can_write_eof(self) -> bool:
+            return True
+
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, "not connected")
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    connection, gone = Connection(new_scratch(), body_bytes_max=1, budget=Budget(1)), Gone()
+    connection._transport = gone
+    connection.end()
+    assert gone.aborted
