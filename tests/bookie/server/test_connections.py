@@ -235,7 +235,7 @@ async def test_who_asks_for_nothing_makes_room_and_who_waits_does_not(
                 await stack.enter_async_context(greeted(bookie.address, purpose))
                 for purpose in Purpose
             ]
-            assert [await peer.rest() for peer in idle] == [b""] * 3
+            assert [await peer.rest() for peer in idle] == [b""] * len(Purpose)
         assert len(bookie.server.connections) == 1
         bookie.service.stop_taking()
         answer = read_answer((await waiting.frame()).body, request)
