@@ -17,6 +17,8 @@ class Figure:
     """What is asked for, if anything is."""
     met: bool | None = None
     """Whether it is reached; None where nobody judged that."""
+    spread: tuple[float, float] | None = None
+    """The lowest and the highest of the values whose median *value* is."""
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -30,6 +32,8 @@ def print_table(figures: Sequence[Figure]) -> None:
     for figure in figures:
         ratio = "" if figure.ratio is None else f"{figure.ratio:8.2f} {figure.ratio_unit}"
         line = f"{figure.name:{width}} {_number(figure.value):>10} {figure.unit:8} {ratio:14}"
+        if figure.spread is not None:
+            line += f" {' to '.join(map(_number, figure.spread)):16}"
         verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
         print(f"{line} {figure.aim:20} {verdict}".rstrip())
 

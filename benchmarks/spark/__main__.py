@@ -1,24 +1,32 @@
 """How fast Spark reads and writes logs, and how soon it has what was appended.
 
-    python -m benchmarks.spark [--only SECTION ...] [--dir DIR] [--json FILE] [--quick]
+    python -m benchmarks.spark [--only SECTION ...] [--dir DIR] [--json FILE] [--without-kafka]
+                               [--quick]
 
 One warm session on two cores beside a cluster of three bookie processes. Each rate is given as a
 share of what the same session does with the same rows out of memory, or into nothing, by a source
-or sink that is written in Python too: what Spark itself costs. Prints a table, and keeps the same
-as JSON in FILE and as a drawing beside it.
+or sink that is written in Python too: what Spark itself costs. Where Maven and Java are on the
+machine, Kafka's connector is measured in turn with it, beside three brokers. Prints a table, and
+keeps the same as JSON in FILE and as a drawing beside it.
 """
 
 import argparse
 import asyncio
+import os
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from benchmarks.disk import measure_disk
 from benchmarks.figures import print_table
+from benchmarks.peers.jars import PeerMissing
+from benchmarks.peers.kafka import KafkaCluster
 from benchmarks.results import keep
 from benchmarks.spark.bench import QUICK, Bench, Running, Sizes
+from benchmarks.spark.kafka import connector
 from benchmarks.spark.latency import latency
 from benchmarks.spark.memory import DiscardSink, MemorySource
 from benchmarks.spark.reading import source, stream
@@ -40,14 +48,15 @@ def measure(options: argparse.Namespace) -> Bench:
     disk = measure_disk(options.dir, sizes.seconds / 2)
     bench = Bench(options.dir, disk, disk.table(), sizes)
     loop = asyncio.new_event_loop()
-    with bench.place() as place:
+    with bench.place() as place, ExitStack() as stack:
+        kafka = None if options.without_kafka else _kafka(place / "kafka", stack)
         cluster = LocalCluster(place / "cluster")
         loop.run_until_complete(cluster.__aenter__())
         try:
             spark = session(place / "spark", name="bench")
             spark.dataSource.register(MemorySource)
             spark.dataSource.register(DiscardSink)
-            running = Running(spark, cluster.uri, place)
+            running = Running(spark, cluster.uri, place, kafka)
             for name in options.only or SECTIONS:
                 bench.begin(name, sizes.seconds / 4)
                 SECTIONS[name](bench, running)
@@ -56,6 +65,19 @@ def measure(options: argparse.Namespace) -> Bench:
             loop.run_until_complete(cluster.__aexit__(None, None, None))
             loop.close()
     return bench
+
+
+def _kafka(directory: Path, stack: ExitStack) -> KafkaCluster | None:
+    """Start Kafka, and have the session find its connector; None, and a sentence, without it."""
+    try:
+        jars = connector()
+        kafka = stack.enter_context(KafkaCluster(directory))
+    except PeerMissing as error:
+        print(f"Kafka is left out: {error}", file=sys.stderr)
+        return None
+    class_path = ":".join(map(str, jars))
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-class-path {class_path} pyspark-shell"
+    return kafka
 
 
 def arguments() -> argparse.Namespace:
@@ -68,6 +90,7 @@ def arguments() -> argparse.Namespace:
     add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
     add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
     add("--json", type=Path, default=Path("build/bench-spark.json"), help="where to keep it")
+    add("--without-kafka", action="store_true", help="do not look for it")
     add("--quick", action="store_true", help="very little of each, to see that it works")
     return parser.parse_args()
 

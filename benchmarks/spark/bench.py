@@ -1,7 +1,7 @@
 """What the measurements of Spark share: sizes, results, a warm session beside a cluster."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -11,9 +11,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.figures import Figure
+from benchmarks.peers.kafka import KafkaCluster
 from benchmarks.results import Results
 
-LIMIT: Final = "of what Spark does with memory"
+LIMIT: Final = "memory"
+"""The way of a measurement that the others are compared with."""
+OURS: Final = "dlog"
+KAFKA: Final = "Kafka"
+_KAFKA_AIM: Final = 1.5
+
+Way = Callable[[], tuple[int, float]]
+"""Does it once; returns rows and seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +31,11 @@ class Sizes:
     records: tuple[tuple[int, int], ...] = ((100, 2_000_000), (1000, 500_000))
     """(bytes of a value, how many)."""
     rounds: int = 3
-    """Of each; the median counts."""
+    """Of each, in turn, after one that counts for nothing; the median counts."""
     per_trigger: int = 250_000
-    latency_s: float = 30.0
+    kafka_writes: int = 4
+    """Kafka writes one row of so many: what is synced takes it long, and a rate is a rate."""
+    latency_s: float = 20.0
     latency_per_s: int = 1000
     seconds: float = 2.0
     """For the disk."""
@@ -40,20 +50,28 @@ QUICK: Final = Sizes(
 class Bench(Results):
     sizes: Sizes
 
-    def rate(self, name: str, rows: int, seconds: float, limit_s: float, *, aim: float) -> None:
-        """Report rows a second; *limit_s*: how long rows out of, or into, memory took."""
-        ratio = limit_s / seconds
-        self.figures.append(
-            Figure(
-                name,
-                rows / seconds / 1e3,
-                "k rows/s",
-                ratio,
-                "limits",
-                f">= {aim:g} limits",
-                ratio >= aim,
+    def compare(self, name: str, ways: Mapping[str, Way], *, aim: float) -> None:
+        """Measure each of *ways* in turn, and report rows a second: of `LIMIT`, ours as a share of
+        that, and of others beside ours."""
+        rates: dict[str, list[float]] = {way: [] for way in ways}
+        for number in range(self.sizes.rounds + 1):
+            for way, work in ways.items():
+                rows, seconds = work()
+                if number:
+                    rates[way].append(rows / seconds)
+        ours, limit = median(rates[OURS]), median(rates[LIMIT])
+        for way, found in rates.items():
+            shown = f"{name}: {way}"
+            spread = (min(found) / 1e3, max(found) / 1e3)
+            share = median(found) / limit
+            aim_shown, met = (f">= {aim:g} limits", share >= aim) if way == OURS else ("", None)
+            rate = median(found) / 1e3
+            self.figures.append(
+                Figure(shown, rate, "k rows/s", share, "limits", aim_shown, met, spread)
             )
-        )
+        if KAFKA in rates:
+            against = ours / median(rates[KAFKA])
+            self.at_least(f"{name}: dlog against Kafka", against, "times", _KAFKA_AIM)
 
 
 @dataclass(slots=True)
@@ -61,6 +79,8 @@ class Running:
     spark: SparkSession
     uri: str
     directory: Path
+    kafka: KafkaCluster | None = None
+    """None: it is left out."""
     made: int = 0
 
     def fresh(self, kind: str) -> str:
@@ -69,15 +89,11 @@ class Running:
         return f"{kind}-{self.made}"
 
 
-def timed(rounds: int, work: Callable[[], object]) -> float:
-    """Return how many seconds *work* takes: the median, after one that counts for nothing."""
+def timed(rows: int, work: Callable[[], object]) -> tuple[int, float]:
+    """Do *work* with *rows*; return them, and its seconds."""
+    began = time.perf_counter()
     work()
-    times = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return median(times)
+    return rows, time.perf_counter() - began
 
 
 def to_nothing(frame: DataFrame) -> None:

@@ -1,12 +1,15 @@
 """From an append until a micro-batch has the record, beside rows that a source makes in time."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Final
 
 from pyspark.sql import DataFrame
 
 from benchmarks.figures import percentile
+from benchmarks.spark import kafka
 from benchmarks.spark.bench import Bench, Running
 from dlog import Log
 
@@ -19,25 +22,41 @@ _AT_ONCE: Final = 10
 def latency(bench: Bench, on: Running) -> None:
     per_s = bench.sizes.latency_per_s
     made = on.spark.readStream.format("memory-rows").option("rowsPerSecond", per_s).load()
-    floor = _seen(bench, on, made)
+    found = {"made by a source without input and output": _seen(bench, on, made)}
     log = on.fresh("timely")
-    stop = Event()
     with Log.open(log, uri=on.uri) as writer:
         writer.append(b"%d" % time.time_ns())
-        appending = Thread(target=_append, args=(writer, per_s, stop))
-        appending.start()
-        try:
+        with _meanwhile(lambda stop: _append(writer, per_s, stop)):
             stream = on.spark.readStream.format("dlog").option("uri", on.uri)
-            found = _seen(bench, on, stream.option("startingOffsets", "latest").load(log))
-        finally:
-            stop.set()
-            appending.join()
-    for percent in (50, 99):
-        value, limit = percentile(found, percent), percentile(floor, percent)
-        bench.note(f"floor: made until seen at {per_s:,}/s, p{percent}", limit * 1e3, "ms")
-        bench.note(f"appended until seen at {per_s:,}/s, p{percent}", value * 1e3, "ms")
-        if percent == 50:
-            bench.at_most("the same against the floor, p50", value / limit, "times", _AIM)
+            appended = _seen(bench, on, stream.option("startingOffsets", "latest").load(log))
+            beside = _seen(bench, on, made)
+    found["the same, beside appends that nobody reads"] = beside
+    found["appended to a log"] = appended
+    if on.kafka is not None:
+        topic = kafka.topic_for(on, "timely", partitions=1)
+        with _meanwhile(lambda stop: kafka.appending(on, topic, per_s, _AT_ONCE, stop)):
+            stream = on.spark.readStream.format("kafka")
+            stream = stream.options(**kafka.reading(on, topic, "latest"))
+            found["appended to Kafka, synced"] = _seen(bench, on, stream.load())
+    for name, ages in found.items():
+        for percent in (50, 99):
+            value = percentile(ages, percent)
+            bench.note(f"{name}, until seen, {per_s:,}/s, p{percent}", value * 1e3, "ms")
+    for name in list(found)[:2]:
+        against = percentile(appended, 50) / percentile(found[name], 50)
+        bench.at_most(f"appended to a log, p50, against {name}", against, "times", _AIM)
+
+
+@contextmanager
+def _meanwhile(work: Callable[[Event], None]) -> Iterator[None]:
+    stop = Event()
+    thread = Thread(target=work, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _append(log: Log, per_s: int, stop: Event) -> None:

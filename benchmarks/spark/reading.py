@@ -1,12 +1,24 @@
 """Reading logs: as a table, and as a stream that ends where the log does."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
-from benchmarks.spark.bench import Bench, Running, seconds_of, timed, to_nothing
+from benchmarks.spark import kafka
+from benchmarks.spark.bench import (
+    KAFKA,
+    LIMIT,
+    OURS,
+    Bench,
+    Running,
+    Way,
+    seconds_of,
+    timed,
+    to_nothing,
+)
 from dlog import Log
 from dlog.spark.options import PARTITIONS_MAX, TASK_RECORDS_MIN
 
@@ -15,41 +27,44 @@ _AIM: Final = 0.6
 
 def source(bench: Bench, on: Running) -> None:
     for value_bytes, count in bench.sizes.records:
-        log = on.fresh("read")
-        _fill(on.uri, log, value_bytes, count)
-        rounds = bench.sizes.rounds
-        limit_s = timed(rounds, partial(to_nothing, _memory(on, value_bytes, count)))
-        took_s = timed(rounds, partial(_read, on, log))
-        name = f"{count:,} records of {value_bytes} B"
-        bench.note(f"limit: {name} from memory", count / limit_s / 1e3, "k rows/s")
-        bench.rate(f"read as a table: {name}", count, took_s, limit_s, aim=_AIM)
+        log, topic = _filled(on, value_bytes, count)
+        memory = on.spark.read.format("memory-rows").option("rows", count)
+        memory = memory.option("valueBytes", value_bytes).option("partitions", _tasks(count))
+        frames: dict[str, Callable[[], DataFrame]] = {
+            LIMIT: memory.load,
+            OURS: partial(on.spark.read.format("dlog").option("uri", on.uri).load, log),
+        }
+        if topic is not None:
+            table = on.spark.read.format("kafka").options(**kafka.reading(on, topic))
+            frames[KAFKA] = table.load
+        ways: dict[str, Way] = {way: partial(_read, count, frame) for way, frame in frames.items()}
+        bench.compare(f"table, {count:,} of {value_bytes} B", ways, aim=_AIM)
 
 
 def stream(bench: Bench, on: Running) -> None:
     for value_bytes, count in bench.sizes.records:
-        log = on.fresh("streamed")
-        _fill(on.uri, log, value_bytes, count)
+        log, topic = _filled(on, value_bytes, count)
         memory = on.spark.readStream.format("memory-rows").option("rows", count)
         memory = memory.option("valueBytes", value_bytes).option("partitions", _tasks(count))
-        name = f"{count:,} records of {value_bytes} B"
+        frames = {LIMIT: memory.load(), OURS: _logs(on).load(log)}
+        if topic is not None:
+            table = on.spark.readStream.format("kafka").options(**kafka.reading(on, topic))
+            frames[KAFKA] = table.load()
         for target in ("noop", "parquet"):
-            limit_s = _streamed(on, memory.load(), target)
-            took_s = _streamed(on, _logs(on).load(log), target)
-            bench.note(f"limit: {name}, memory to {target}", count / limit_s / 1e3, "k rows/s")
-            bench.rate(f"stream to {target}: {name}", count, took_s, limit_s, aim=_AIM)
+            ways: dict[str, Way] = {
+                way: partial(_streamed, on, frame, target) for way, frame in frames.items()
+            }
+            name = f"stream to {target}, {count:,} of {value_bytes} B"
+            bench.compare(name, ways, aim=_AIM)
 
 
 def _logs(on: Running) -> DataStreamReader:
     return on.spark.readStream.format("dlog").option("uri", on.uri)
 
 
-def _read(on: Running, log: str) -> None:
-    to_nothing(on.spark.read.format("dlog").option("uri", on.uri).load(log))
-
-
-def _memory(on: Running, value_bytes: int, count: int) -> DataFrame:
-    memory = on.spark.read.format("memory-rows").option("rows", count)
-    return memory.option("valueBytes", value_bytes).option("partitions", _tasks(count)).load()
+def _read(count: int, frame: Callable[[], DataFrame]) -> tuple[int, float]:
+    """Planning is part of it: that is where a source finds out where its rows end."""
+    return timed(count, lambda: to_nothing(frame()))
 
 
 def _tasks(count: int) -> int:
@@ -57,16 +72,24 @@ def _tasks(count: int) -> int:
     return max(1, min(PARTITIONS_MAX, count // TASK_RECORDS_MIN))
 
 
-def _streamed(on: Running, frame: DataFrame, target: str) -> float:
-    """Return the seconds of the batches of the second of two runs."""
-    seconds = 0.0
-    for _ in range(2):
-        writer: DataStreamWriter = frame.writeStream.format(target)
-        writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
-        if target == "parquet":
-            writer = writer.option("path", str(on.directory / on.fresh("parquet")))
-        _, seconds = seconds_of(writer.trigger(availableNow=True).start())
-    return seconds
+def _streamed(on: Running, frame: DataFrame, target: str) -> tuple[int, float]:
+    writer: DataStreamWriter = frame.writeStream.format(target)
+    writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
+    if target == "parquet":
+        writer = writer.option("path", str(on.directory / on.fresh("parquet")))
+    return seconds_of(writer.trigger(availableNow=True).start())
+
+
+def _filled(on: Running, value_bytes: int, count: int) -> tuple[str, str | None]:
+    """Return a log and, if Kafka is here, a topic with the same values."""
+    log = on.fresh("read")
+    _fill(on.uri, log, value_bytes, count)
+    if on.kafka is None:
+        return log, None
+    topic = kafka.topic_for(on, "read", synced=False)
+    rows = on.spark.read.format("memory-rows").option("rows", count)
+    kafka.save(on, rows.option("valueBytes", value_bytes).load().select("value"), topic)
+    return log, topic
 
 
 def _fill(uri: str, name: str, value_bytes: int, count: int) -> None:

@@ -6,30 +6,50 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter
 
-from benchmarks.spark.bench import Bench, Running, seconds_of, timed
+from benchmarks.spark import kafka
+from benchmarks.spark.bench import (
+    KAFKA,
+    LIMIT,
+    OURS,
+    Bench,
+    Running,
+    Way,
+    seconds_of,
+    timed,
+)
 
 _AIM: Final = 0.5
 _TASKS: Final = 2
 """One for each core."""
+_NOT_SYNCED: Final = "Kafka, acknowledged from memory"
 
 
 def sink(bench: Bench, on: Running) -> None:
     for value_bytes, count in bench.sizes.records:
         rows = _rows(on, value_bytes, count)
-        limit_s = timed(bench.sizes.rounds, partial(_discard, rows))
-        took_s = timed(bench.sizes.rounds, partial(_save, on, rows))
-        name = f"{count:,} rows of {value_bytes} B"
-        bench.note(f"limit: {name} into nothing", count / limit_s / 1e3, "k rows/s")
-        bench.rate(f"write by one job: {name}", count, took_s, limit_s, aim=_AIM)
+        ways: dict[str, Way] = {
+            LIMIT: partial(timed, count, partial(_discard, rows)),
+            OURS: partial(timed, count, partial(_save, on, rows)),
+        }
+        if on.kafka is not None:
+            less = count // bench.sizes.kafka_writes
+            fewer = _rows(on, value_bytes, less)
+            for name, synced in ((KAFKA, True), (_NOT_SYNCED, False)):
+                topic = kafka.topic_for(on, "written", synced=synced)
+                ways[name] = partial(timed, less, partial(kafka.save, on, fewer, topic))
+        bench.compare(f"write by one job, {count:,} of {value_bytes} B", ways, aim=_AIM)
 
 
 def sink_stream(bench: Bench, on: Running) -> None:
     for value_bytes, count in bench.sizes.records:
-        name = f"{count:,} rows of {value_bytes} B"
-        limit_s = _streamed(bench, on, value_bytes, count, "discard")
-        took_s = _streamed(bench, on, value_bytes, count, "dlog")
-        bench.note(f"limit: {name}, stream into nothing", count / limit_s / 1e3, "k rows/s")
-        bench.rate(f"write by a stream: {name}", count, took_s, limit_s, aim=_AIM)
+        ways: dict[str, Way] = {
+            LIMIT: partial(_streamed, bench, on, value_bytes, count, "discard"),
+            OURS: partial(_streamed, bench, on, value_bytes, count, "dlog"),
+        }
+        if on.kafka is not None:
+            less = count // bench.sizes.kafka_writes
+            ways[KAFKA] = partial(_streamed, bench, on, value_bytes, less, "kafka")
+        bench.compare(f"write by a stream, {count:,} of {value_bytes} B", ways, aim=_AIM)
 
 
 def _rows(on: Running, value_bytes: int, count: int) -> DataFrame:
@@ -47,16 +67,16 @@ def _save(on: Running, frame: DataFrame) -> None:
     frame.write.format("dlog").option("uri", on.uri).mode("append").save(target)
 
 
-def _streamed(bench: Bench, on: Running, value_bytes: int, count: int, target: str) -> float:
-    """Return the seconds of the batches of the second of two runs."""
+def _streamed(
+    bench: Bench, on: Running, value_bytes: int, count: int, target: str
+) -> tuple[int, float]:
     memory = on.spark.readStream.format("memory-rows").option("rows", count)
     memory = memory.option("valueBytes", value_bytes).option("partitions", _TASKS)
     frame = memory.option("rowsPerTrigger", bench.sizes.per_trigger).load().select("value")
-    seconds = 0.0
-    for _ in range(2):
-        writer: DataStreamWriter = frame.writeStream.format(target)
-        writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
-        if target == "dlog":
-            writer = writer.option("uri", on.uri).option("path", on.fresh("streamed-into"))
-        _, seconds = seconds_of(writer.trigger(availableNow=True).start())
-    return seconds
+    writer: DataStreamWriter = frame.writeStream.format(target)
+    writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
+    if target == "dlog":
+        writer = writer.option("uri", on.uri).option("path", on.fresh("streamed-into"))
+    if target == "kafka":
+        writer = writer.options(**kafka.writing(on, kafka.topic_for(on, "streamed-into")))
+    return seconds_of(writer.trigger(availableNow=True).start())

@@ -1,0 +1,44 @@
+"""The benchmark of Spark runs from end to end; what it measures is not judged here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROMISED = (
+    *(
+        f"{what}, 20,000 of 100 B: {way}"
+        for what in (
+            "table",
+            "stream to noop",
+            "stream to parquet",
+            "write by one job",
+            "write by a stream",
+        )
+        for way in ("memory", "dlog")
+    ),
+    *(
+        f"{what}, until seen, 1,000/s, {percent}"
+        for what in (
+            "made by a source without input and output",
+            "the same, beside appends that nobody reads",
+            "appended to a log",
+        )
+        for percent in ("p50", "p99")
+    ),
+)
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+@pytest.mark.timeout(360)
+def test_a_quick_run_tells_every_figure(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.spark", "--quick", "--without-kafka"]
+    command += ["--dir", str(tmp_path), "--json", str(tmp_path / "kept.json")]
+    subprocess.run(command, check=True, timeout=300)
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    found = {figure["name"] for figure in kept["figures"]}
+    assert set(PROMISED) <= found
+    assert (tmp_path / "kept.svg").exists()
