@@ -18,6 +18,8 @@ LIMIT: Final = "memory"
 """The way of a measurement that the others are compared with."""
 OURS: Final = "dlog"
 KAFKA: Final = "Kafka"
+PLAIN: Final = "one plain process beside an idle Spark"
+"""What the machine, its disk and the bookies give to whoever has them for himself."""
 _KAFKA_AIM: Final = 1.5
 
 Way = Callable[[], tuple[int, float]]

@@ -12,6 +12,7 @@ from benchmarks.spark.bench import (
     KAFKA,
     LIMIT,
     OURS,
+    PLAIN,
     Bench,
     Running,
     Way,
@@ -67,6 +68,12 @@ def _read(count: int, frame: Callable[[], DataFrame]) -> tuple[int, float]:
     return timed(count, lambda: to_nothing(frame()))
 
 
+def _read_plainly(on: Running, log: str) -> None:
+    with Log.tail(log, uri=on.uri, follow=False) as reader:
+        for _ in reader.read_batches():
+            pass
+
+
 def _tasks(count: int) -> int:
     """As many as the source would have."""
     return max(1, min(PARTITIONS_MAX, count // TASK_RECORDS_MIN))
@@ -83,7 +90,7 @@ def _streamed(on: Running, frame: DataFrame, target: str) -> tuple[int, float]:
 def _filled(on: Running, value_bytes: int, count: int) -> tuple[str, str | None]:
     """Return a log and, if Kafka is here, a topic with the same values."""
     log = on.fresh("read")
-    _fill(on.uri, log, value_bytes, count)
+    fill(on.uri, log, value_bytes, count)
     if on.kafka is None:
         return log, None
     topic = kafka.topic_for(on, "read", synced=False)
@@ -92,7 +99,7 @@ def _filled(on: Running, value_bytes: int, count: int) -> tuple[str, str | None]
     return log, topic
 
 
-def _fill(uri: str, name: str, value_bytes: int, count: int) -> None:
+def fill(uri: str, name: str, value_bytes: int, count: int) -> None:
     at_once = max(1, 4_000_000 // value_bytes)
     with Log.open(name, uri=uri) as log:
         for first in range(0, count, at_once):

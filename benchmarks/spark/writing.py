@@ -11,12 +11,14 @@ from benchmarks.spark.bench import (
     KAFKA,
     LIMIT,
     OURS,
+    PLAIN,
     Bench,
     Running,
     Way,
     seconds_of,
     timed,
 )
+from benchmarks.spark.reading import fill
 
 _AIM: Final = 0.5
 _TASKS: Final = 2
@@ -30,6 +32,7 @@ def sink(bench: Bench, on: Running) -> None:
         ways: dict[str, Way] = {
             LIMIT: partial(timed, count, partial(_discard, rows)),
             OURS: partial(timed, count, partial(_save, on, rows)),
+            PLAIN: partial(timed, count, partial(_write_plainly, on, value_bytes, count)),
         }
         if on.kafka is not None:
             less = count // bench.sizes.kafka_writes
@@ -65,6 +68,10 @@ def _discard(frame: DataFrame) -> None:
 def _save(on: Running, frame: DataFrame) -> None:
     target = on.fresh("written")
     frame.write.format("dlog").option("uri", on.uri).mode("append").save(target)
+
+
+def _write_plainly(on: Running, value_bytes: int, count: int) -> None:
+    fill(on.uri, on.fresh("written"), value_bytes, count)
 
 
 def _streamed(
