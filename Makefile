@@ -46,7 +46,7 @@ help:
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
-	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory; table, JSON'
+	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'

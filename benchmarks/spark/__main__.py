@@ -1,7 +1,7 @@
 """How fast Spark reads and writes logs, and how soon it has what was appended.
 
-    python -m benchmarks.spark [--only SECTION ...] [--dir DIR] [--json FILE] [--without-kafka]
-                               [--quick]
+    python -m benchmarks.spark [--only SECTION ...] [--dir DIR] [--json FILE] [--rounds N]
+                               [--without-kafka] [--quick]
 
 One warm session on two cores beside a cluster of three bookie processes. Each rate is given as a
 share of what the same session does with the same rows out of memory, or into nothing, by a source
@@ -44,7 +44,7 @@ SECTIONS: Final[dict[str, Callable[[Bench, Running], None]]] = {
 
 
 def measure(options: argparse.Namespace) -> Bench:
-    sizes = QUICK if options.quick else Sizes()
+    sizes = QUICK if options.quick else Sizes(rounds=options.rounds)
     disk = measure_disk(options.dir, sizes.seconds / 2)
     bench = Bench(options.dir, disk, disk.table(), sizes)
     loop = asyncio.new_event_loop()
@@ -90,6 +90,7 @@ def arguments() -> argparse.Namespace:
     add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
     add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
     add("--json", type=Path, default=Path("build/bench-spark.json"), help="where to keep it")
+    add("--rounds", type=int, default=Sizes().rounds, help="of each measurement, in turns")
     add("--without-kafka", action="store_true", help="do not look for it")
     add("--quick", action="store_true", help="very little of each, to see that it works")
     return parser.parse_args()

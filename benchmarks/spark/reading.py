@@ -39,6 +39,7 @@ def source(bench: Bench, on: Running) -> None:
             table = on.spark.read.format("kafka").options(**kafka.reading(on, topic))
             frames[KAFKA] = table.load
         ways: dict[str, Way] = {way: partial(_read, count, frame) for way, frame in frames.items()}
+        ways[PLAIN] = partial(timed, count, partial(_read_plainly, on, log))
         bench.compare(f"table, {count:,} of {value_bytes} B", ways, aim=_AIM)
 
 
