@@ -25,8 +25,8 @@ from dlog.aio.store.watching import log_names
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
-from dlog.spark.arrow import to_arrow
 from dlog.spark.consuming import ConsumerMover
+from dlog.spark.joining import rows_of
 from dlog.spark.offsets import Position
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
@@ -88,9 +88,9 @@ class Access:
         first = piece.first
         while first < piece.end:
             try:
-                for chunk in self._chunks(replace(piece, first=first)):
-                    first = chunk.end
-                    yield _rows(piece.log, chunk, include_headers=include_headers)
+                for chunks in self._reads(replace(piece, first=first)):
+                    first = chunks[-1].end
+                    yield from rows_of(piece.log, chunks, include_headers=include_headers)
             except (Trimmed, NoSuchLog) as error:
                 if on_gone is None:
                     raise
@@ -119,7 +119,7 @@ class Access:
         """Close the connections."""
         self._thread.run(self._close())
 
-    def _chunks(self, piece: LogRange) -> Iterator[Chunk]:
+    def _reads(self, piece: LogRange) -> Iterator[list[Chunk]]:
         reads: asyncio.Queue[list[Chunk]] = asyncio.Queue(READS_AHEAD_MAX)
         reading = asyncio.run_coroutine_threadsafe(self._read_into(reads, piece), self._thread.loop)
         expected = piece.first
@@ -130,7 +130,7 @@ class Access:
                         reason = f"offset {chunk.begin} came where {expected} should be"
                         raise DamagedLog(piece.log, reason)
                     expected = chunk.end
-                    yield chunk
+                yield chunks
             reading.result()
         finally:
             reading.cancel()
@@ -250,15 +250,3 @@ def forget_shared_access(uri: str) -> None:
     access = _shared.pop((uri, os.getpid()), None)
     if access is not None:
         access.close()
-
-
-def _rows(log: str, chunk: Chunk, *, include_headers: bool) -> pa.RecordBatch:
-    rows = to_arrow(
-        log,
-        chunk.batch,
-        first_offset=chunk.place.first_offset,
-        segment=chunk.place.segment,
-        entry=chunk.place.entry,
-        include_headers=include_headers,
-    )
-    return rows.slice(chunk.skip, chunk.take)

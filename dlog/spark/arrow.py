@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,7 +64,7 @@ def to_arrow(
         pa.repeat(pa.scalar(log), count),
         pa.array(offsets),
         pc.binary_join_element_wise(f"{segment}:{entry}", _numbers(count), ":"),
-        _timestamps(batch),
+        timestamps(micros_of(batch)),
         _txids(batch),
         _keys(batch),
         _binary(count, batch.value_offsets, batch.values),
@@ -101,21 +102,27 @@ def _numbers(count: int) -> pa.Array:
     return pc.cast(pa.array(np.arange(count, dtype=np.int32)), pa.string())
 
 
-def _timestamps(batch: RecordBatch) -> pa.Array:
+def micros_of(batch: RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the timestamps of *batch* in microseconds."""
     base_us = batch.header.base_timestamp_ms * 1000
     if batch.time_deltas is None:
-        micros = np.full(batch.count, base_us, dtype=np.int64)
-    else:
-        kind = np.int32 if batch.time_deltas.format == "i" else np.int64
-        micros = np.frombuffer(batch.time_deltas, dtype=kind).astype(np.int64) * 1000 + base_us
+        return np.full(batch.count, base_us, dtype=np.int64)
+    kind = np.int32 if batch.time_deltas.format == "i" else np.int64
+    return np.frombuffer(batch.time_deltas, dtype=kind).astype(np.int64) * 1000 + base_us
+
+
+def timestamps(micros: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(micros).cast(ARROW_SCHEMA.field("timestamp").type)
+
+
+def txids(numbers: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(numbers, mask=numbers == NO_TXID)
 
 
 def _txids(batch: RecordBatch) -> pa.Array:
     if batch.txids is None:
         return pa.nulls(batch.count, pa.int64())
-    txids = np.frombuffer(batch.txids, dtype=np.int64)
-    return pa.array(txids, mask=txids == NO_TXID)
+    return txids(np.frombuffer(batch.txids, dtype=np.int64))
 
 
 def _keys(batch: RecordBatch) -> pa.Array:
