@@ -1,7 +1,8 @@
 """Drives `BookieCore` with asyncio and threads; knows nothing of the wire.
 
 Who runs where: requests and all decisions on the event loop; `storage.commit` in a loop on a
-thread per journal, woken by adds and fences; `storage.checkpoint` on the sync thread, by time,
+thread per journal, woken by adds and fences, or on the loop where that is quicker
+(`bookie.server.committing`); `storage.checkpoint` on the sync thread, by time,
 by bytes taken since the last one, when there may be space again, and at the end; disk reads on
 a small pool. A storage that fails in commit or checkpoint is not trusted again: `failure` is
 set, nothing is acknowledged any more, and the process is expected to end (rule 60).
@@ -12,6 +13,7 @@ every now and then, also with nothing queued, as it is a commit that finds the s
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
+from bookie.server.committing import CommitPlace
 from bookie.server.core import (
     Ack,
     BookieCore,
@@ -97,6 +100,12 @@ class BookieService:
         self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
         self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
         self._bytes_since_checkpoint = 0
+        self._bytes_waiting = 0
+        """Taken since a commit ended."""
+        self._place = CommitPlace(storage.journals)
+        self._committing = [threading.Lock() for _ in range(storage.journals)]
+        self._commits_soon = False
+        """Whether the loop will commit when what it has read is taken."""
         self._ending = threading.Event()
         self._journal_wakes = [threading.Event() for _ in range(storage.journals)]
         self._sync_wake = threading.Event()
@@ -208,9 +217,10 @@ class BookieService:
 
     def taken(self, size_bytes: int) -> None:
         """Wake the journal threads, and whoever waits for what just came in."""
+        self._bytes_waiting += size_bytes
         for journal, wake in enumerate(self._journal_wakes):
             if self._storage.has_pending(journal):
-                wake.set()
+                self._commit_soon(journal, wake)
         self._bytes_since_checkpoint += size_bytes
         if self._bytes_since_checkpoint >= self._config.checkpoint_bytes:
             self._sync_wake.set()
@@ -340,7 +350,40 @@ class BookieService:
             if not waiting:
                 del self._until_changed[ledger_id]
 
-    def _committed(self, durable: int) -> None:
+    def _commit_soon(self, journal: int, wake: threading.Event) -> None:
+        if self._commits_soon:
+            return
+        if self._place.is_here(self._bytes_waiting) and not self._storage.read_only:
+            self._commits_soon = True  # once for all that this turn of the loop takes
+            self._loop.call_soon(self._commit_here, journal, wake)
+        else:
+            wake.set()
+
+    def _commit_here(self, journal: int, wake: threading.Event) -> None:
+        """Commit on the loop, unless the thread is at it or has to bring it to its end."""
+        self._commits_soon = False
+        lock = self._committing[journal]
+        if self.failure.done() or self._ending.is_set() or not lock.acquire(blocking=False):
+            wake.set()
+            return
+        try:
+            durable, took_s = self._commit(journal)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a thread would end with it
+            self.fail(error)
+            return
+        finally:
+            lock.release()
+        self._committed(durable, took_s)
+
+    def _commit(self, journal: int) -> tuple[int, float]:
+        """Requires the journal's lock."""
+        began = time.perf_counter()
+        durable = self._storage.commit(journal)
+        return durable, time.perf_counter() - began
+
+    def _committed(self, durable: int, took_s: float) -> None:
+        self._place.took(took_s)
+        self._bytes_waiting = 0
         if self.failure.done():
             return
         self._core.committed(durable)
@@ -380,8 +423,10 @@ class BookieService:
         """Commit until nothing is pending. What queues while one commit runs is the next group."""
         durable = -1
         while not self.failure.done():
-            before, durable = durable, self._storage.commit(journal)
-            self._loop.call_soon_threadsafe(self._committed, durable)
+            before = durable
+            with self._committing[journal]:
+                durable, took_s = self._commit(journal)
+            self._loop.call_soon_threadsafe(self._committed, durable, took_s)
             if not self._storage.has_pending(journal):
                 return
             no_space = durable == before and self._storage.read_only

@@ -384,3 +384,20 @@ mutant(
     test="tests/bookie/identity/test_registering.py::"
     "test_a_store_out_of_reach_delays_the_move_only",
 )
+
+mutant(
+    "forgets what comes while a journal's thread commits",
+    "bookie/server/service.py",
+    old="not lock.acquire(blocking=False):\n            wake.set()\n",
+    new="not lock.acquire(blocking=False):\n",
+    test="tests/bookie/server/test_committing.py::"
+    "test_what_comes_while_the_thread_commits_is_committed_after_that",
+)
+mutant(
+    "lets the loop wait for a disk that hung a moment ago",
+    "bookie/server/committing.py",
+    old=" and max(self._times) < HUNG_S",
+    new="",
+    test="tests/bookie/server/test_committing.py::"
+    "test_a_disk_that_hung_is_left_to_the_thread_until_it_was_fast_for_long",
+)

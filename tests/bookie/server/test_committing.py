@@ -1,0 +1,127 @@
+"""Which groups the event loop commits, and that nothing is forgotten between it and a thread."""
+
+import threading
+
+from bookie.server.committing import (
+    FAST_S,
+    HERE_BYTES_MAX,
+    HUNG_S,
+    SLOW_MAX,
+    TIMES,
+    CommitPlace,
+)
+from bookie.server.service import BookieService
+from ledger.errors import StorageError
+from ledger.requests import LacQuery
+from tests.bookie.memory_storage import MemoryStorage
+from tests.bookie.runs import KEY
+from tests.bookie.server.test_service import runs, served
+from tests.waiting import until
+
+QUICK_S = FAST_S / 2
+
+
+def place_after(*times: float, journals: int = 1) -> CommitPlace:
+    place = CommitPlace(journals)
+    for time in times:
+        place.took(time)
+    return place
+
+
+def test_little_is_committed_on_the_loop_of_a_bookie_whose_disk_is_fast() -> None:
+    place = place_after(*[QUICK_S] * TIMES)
+    assert place.is_here(0)
+    assert place.is_here(HERE_BYTES_MAX)
+    assert not place.is_here(HERE_BYTES_MAX + 1)
+
+
+def test_a_disk_that_is_not_known_is_not_waited_for() -> None:
+    assert not place_after(*[QUICK_S] * (TIMES - 1)).is_here(0)
+
+
+def test_a_disk_that_is_slow_every_tenth_time_is_slow() -> None:
+    slow, fast = [FAST_S] * SLOW_MAX, [QUICK_S] * (TIMES - SLOW_MAX)
+    assert place_after(*slow, *fast).is_here(0)
+    assert not place_after(*slow, FAST_S, *fast[1:]).is_here(0)
+
+
+def test_a_disk_that_hung_is_left_to_the_thread_until_it_was_fast_for_long() -> None:
+    place = place_after(*[QUICK_S] * TIMES, HUNG_S)
+    assert not place.is_here(0)
+    for _ in range(TIMES - 1):
+        place.took(QUICK_S)
+        assert not place.is_here(0)
+    place.took(QUICK_S)
+    assert place.is_here(0)
+
+
+def test_of_several_journals_none_waits_for_another() -> None:
+    assert not place_after(*[QUICK_S] * TIMES, journals=2).is_here(0)
+
+
+class Watched(MemoryStorage):
+    """Knows which threads commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def commit(self, journal: int = 0) -> int:
+        self.threads.append(threading.get_ident())
+        return super().commit(journal)
+
+
+def found_fast(service: BookieService) -> None:
+    """Let the service know that the disk is fast."""
+    for _ in range(TIMES):
+        service._place.took(QUICK_S)
+
+
+async def test_a_lone_add_and_a_fence_wake_no_thread() -> None:
+    storage = Watched()
+    async with served(storage) as (service, client):
+        found_fast(service)
+        client.offer(*runs([1]))
+        client.offer(*runs([2]))
+        await client.acks()
+        assert storage.threads == [threading.get_ident()], "one commit for what came together"
+        found_fast(service)
+        assert (await service.read_lac(LacQuery(1, KEY, fence=True))).fenced
+        assert storage.threads == [threading.get_ident()] * 2
+        assert not any(wake.is_set() for wake in service._journal_wakes)
+
+
+async def test_what_comes_while_the_thread_commits_is_committed_after_that() -> None:
+    storage = Watched()
+    async with served(storage) as (service, client):
+        storage.gate.clear()
+        client.offer(*runs([1]))
+        await until(lambda: storage.commits_begun == 1)
+        found_fast(service)
+        client.offer(*runs([2]))
+        await until(service._journal_wakes[0].is_set)  # the loop does not wait for it
+        storage.gate.set()
+        await client.acks()
+        assert storage.commits >= 2
+        assert threading.get_ident() not in storage.threads
+
+
+async def test_a_failure_on_the_loop_ends_the_bookie() -> None:
+    storage = MemoryStorage()
+    async with served(storage) as (service, client):
+        found_fast(service)
+        storage.commit_error = StorageError("broken")
+        client.offer(*runs([1]))
+        await until(service.failure.done)
+        assert "broken" in str(service.failure.result())
+        assert client.acked == []
+
+
+async def test_a_storage_without_space_is_the_threads() -> None:
+    storage = Watched()
+    async with served(storage) as (service, client):
+        found_fast(service)
+        storage.read_only = True
+        client.offer(*runs([1]))
+        await client.acks()
+        assert threading.get_ident() not in storage.threads
