@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bookie.disk.port import DiskFull
 from bookie.errors import FileDamaged, StorageFailed
+from bookie.index.format import LedgerHeader
 from bookie.journal.format import Mark
 from bookie.journal.journals import Journals
 from bookie.loss.accounts import Accounts
@@ -23,6 +25,9 @@ from bookie.storage.flush import Flush, header_of
 from bookie.storage.holdings import Holdings
 from bookie.storage.ledger_directory import LedgerDirectory
 from ledger.metering.declaring import SECONDS, Buckets
+
+_PUBLISHED_MAX: Final = 100
+"""Ledgers in one turn under the lock."""
 
 
 @dataclass(slots=True)
@@ -142,11 +147,7 @@ class Keeper:
         begun.flush.run()
         rolls = [directory.roll.place for directory in self._holdings.ledger_directories]
         self._accounts.count(rolls, self._journals.positions(), self._journals.sizes())
-        with self._holdings.lock:
-            self._holdings.ledgers.end_flush(begun.flush.stored)
-            self._holdings.memory.end_flush()
-            self._holdings.generation += 1
-            self._begun = None
+        self._publish(begun.flush.stored)
         assert all(map(Mark.__ge__, begun.marks, self._marks)), "marks move forward only"
         self._journals.advance(begun.marks)
         self._marks = begun.marks
@@ -160,15 +161,36 @@ class Keeper:
         marks = self._journals.positions()
         rolled = [mark.journal_id for mark in marks] != [mark.journal_id for mark in self._marks]
         holdings = self._holdings
+        recent = holdings.memory.recent  # freeing it takes long, and is not done under the lock
         with holdings.lock:
             if not holdings.ledgers.is_dirty and not rolled:
                 return None
-            headers = [header_of(record) for record in holdings.ledgers.begin_flush()]
-            memtable = holdings.memory.begin_flush(headers)
-            self._begun = _Checkpoint(
-                marks, Flush(memtable, headers, holdings.directories, holdings.ledger_directories)
-            )
+            holdings.ledgers.begin_flush()
+            memtable = holdings.memory.begin_flush()
+        del recent
+        # A header may be newer than the memtable by now: a fence or a LAC more is true as well,
+        # and its record is dirty again.
+        headers = [header_of(record) for record in holdings.ledgers.flushing()]
+        memtable.set_floors(headers)
+        flush = Flush(memtable, headers, holdings.directories, holdings.ledger_directories)
+        self._begun = _Checkpoint(marks, flush)
         return self._begun
+
+    def _publish(self, stored: Sequence[LedgerHeader]) -> None:
+        """Let everybody see what is on disk now, some ledgers at a time: adds wait for the lock.
+
+        Until the end all entries are in memory, too. What was looked up on disk before, or
+        between, is out of date."""
+        holdings = self._holdings
+        for first in range(0, len(stored), _PUBLISHED_MAX):
+            with holdings.lock:
+                holdings.generation += 1
+                holdings.ledgers.written(stored[first : first + _PUBLISHED_MAX])
+        with holdings.lock:
+            holdings.ledgers.end_flush()
+            holdings.memory.end_flush()
+            holdings.generation += 1
+            self._begun = None
 
     def _delete(self, ledger_ids: Sequence[int]) -> None:
         holdings = self._holdings

@@ -150,22 +150,29 @@ class LedgerTable:
         for records in (self._clean, self._dirty, self._flushing):
             records.pop(ledger_id, None)
 
-    def begin_flush(self) -> list[LedgerRecord]:
-        """Return the records to write, in order of their ids."""
+    def begin_flush(self) -> None:
+        """Let the records that say more than the disk be those to write."""
         assert not self._flushing, "one flush at a time"
         self._flushing, self._dirty = self._dirty, {}
+
+    def flushing(self) -> list[LedgerRecord]:
+        """Return the records to write, in order of their ids. Needs no lock: which these are is
+        changed by nobody but who flushes, removes and evicts, and that is one at a time."""
         return [self._flushing[ledger_id] for ledger_id in sorted(self._flushing)]
 
-    def end_flush(self, stored: Iterable[LedgerHeader]) -> None:
-        """Take note of what is on disk now."""
+    def written(self, stored: Iterable[LedgerHeader]) -> None:
+        """Take note that this is on disk now, of some of the records to write."""
         for header in stored:
             record = self._flushing.pop(header.ledger_id)
             record.stored = header
             if header.ledger_id not in self._dirty:
                 record.added.clear()
                 self._clean[header.ledger_id] = record
-        assert not self._flushing, "every record that was begun was written"
         self._evict()
+
+    def end_flush(self) -> None:
+        """Requires that all that was begun is written."""
+        assert not self._flushing, "every record that was begun was written"
 
     def _evict(self) -> None:
         while len(self._clean) > self._clean_max:

@@ -11,10 +11,11 @@ Callers serialise all calls (one lock of the storage).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookie.index.format import LedgerHeader
 from bookie.pieces import FoundPieces, Piece, limit, merge, whole
 from ledger.entry import Checked
 
@@ -125,6 +126,13 @@ class Memtable:
 
     def ledger(self, ledger_id: int) -> LedgerEntries | None:
         return self._ledgers.get(ledger_id)
+
+    def set_floors(self, headers: Iterable[LedgerHeader]) -> None:
+        """Take note of what was on disk before; *headers* say it, of all ledgers that are here."""
+        for header in headers:
+            entries = self._ledgers.get(header.ledger_id)
+            if entries is not None:
+                entries.floor = header.last_entry
 
     def remove(self, ledger_id: int) -> None:
         """Forget the ledger; its bytes count until the memtable is written out."""

@@ -6,7 +6,7 @@ ledger above its *floor* are in memory. So there are two memtables at most.
 Callers serialise all calls (one lock of the storage).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie.index.format import LedgerHeader
@@ -61,14 +61,10 @@ class Memory:
         """Return which of first..last are here, as each memtable says; see `LedgerEntries.held`."""
         return [part.held(first, last, runs_max) for part in self._parts(ledger_id)]
 
-    def begin_flush(self, headers: Iterable[LedgerHeader]) -> Memtable:
-        """Return what is to be written out; *headers* say what is on disk, of all ledgers in it."""
+    def begin_flush(self) -> Memtable:
+        """Return what is to be written out; before the flush ends, its floors have to be set."""
         assert self.flushing is None, "one flush at a time"
         memtable, self.active = self.active, Memtable()
-        for header in headers:
-            entries = memtable.ledger(header.ledger_id)
-            if entries is not None:
-                entries.floor = header.last_entry
         self.recent = Memtable()
         self.flushing = memtable
         return memtable

@@ -195,10 +195,12 @@ class Replay:
         return ledger
 
     def _flush(self, memtable: Memtable, ledgers: LedgerTable) -> None:
-        headers = [header_of(record) for record in ledgers.begin_flush()]
+        ledgers.begin_flush()
+        headers = [header_of(record) for record in ledgers.flushing()]
         flush = Flush(memtable, headers, self.directories, self.ledger_directories)
         flush.run()
-        ledgers.end_flush(flush.stored)
+        ledgers.written(flush.stored)
+        ledgers.end_flush()
 
 
 def make_journal_directory(disk: Disk) -> None:

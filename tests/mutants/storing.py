@@ -214,3 +214,12 @@ mutant(
     new="                ends[at],\n",
     test=_STORAGE + "the_status_says_what_is_where",
 )
+mutant(
+    "lets go of what is in memory before everybody can see it on disk",
+    "bookie/storage/checkpoint.py",
+    old="        self._publish(begun.flush.stored)\n",
+    new="        with self._holdings.lock:\n            self._holdings.memory.end_flush()\n"
+    "        self._publish(begun.flush.stored)\n",
+    test="tests/bookie/storage/test_publishing.py::"
+    "test_between_any_two_turns_of_a_checkpoint_nothing_is_missing",
+)
