@@ -4,11 +4,20 @@ An application that has a registry of prometheus-client shows them with `registe
 of its own may serve them with `ledger.metering.serving.served`.
 """
 
-from typing import TYPE_CHECKING, Final
+from operator import add
+from typing import TYPE_CHECKING, Final, Protocol
 
 import leader.metrics
 import ledger.metrics
-from ledger.metering.declaring import LONG_S, Declarations
+from ledger.metering.declaring import (
+    BYTES,
+    COUNTS,
+    LONG_S,
+    SECONDS,
+    Declarations,
+    Live,
+    bounded,
+)
 from ledger.metering.exposing import Exposed
 
 if TYPE_CHECKING:
@@ -16,7 +25,119 @@ if TYPE_CHECKING:
 
 __all__ = ["expose", "register"]
 
+
+class Writer(Protocol):
+    """Of one log."""
+
+    log: str
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+
+class Reader(Protocol):
+    """Of one log."""
+
+    log: str
+
+    def lag_s(self) -> float: ...
+
+
 METRICS: Final[Declarations[None]] = Declarations()
+
+# Writers.
+
+WRITERS: Final[Live[Writer]] = Live()
+"""Those that take appends."""
+METRICS.gauge("dlog_writers", "Logs that this process writes.", lambda _: sum(1 for _ in WRITERS))
+APPENDED_RECORDS: Final = METRICS.tally(
+    "dlog_appended_records_total", "Records whose append was confirmed."
+)
+APPENDED_BYTES: Final = METRICS.tally(
+    "dlog_appended_bytes_total", "Bytes of values, keys and headers of these records."
+)
+FAILED_RECORDS: Final = METRICS.tally(
+    "dlog_failed_records_total",
+    "Records whose append failed: certainly not in the log (refused), or nobody knows (unknown).",
+    "outcome",
+)
+APPEND_S: Final = METRICS.spread(
+    "dlog_append_seconds",
+    "How long each batch took, from sending it to bookies to its confirmation.",
+    SECONDS,
+)
+BATCH_RECORDS: Final = METRICS.spread(
+    "dlog_append_batch_records", "Records of each batch that was sent.", COUNTS
+)
+BATCH_BYTES: Final = METRICS.spread(
+    "dlog_append_batch_bytes", "Bytes of each batch that was sent, encoded.", BYTES
+)
+METRICS.gauge(
+    "dlog_append_pending_bytes",
+    "Bytes of records that wait for their confirmation, with what each costs beside them, by log.",
+    lambda _: bounded(((each.log, each.pending_bytes) for each in WRITERS), add),
+    "log",
+)
+ROLLS: Final = METRICS.tally(
+    "dlog_rolls_total", "Segments that were sealed as their writer went on in another one."
+)
+WRITER_EVENTS: Final = METRICS.tally(
+    "dlog_writer_events_total",
+    "What befell writers: writer_heals (trouble was met), healing_postponed, writer_healed, "
+    "writer_ended, roll_postponed, roll_failed, close_incomplete.",
+    "event",
+)
+
+# Takeovers: a log that is opened for writing, or healed.
+
+TAKEOVERS: Final = METRICS.tally(
+    "dlog_takeovers_total",
+    "Takeovers that ended, by why they were begun (open, heal) and how they ended (done, failed).",
+    "why",
+    "how",
+)
+TAKEOVER_S: Final = METRICS.spread(
+    "dlog_takeover_seconds", "How long takeovers took that were done.", SECONDS
+)
+TAKEOVER_PART_S: Final = METRICS.tally(
+    "dlog_takeover_part_seconds_total",
+    "Time that takeovers spent, by part: read_manifest, recover_segment, create_ledger, "
+    "write_manifest, check_leadership, delete_ledger.",
+    "part",
+)
+
+# Readers.
+
+READERS: Final[Live[Reader]] = Live()
+METRICS.gauge(
+    "dlog_readers", "Readers of logs that this process has open.", lambda _: sum(1 for _ in READERS)
+)
+READ_RECORDS: Final = METRICS.tally(
+    "dlog_read_records_total", "Records that were given to applications."
+)
+READ_BYTES: Final = METRICS.tally("dlog_read_bytes_total", "Bytes of these records, as stored.")
+METRICS.gauge(
+    "dlog_read_lag_seconds",
+    "How long ago the batch was begun that a reader gives out next, by log, of its slowest reader; "
+    "0 if it has given out all that is confirmed.",
+    lambda _: bounded(((each.log, each.lag_s()) for each in READERS), max),
+    "log",
+)
+READ_INTERRUPTIONS: Final = METRICS.tally(
+    "dlog_read_interruptions_total", "Reads that met trouble and were begun again."
+)
+
+# Standbys.
+
+PROMOTIONS: Final = METRICS.tally("dlog_promotions_total", "Standbys that became leaders.")
+PROMOTION_S: Final = METRICS.spread(
+    "dlog_promotion_seconds",
+    "How long it took from the election until the log was taken over and read to its end.",
+    SECONDS,
+)
+LEADERSHIPS_LOST: Final = METRICS.tally(
+    "dlog_leaderships_lost_total", "Leaders that had to stop without having resigned."
+)
 
 # The janitor.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final, assert_never
 
+from leader import metrics
 from leader.election import (
     Absent,
     Candidacy,
@@ -75,9 +76,14 @@ async def campaign(
         lease_s=lease_s,
         lifeline=_lifeline(lifeline_host),
     )
+    metrics.CAMPAIGNS.add()
+    began = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
-            return await running.run()
+            term = await running.run()
+            metrics.TERMS.add()
+            metrics.ELECTION_S.observe(time.monotonic() - began)
+            return term
     except TimeoutError:
         assert timeout_s is not None
         raise NotElected(log, timeout_s, running.trouble) from None
@@ -241,6 +247,7 @@ class _Campaign:
             except DamagedMetadata:
                 record = CandidateRecord("", 0)  # of another version: its session decides
             if record.lifeline is not None and await has_died(record.lifeline):
+                metrics.DIED.add()
                 _log.info("predecessor_died", log=self._log, candidate=record.candidate)
                 await delete_node(self._store, path)
                 return

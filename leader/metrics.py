@@ -2,8 +2,31 @@
 
 from typing import Final
 
-from ledger.metering.declaring import Declarations
+from ledger.metering.declaring import LONG_S, Declarations, Live
 
 METRICS: Final[Declarations[None]] = Declarations()
 
+HELD: Final[Live[object]] = Live()
+"""Terms that are not over."""
+CAMPAIGNS: Final = METRICS.tally("dlog_leader_campaigns_total", "Campaigns that were begun.")
 TERMS: Final = METRICS.tally("dlog_leader_terms_total", "Elections that were won.")
+ELECTION_S: Final = METRICS.spread(
+    "dlog_leader_election_seconds", "How long campaigns took that were won.", LONG_S
+)
+TERMS_OVER: Final = METRICS.tally(
+    "dlog_leader_terms_over_total",
+    "Terms that ended, by why: resigned, session_lost, lease_expired, node_gone, other.",
+    "why",
+)
+DIED: Final = METRICS.tally(
+    "dlog_leader_deaths_seen_total",
+    "Leaders and candidates before us whose process was seen to have died, by its lifeline.",
+)
+METRICS.gauge(
+    "dlog_leader_terms",
+    "Terms that this process holds now, for logs, as auditor or as janitor.",
+    lambda _: sum(1 for _ in HELD),
+)
+
+REASONS: Final = frozenset({"resigned", "session_lost", "lease_expired", "node_gone"})
+"""Of ends of terms; others are put together."""

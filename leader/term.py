@@ -17,6 +17,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Final, Self
 
+from leader import metrics
 from leader.election import Candidacy, Elected, leaders_path, standing
 from leader.lifeline import Lifeline
 from leader.waiting import first_of
@@ -62,6 +63,7 @@ class Term:
         self._path = f"{leaders_path(log)}/{candidacy.name}"
         self._lease_s, self._clock, self._proven_at = lease_s, clock, proven_at
         self._lifeline = lifeline
+        metrics.HELD.add(self)
         self._guardian = asyncio.create_task(self._guard(), name=f"term of {log}")
 
     @property
@@ -172,6 +174,8 @@ class Term:
             return
         self.lost_reason = reason
         self.lost.set()
+        metrics.HELD.remove(self)
+        metrics.TERMS_OVER.add(reason if reason in metrics.REASONS else "other")
         if self._lifeline is not None:
             self._lifeline.close()  # seen by who follows, after we stopped believing
         _log.info("term_over", log=self.log, epoch=self.epoch, reason=reason)

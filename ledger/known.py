@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import assert_never
 
+from ledger import metrics
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.log_events import get_logger
 from ledger.metadata import LedgerMetadata, LedgerState
@@ -44,6 +45,7 @@ class Known:
         of = (hint.bookie, hint.fault)
         report = _log.debug if of in self.hints else _reporter(hint.fault)
         self.hints[of] = self.hints.get(of, 0) + hint.count
+        metrics.REPAIR_HINTS.add(hint.fault.name.lower(), by=hint.count)
         report(
             "replica_wants_repair",
             ledger_id=self._ledger_id,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from ledger import metrics
 from ledger.entry import payload_of
 from ledger.environment import Credentials, Environment
 from ledger.errors import EntryLost, EntryUnavailable, KeyDiffers, LogError, NoSuchLedger
@@ -121,6 +122,10 @@ class Read:
                 header.last_add_confirmed,
                 header.length,
             )
+        if found.damaged is not None:
+            metrics.DIGEST_MISMATCHES.add()
+        elif found.status is not Status.OK:
+            metrics.REFUSED_READS.add(found.status.name.lower())
         if found.damaged is not None or found.status is not Status.OK:
             self._failures.append(f"{effect.bookie}: {found.status.name}")
         return protocol.EntriesRead(

@@ -1,10 +1,12 @@
 """Drives `protocol.recovery` against real bookies and a real metadata store."""
 
 import asyncio
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
+from ledger import metrics
 from ledger.entry import Header
 from ledger.environment import Credentials, Environment, repair_credentials
 from ledger.errors import KeyDiffers, LogError, MetadataUnavailable, NoSuchLedger, RecoveryFailed
@@ -35,8 +37,15 @@ async def recover(
     Raises `RecoveryFailed` (nothing was decided), `NoSuchLedger`, `KeyDiffers`,
     `MetadataUnavailable`."""
     recovering = _Recovering(environment, credentials, metadata, version)
+    began = time.monotonic()
     try:
-        return await recovering.finished()
+        closed = await recovering.finished()
+        metrics.RECOVERIES.add("done")
+        metrics.RECOVERY_S.observe(time.monotonic() - began)
+        return closed
+    except LogError:
+        metrics.RECOVERIES.add("failed")
+        raise
     finally:
         recovering.stop()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
+from ledger import metrics
 from ledger.clock import now_ms
 from ledger.entry import (
     ENTRIES_AHEAD_MAX,
@@ -35,7 +36,7 @@ from ledger.log_events import get_logger
 from ledger.machine_loop import MachineLoop, carry_out
 from ledger.mark import written_without
 from ledger.marking import mark_ledger
-from ledger.metadata import LedgerMetadata
+from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.protocol import shared
 from ledger.protocol import writer_events as protocol
 from ledger.protocol.writer import METADATA_PATIENCE_S, Writer
@@ -219,8 +220,7 @@ class LedgerWriter:
                 )
                 self._run.post(shared.ReplacementsChosen(chosen))
             case shared.WriteMetadata() | shared.ReadMetadata():
-                ledgers = self._environment.ledgers
-                self._run.spawn(carry_out(effect, ledgers, self.ledger_id))
+                self._run.spawn(self._carry_out(effect))
             case protocol.FailWriter():
                 self._fail(self._error_of(effect.failure))
             case protocol.MarkLacks():
@@ -233,6 +233,13 @@ class LedgerWriter:
                     self._closed.set_result(effect.metadata)
             case _:
                 assert_never(effect)
+
+    async def _carry_out(self, effect: shared.MetadataEffect) -> shared.MetadataEvent:
+        event = await carry_out(effect, self._environment.ledgers, self.ledger_id)
+        if isinstance(event, shared.MetadataWritten) and isinstance(effect, shared.WriteMetadata):
+            changes = effect.metadata.state is LedgerState.OPEN
+            metrics.ENSEMBLE_CHANGES.add(by=changes)
+        return event
 
     async def _mark(self, effect: protocol.MarkLacks) -> None:
         lacks = written_without(effect.bookies, effect.fragment, now_ms(), missed=effect.missed)
@@ -292,12 +299,14 @@ class LedgerWriter:
         if status is Status.OK:
             self._run.post(protocol.AddsStored(*what))
             return
+        metrics.REFUSED_ADDS.add(status.name.lower())
         self._environment.reported(sent.bookie, status)
         self._run.post(protocol.AddsRefused(*what, status))
 
     def _confirm(self, last: EntryId) -> None:
         self._runs.clear()
         entry_id = last - self._unconfirmed_before(last) + 1
+        metrics.ADDED_ENTRIES.add(by=last - entry_id + 1)
         while entry_id <= last:
             frame = self._frames.pop(entry_id)
             self._pending_bytes -= _charge(_payload_bytes(frame, self._credentials.mac))
@@ -315,6 +324,8 @@ class LedgerWriter:
 
     def _fail(self, error: LogError) -> None:
         self.error = error
+        if not isinstance(error, HandleClosed):
+            metrics.FAILED_WRITERS.add(type(error).__name__)
         self._stop()
         self._frames.clear()
         self._queued.clear()

@@ -19,10 +19,12 @@ Invariants:
 """
 
 import asyncio
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from dlog import metrics
 from dlog.aio.cancelling import is_cancelled
 from dlog.aio.connecting import connect
 from dlog.aio.following import Apply, Following
@@ -262,6 +264,7 @@ class Standby:
 
     async def _take_over(self, term: Term) -> Log:
         log: Log | None = None
+        began = time.monotonic()
         try:
             log = await Log.open(self.name, term=term, create=False, client=self._ledgers)
             self._following.check_life(log.writer.incarnation)
@@ -277,6 +280,8 @@ class Standby:
             if isinstance(error, LostOwnership) and lost:
                 raise LostOwnership(self.name, lost) from error
             raise
+        metrics.PROMOTIONS.add()
+        metrics.PROMOTION_S.observe(time.monotonic() - began)
         self._term, self._log = term, log
         self._guarding = asyncio.create_task(self._guard(term, log), name="guard of a leader")
         return log
@@ -310,6 +315,7 @@ class Standby:
         if not self.lost.is_set():
             self.lost_reason = reason
             self.lost.set()
+            metrics.LEADERSHIPS_LOST.add()
             _log.warning("leadership_lost", log=self.name, reason=reason)
 
     async def _resign(self, log: Log, term: Term) -> None:

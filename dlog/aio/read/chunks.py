@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, assert_never
 
+from dlog import metrics
 from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
 from dlog.aio.read.segments import find_place, learn_end
 from dlog.aio.store.manifests import ManifestNode
@@ -96,6 +97,8 @@ class ChunkReader:
         """Reads the manifest beside the entries."""
         self._changed = asyncio.Event()
         """Set when the manifest may have changed since it was read."""
+        self.at_tail = False
+        """Whether nothing more is confirmed than was read, as far as this knows."""
         self._watching = self._loop.create_task(self._watch())
 
     @property
@@ -150,6 +153,7 @@ class ChunkReader:
     async def _deadline(self) -> protocol.CursorEvent:
         deadline = self._cursor.deadline()
         assert deadline is not None, "a cursor wants something, or waits"
+        metrics.READ_INTERRUPTIONS.add()
         delay_s = max(deadline - self._loop.time(), 0.0)
         _log.warning(
             "read_interrupted", log=self._node.log, error=self._trouble, retry_in_s=delay_s
@@ -177,6 +181,7 @@ class ChunkReader:
                 return await self._manifest()
             case protocol.AwaitManifest():
                 self._check_patience()
+                self.at_tail = True
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._wait_s):
                         await self._changed.wait()
@@ -238,6 +243,7 @@ class ChunkReader:
         await self._look_ahead(self._cursor.later)
         entries, self._fetched = self._fetched, ()
         if not entries or entries[0].entry_id != effect.first:
+            self._look_for_tail(tail, effect.first - 1)
             entries = await tail.read_some(
                 effect.first, bytes_max=self._bytes_max(), wait_s=self._wait_s
             )
@@ -246,6 +252,7 @@ class ChunkReader:
                 return protocol.SegmentEnded()
             self._check_patience()
             return protocol.NothingNew()
+        self._look_for_tail(tail, entries[-1].entry_id)
         read: list[tuple[int, int, int]] = []
         room_bytes = DECODED_SHARE_MAX * self._bytes_max()
         for at, entry in enumerate(entries):
@@ -263,6 +270,9 @@ class ChunkReader:
             self._batches[entry.entry_id] = batch
             read.append((entry.entry_id, batch.header.base_index, batch.count))
         return protocol.BatchesRead(read)
+
+    def _look_for_tail(self, tail: LedgerTail, read: int) -> None:
+        self.at_tail = self._cursor.later is None and read >= tail.last_add_confirmed
 
     def _chunk(self, effect: protocol.Deliver) -> Chunk:
         place = Place(effect.segment, effect.entry, effect.first_offset)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from dlog import metrics
 from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.read.chunks import ChunkReader
@@ -17,6 +18,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.chunk import Chunk
 from dlog.errors import LogClosed
 from dlog.position import Record
+from ledger.clock import now_ms
 from ledger.errors import LogError
 
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
@@ -76,6 +78,9 @@ class Reader:
         self._reading = asyncio.get_running_loop().create_task(self._read_ahead())
         self._closing: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
+        self._given_ms: int | None = None
+        """When the batch was begun that was given out last."""
+        metrics.READERS.add(self)
 
     @property
     def incarnation(self) -> str | None:
@@ -103,6 +108,15 @@ class Reader:
         """True iff a read returns at once: records, the end, or an error."""
         chunk = self._chunk
         return self._ready.is_set() or (chunk is not None and self._position < chunk.end)
+
+    def lag_s(self) -> float:
+        """Return how long ago the batch was begun that is given out next, or if that is not here
+        yet, the last one; 0 if all that is confirmed was given out. From any thread."""
+        try:
+            since_ms: int | None = self._chunks[0].batch.header.base_timestamp_ms
+        except IndexError:
+            since_ms = None if self._source.at_tail or self._finished else self._given_ms
+        return 0.0 if since_ms is None else max(0.0, (now_ms() - since_ms) / 1000)
 
     def limit_ahead(self, size_bytes: int) -> None:
         """Hold no more than that beyond what was read from now on, apart from one entry."""
@@ -218,6 +232,9 @@ class Reader:
         if not self._chunks and not self._finished and self._error is None:
             self._ready.clear()
         self._chunk = chunk
+        self._given_ms = chunk.batch.header.base_timestamp_ms
+        metrics.READ_RECORDS.add(by=chunk.take)
+        metrics.READ_BYTES.add(by=_size(chunk))
         self._position = chunk.begin
         self._records = chunk.records()
         return True
@@ -258,6 +275,7 @@ class Reader:
         await asyncio.shield(self._releasing)
 
     async def _free(self) -> None:
+        metrics.READERS.remove(self)
         await self._source.close()
         if self._owns_ledgers:
             await self._ledgers.close()

@@ -1,9 +1,11 @@
 """Executes a takeover: does what `protocol.takeover` says, step after step."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
+from dlog import metrics
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
 from dlog.aio.store.manifests import ManifestNode
@@ -13,6 +15,15 @@ from dlog.protocol import takeover as protocol
 from dlog.recordbatch import check_codec
 from ledger.errors import BadVersion, LogError
 from ledger.machine_loop import run_in_turn
+
+_PARTS: Final[dict[type[protocol.Step], str]] = {
+    protocol.ReadManifest: "read_manifest",
+    protocol.RecoverSegment: "recover_segment",
+    protocol.CreateLedger: "create_ledger",
+    protocol.WriteManifest: "write_manifest",
+    protocol.CheckLeadership: "check_leadership",
+    protocol.DeleteLedger: "delete_ledger",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class TakeoverDriver:
         self._machine = protocol.Takeover(
             node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
         )
+        self._why = "open" if heals is None else "heal"
         self._ledgers = ledgers
         self._node = node
         self._term = term
@@ -50,13 +62,17 @@ class TakeoverDriver:
     async def run(self) -> OpenedLog:
         """Take the log over. Raises what the machine gives up with."""
         begin: protocol.TakeoverEvent = protocol.OpenRequested()
+        began = time.monotonic()
         try:
             await run_in_turn(self._machine, begin, self._answer, time_passed=protocol.TimePassed())
         except BaseException:
+            metrics.TAKEOVERS.add(self._why, "failed")
             if self._ledger is not None:
                 await self._ledger.abandon()
             raise
         assert self._opened is not None, "it opens, or gives up"
+        metrics.TAKEOVERS.add(self._why, "done")
+        metrics.TAKEOVER_S.observe(time.monotonic() - began)
         return self._opened
 
     async def _answer(self, effect: protocol.TakeoverEffect) -> protocol.TakeoverEvent | None:
@@ -73,10 +89,13 @@ class TakeoverDriver:
     async def _try(self, step: protocol.Step) -> protocol.TakeoverEvent:
         if self._must_lead(step):
             return protocol.LeadershipLost()
+        began = time.monotonic()
         try:
             return await self._execute(step)
         except LogError as error:
             return protocol.StepFailed(error)
+        finally:
+            metrics.TAKEOVER_PART_S.add(_PARTS[type(step)], by=time.monotonic() - began)
 
     def _must_lead(self, effect: protocol.Step) -> bool:
         return (

@@ -3,6 +3,7 @@
 from collections.abc import Callable, MutableMapping
 from typing import assert_never
 
+from dlog import metrics
 from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
@@ -129,6 +130,7 @@ class RollSteps:
         )
         self._appenders.pop(previous, None)  # closed: there is nothing to let go of
         self._compressions.pop(previous, None)
+        metrics.ROLLS.add()
         try:
             manifest = await apply_retention(
                 self._ledgers, self._node, manifest, now_ms=self._now_ms()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, assert_never
 
+from dlog import metrics
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode, delete_listed
@@ -97,6 +98,7 @@ class LogWriter:
         self._tickets: dict[int, asyncio.Future[None]] = {}
         self._last_ticket = 0
         self._room: deque[asyncio.Future[None]] = deque()
+        metrics.WRITERS.add(self)
 
     def _steps_by(self, manifest: Manifest) -> RollSteps:
         return RollSteps(
@@ -231,14 +233,18 @@ class LogWriter:
         match effect:
             case protocol.Confirm():
                 effect.group.outcome.confirm(effect.offset, effect.segment, effect.entry_id)
+                metrics.APPENDED_RECORDS.add(by=effect.group.count)
+                metrics.APPENDED_BYTES.add(by=effect.group.size_bytes)
                 self._make_room()
             case protocol.SendEntries():
                 self._send(effect)
             case protocol.Refuse():
                 error = effect.error
+                metrics.FAILED_RECORDS.add("refused", by=effect.group.count)
                 effect.group.outcome.fail(lambda _: error)
                 self._make_room()
             case protocol.LeaveUnknown():
+                metrics.FAILED_RECORDS.add("unknown", by=effect.group.count)
                 effect.group.outcome.fail(partial(self._unknown, effect))
                 self._make_room()
             case protocol.Answer():
@@ -256,10 +262,13 @@ class LogWriter:
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._left)
             case protocol.Lost():
+                metrics.WRITERS.remove(self)
                 self.lost.set()
             case protocol.Closed():
+                metrics.WRITERS.remove(self)
                 self._closed.set()
             case protocol.Note():
+                metrics.WRITER_EVENTS.add(effect.event)
                 note = _log.warning if effect.warns else _log.info
                 note(effect.event, log=self.log, epoch=self.epoch, **effect.fields)
             case _:
@@ -300,15 +309,23 @@ class LogWriter:
                 reason = ledger.error or error
                 self._run.post(protocol.SendRefused(effect.ledger_id, unsent, reason))
                 return
-            future.add_done_callback(partial(self._on_added, ledger, len(payload)))
+            metrics.BATCH_RECORDS.observe(group.count)
+            metrics.BATCH_BYTES.observe(len(payload))
+            sent_at = self._loop.time()
+            future.add_done_callback(partial(self._on_added, ledger, len(payload), sent_at))
 
     def _on_added(
-        self, ledger: LedgerAppender, size_bytes: int, future: asyncio.Future[EntryId]
+        self,
+        ledger: LedgerAppender,
+        size_bytes: int,
+        sent_at: float,
+        future: asyncio.Future[EntryId],
     ) -> None:
         failed: BaseException | None = (
             LogClosed("the ledger") if future.cancelled() else future.exception()
         )
         if failed is None:
+            metrics.APPEND_S.observe(self._loop.time() - sent_at)
             self._run.post(protocol.EntryConfirmed(ledger.ledger_id, future.result(), size_bytes))
             return
         error = failed if isinstance(failed, LogError) else self._failure(failed)
