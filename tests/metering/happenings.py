@@ -1,0 +1,301 @@
+"""What happens to a cluster, so that all of its metrics move."""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import pytest
+
+from bookie.autorecovery import metrics as repair_metrics
+from bookie.autorecovery import process as repair_process
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
+from bookie.autorecovery.protocol.auditing import AuditConfig
+from bookie.autorecovery.protocol.replicating_events import Outcome
+from bookie.autorecovery.reports import CheckRecord
+from bookie.autorecovery.throttling import RepairThrottle, keep_reporting, set_throttle
+from bookie.autorecovery.worker import WorkerConfig
+from bookie.disk.directories import Directories
+from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
+from bookie.identity.stamp import accept_loss
+from dlog.aio import Log, Standby
+from dlog.aio.admin import update_settings
+from dlog.aio.maintain.janitor import Janitor, JanitorConfig
+from dlog.aio.read.segments import stamp
+from ledger.client import LedgerClient
+from ledger.clock import now_ms
+from ledger.errors import LogError
+from ledger.ids import BookieId, LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.metering.exposing import Exposed
+from ledger.quorum import Quorum
+from ledger.requests import ReadAnswer, ReadQuery
+from tests.metering.rig import WholeCluster, repair_of
+from tests.waiting import eventually, until
+
+Happening = Callable[[WholeCluster, pytest.MonkeyPatch], Awaitable[None]]
+
+PAYLOAD: Final = b"x" * 1000
+ALL: Final[list[Happening]] = []
+
+
+def happening(work: Happening) -> Happening:
+    ALL.append(work)
+    return work
+
+
+@happening
+async def logs_are_written_and_read(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    """And rolled, taken over, and lost."""
+    async with cluster.client() as client:
+        log = await Log.open("a", client=client)
+        tail = await Log.tail("a", client=client)
+        await asyncio.gather(*(log.append(PAYLOAD) for _ in range(200)))
+        read = 0
+        while read < 200:
+            read += len(await tail.read_batch())
+        await cluster.seen.until("dlog_read_lag_seconds", frozenset({("a", 0.0)}))
+        waiting = asyncio.create_task(tail.read_batch())
+        await until(
+            lambda: any(each.running.core.waiting_reads for each in cluster.bookies), "it waits"
+        )
+        await log.append(PAYLOAD)
+        await waiting
+        await log.roll()
+        another = await Log.open("a", client=client)
+        await another.append(PAYLOAD)
+        with suppress(LogError):  # it was taken over
+            await log.append(PAYLOAD)
+        await log.abandon()
+        (ledger_id,) = another.writer.own_ledgers
+        member = (await client.describe(ledger_id)).last_fragment.bookies[0]
+        await cluster.of(member).stop()
+        await asyncio.gather(*(another.append(PAYLOAD) for _ in range(10)))
+        await another.close()
+        cluster.hub.cut()
+        reading = asyncio.create_task(tail.read_batch())
+        await until(lambda: moved(cluster, "dlog_read_interruptions_total"), "a read is cut off")
+        cluster.hub.heal()
+        reading.cancel()
+        await tail.close()
+
+
+@happening
+async def a_bookie_lies(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three gives other bytes than it was given, one gives nothing."""
+    async with cluster.client() as client:
+        writer = await client.create(Quorum(3, 3, 2))
+        for _ in range(4):
+            await writer.add(PAYLOAD)
+        metadata = await writer.close()
+        first, second, _ = metadata.last_fragment.bookies
+        await cluster.of(second).stop()
+        honest = client.environment.transport.read
+
+        async def read(bookie: BookieId, query: ReadQuery) -> ReadAnswer:
+            answer = await honest(bookie, query)
+            lies = bookie == first and bool(answer.entries)
+            return replace(answer, frames=b"y" * len(answer.frames)) if lies else answer
+
+        monkeypatch.setattr(client.environment.transport, "read", read)
+        reader = await client.open_no_recovery(writer.ledger_id)
+        assert len(await reader.read(0, 3)) == 4
+        await reader.close()
+
+
+async def written(
+    client: LedgerClient, quorum: Quorum, count: int = 40, ledgers: int = 1
+) -> list[tuple[LedgerId, LedgerMetadata]]:
+    """Write ledgers beside each other, so that their entries share entry logs."""
+    writers = [await client.create(quorum) for _ in range(ledgers)]
+    for _ in range(count):
+        await asyncio.gather(*(writer.add(4 * PAYLOAD) for writer in writers))
+    return [(writer.ledger_id, await writer.close()) for writer in writers]
+
+
+@happening
+async def entries_are_read_from_a_disk(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    bookie, name = cluster.bookies[0], BookieId("bookie-0")
+    async with cluster.client() as client:
+        ((ledger_id, metadata),) = await written(client, Quorum(4, 4, 2), count=80)
+        await bookie.checkpoint()
+        read = partial(client.read_replica, ledger_id, name, metadata=metadata)
+        for entry in (*range(80), 0, 0, 79):
+            await read(entry, entry)
+        while not moved(cluster, "dlog_bookie_disk_reads"):
+            await asyncio.gather(*(read(entry, entry) for entry in range(80)))
+
+
+@happening
+async def garbage_is_collected(cluster: WholeCluster, _patch: pytest.MonkeyPatch) -> None:
+    bookie = cluster.bookies[0]
+    everywhere = Quorum(4, 4, 2)
+    async with cluster.client() as client:
+        ids = []
+        for _ in range(4):
+            ids += [ledger_id for ledger_id, _ in await written(client, everywhere, 20, ledgers=2)]
+            await bookie.checkpoint()
+            await client.delete(ids[-1])
+        collector = bookie.running.collector
+        await collector.collect()
+        await collector.compact(major=True)
+        await client.store.delete(client.ledgers._path(ids[0]))
+        await collector.collect()
+        await moved_away(cluster, client)
+        cluster.hub.cut()
+        await until(lambda: bool(bookie.running.registrar.trouble), "its registration is gone")
+        await collector.collect()
+        cluster.hub.heal()
+        await until(lambda: not bookie.running.registrar.trouble, "it is registered again")
+
+
+async def moved_away(cluster: WholeCluster, client: LedgerClient) -> None:
+    """A ledger is moved from a bookie to another one, and the copy that is left goes."""
+    ((ledger_id, metadata),) = await written(client, Quorum(3, 3, 2), count=2)
+    members = metadata.last_fragment.bookies
+    (spare,) = {BookieId(f"bookie-{at}") for at in range(4)} - set(members)
+    changed = metadata.replaced(0, 0, members[0], spare)
+    assert isinstance(changed, LedgerMetadata)
+    _, version = await client.ledgers.read(ledger_id)
+    await client.ledgers.write(ledger_id, changed, version)
+    left = cluster.of(members[0])
+    collector = left.running.collector
+
+    async def is_gone() -> bool:
+        left.running.service.checkpoint_soon()  # what is not on disk is not evicted
+        await collector.collect(allowed=-1, evictions_allowed=-1)
+        return collector.totals.evicted > 0
+
+    await eventually(is_gone, "the copy is evicted")
+
+
+@happening
+async def disks_are_full(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an operator makes a bookie read-only."""
+    bookie = cluster.bookies[0]
+    async with cluster.client() as client:
+        writer = await client.create(Quorum(4, 4, 2))
+        await bookie.running.keeper.set_by_operator(read_only=True)
+        await bookie.running.keeper.set_by_operator(read_only=False)
+        with monkeypatch.context() as full:
+            full.setattr(RealDisk, "usage", lambda _: DiskUsage(1000, 0))
+            await until(lambda: bookie.running.storage.read_only, "it is read-only")
+        await until(lambda: not bookie.running.storage.read_only, "it is writable")
+
+        def preallocate(file: RealFile, _size_bytes: int) -> None:
+            raise disk_error(errno.ENOSPC, file.path)
+
+        (journal,) = bookie.running.storage.journal_writers
+        with monkeypatch.context() as full:
+            full.setattr(RealFile, "preallocate", preallocate)
+            while not journal.is_full:
+                await writer.add(PAYLOAD)
+            await cluster.seen.until("dlog_bookie_journal_full", frozenset({("0", 1)}))
+        await until(lambda: not journal.is_full, "there is space again")
+        await writer.abandon()
+
+
+@happening
+async def a_loss_is_accepted(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    bookie = cluster.bookies[0]
+    await bookie.stop()
+    directories = Directories.single(RealDisk(bookie.config.directory))
+    directories.lock()
+    accept_loss(directories, "its disk burned")
+    directories.unlock()
+    await bookie.start()
+    cluster.seen.look()
+
+
+@happening
+async def copies_are_lost_and_made_again(
+    cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair_metrics, "COUNT_S", 0.01)
+    monkeypatch.setattr(repair_process, "keep_reporting", partial(keep_reporting, every_s=0.02))
+    exposed = Exposed()
+    cluster.seen.watch(exposed)
+    config = AutorecoveryConfig(
+        audit=AuditConfig(delay_s=0.0, retry_s=0.05),
+        work=WorkerConfig(look_s=0.05, bytes_per_s=200 * len(PAYLOAD)),
+    )
+    async with cluster.client() as client:
+        await written(client, Quorum(3, 3, 2), count=20, ledgers=4)
+        repairing = asyncio.create_task(run_autorecovery(client, config, exposed))
+        try:
+            await its_work(cluster, client, exposed)
+        finally:
+            repairing.cancel()
+            await asyncio.gather(repairing, return_exceptions=True)
+
+
+async def its_work(cluster: WholeCluster, client: LedgerClient, exposed: Exposed) -> None:
+    await until(lambda: exposed.readiness().ready, "it shows itself")
+    worker, counts = repair_of(exposed).worker, repair_of(exposed).auditor.counts
+    await until(lambda: counts.leads and counts.passes > 0, "there is an auditor")
+    await cluster.bookies[0].stop()
+    await until(lambda: worker.outcomes[Outcome.DONE] > 0, "a ledger is repaired")
+    await until(lambda: moved(cluster, "dlog_repair_rate_bytes_per_second"), "a rate is reported")
+    await set_throttle(client.store, RepairThrottle(bytes_per_s=0.0))
+    await until(lambda: worker.pace.bytes_per_s == 0, "the throttle is heeded")
+    marks = Marks(client.store)
+    await cluster.bookies[1].stop()
+    await until(lambda: worker.deferred > 0, "what has nowhere to go is deferred")
+    await marks.disable(now_ms=now_ms())
+    await until(lambda: not worker.enabled, "it rests")
+    await marks.enable()
+    await until(lambda: worker.enabled, "it works again")
+    await cluster.bookies[2].stop()
+    await until(lambda: counts.alarm, "too much is lost")
+    await client.store.set(CheckRecord.path, b"damaged")
+    await cluster.bookies[2].start()
+    await until(lambda: counts.failures.total() > 0, "a pass fails")
+    cluster.hub.cut()
+    await until(lambda: worker.interruptions > 0, "the worker is cut off")
+    cluster.hub.heal()
+
+
+@happening
+async def leaders_come_and_go(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    async with cluster.client() as client:
+        first, second = [await Standby.open("led", lambda _: None, client=client) for _ in range(2)]
+        await first.promote()
+        promoting = asyncio.create_task(second.promote())
+        assert first._term is not None
+        await until(lambda: first._term is not None and first._term.followers > 0, "it is followed")
+        assert first._term._lifeline is not None
+        first._term._lifeline.close()  # as the end of its process would
+        await promoting
+        cluster.hub.cut()
+        await until(second.lost.is_set, "leadership is lost")
+        cluster.hub.heal()
+        for each in (first, second):
+            with suppress(LogError):
+                await each.close()
+
+
+@happening
+async def a_janitor_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    async with cluster.client() as client:
+        log = await Log.open("kept", client=client)
+        for _round in range(3):
+            await log.append(PAYLOAD)
+            await log.roll()
+        await log.close()
+        await update_settings("kept", {"retention_bytes": 1}, client=client)
+        orphan = await client.create(custom=stamp("old", "0123", 1))
+        await orphan.close()
+        await client.store.create("/logs/damaged", b"damaged")
+        async with Janitor(client, JanitorConfig(interval_s=0.01, elect=False)) as janitor:
+            await janitor.next_pass()
+            cluster.hub.cut()
+            await until(lambda: moved(cluster, "dlog_janitor_failures_total"), "a pass fails")
+            cluster.hub.heal()
+
+
+def moved(cluster: WholeCluster, name: str) -> bool:
+    return len(cluster.seen.values.get(name, ())) > 1
