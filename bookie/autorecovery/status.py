@@ -1,16 +1,23 @@
 """How repair stands, for people and for tools: read from the metadata store, decided by nobody."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bookie.autorecovery.auditor import ELECTION
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.reports import Audit, CheckRecord, PlacementRecord, ReplicasRecord
 from bookie.autorecovery.throttling import RepairThrottle, WorkerReport, read_throttle, reports
 from leader import current_leader
-from ledger.ids import LedgerId
+from ledger.concurrently import for_each
+from ledger.ids import BookieId, LedgerId
 from ledger.mark import Mark
 from ledger.metastore.port import MetadataStore
+
+MARKS_READ_MAX: Final = 10_000
+"""So many are read to say what concerns one bookie."""
+READS_MAX: Final = 50
+"""At once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +132,55 @@ async def open_work(store: MetadataStore) -> OpenWork:
     return OpenWork(
         ledgers, sum(worker.bytes_per_s for worker in workers), left_s(ledgers, workers)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BookieWork:
+    """What is left to repair of what one bookie should hold."""
+
+    lacking: int
+    """Marked ledgers that lack what it should hold; at least so many, unless *all_looked_at*."""
+    urgent: int
+    """Of them, those that come before others."""
+    deferred: int
+    """Of them, those with a failed attempt."""
+    all_looked_at: bool
+    work: OpenWork
+    """Of the cluster: workers take ledgers in no order of bookies."""
+
+
+async def open_work_of(store: MetadataStore, bookies: Iterable[BookieId]) -> list[BookieWork]:
+    """Return what is left to repair of what each of *bookies* should hold, by the first
+    `MARKS_READ_MAX` marks. Raises `MetadataUnavailable`, `DamagedMetadata`."""
+    work, marks = await open_work(store), Marks(store)
+    read: list[Mark] = []
+    looked_at = 0
+
+    async def look(ledger_id: LedgerId) -> None:
+        found = await marks.read(ledger_id)
+        if found is not None:
+            read.append(found[0])
+
+    some: list[LedgerId] = []
+    async for ledger_id in marks.list():
+        if looked_at == MARKS_READ_MAX:
+            break
+        looked_at += 1
+        some.append(ledger_id)
+    await for_each(some, look, at_once=READS_MAX)
+    found = []
+    for bookie in bookies:
+        own = [mark for mark in read if bookie in mark.bookies]
+        found.append(
+            BookieWork(
+                len(own),
+                sum(mark.urgent for mark in own),
+                sum(mark.attempts > 0 for mark in own),
+                looked_at < MARKS_READ_MAX,
+                work,
+            )
+        )
+    return found
 
 
 async def underreplicated(store: MetadataStore) -> list[MarkedLedger]:

@@ -85,6 +85,19 @@ async def logs_are_written_and_read(cluster: WholeCluster, _: pytest.MonkeyPatch
 
 
 @happening
+async def a_stranger_knocks(cluster: WholeCluster, _patch: pytest.MonkeyPatch) -> None:
+    server = cluster.bookies[0].running.server
+    async with cluster.client() as client:
+        address = client.bookies.address(BookieId("bookie-0"))
+        assert address is not None
+        host, _, port = address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        await until(lambda: server.refusals > 0, "it is shown out")
+        writer.close()
+
+
+@happening
 async def a_bookie_lies(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three gives other bytes than it was given, one gives nothing."""
     async with cluster.client() as client:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,6 +16,7 @@ from dlog.cli.bookie.operating_shown import (
     print_status,
     shown_duration,
     shown_size,
+    work_facts,
 )
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
@@ -24,8 +25,10 @@ from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, failed, run_at
 from dlog.config import load
 from ledger.errors import LogError
+from ledger.ids import BookieId
 
 if TYPE_CHECKING:
+    from bookie.autorecovery.status import BookieWork
     from ledger.transport.operator import BookieOperator
     from ledger.wire import bookie_pb2 as pb
 
@@ -73,7 +76,8 @@ def add_to(app: typer.Typer) -> None:
 def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) -> None:
     """Show the state of bookies: one by one if they are named, else an overview.
 
-    With --json, one line for each. Exits with 1 if a bookie does not answer."""
+    Of one that is named, also what is left to repair of what it should hold: ledgers, how fast,
+    how long still. With --json, one line for each. Exits with 1 if a bookie does not answer."""
 
     async def command() -> bool:
         async with _operators(bookies or (), uri) as operators:
@@ -88,12 +92,13 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
                 raise reply
             else:
                 answered[name] = reply
-        if as_json:
-            for reply in answered.values():
-                print_json(message_facts(reply))
-        elif bookies:
-            for reply in answered.values():
-                print_status(reply)
+        if answered and (as_json or bookies):
+            work = await _open_work_of(answered, uri)
+            for name, reply in answered.items():
+                if as_json:
+                    print_json({**message_facts(reply), "repair": work_facts(work[name])})
+                else:
+                    print_status(reply, work[name])
         elif answered:
             print_overview(list(answered.values()))
             await _print_open_work(uri)
@@ -103,6 +108,14 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
+
+
+async def _open_work_of(bookies: Iterable[str], uri: str | None) -> "dict[str, BookieWork]":
+    from bookie.autorecovery.status import open_work_of
+
+    names = [BookieId(bookie) for bookie in bookies]
+    async with opened_store(uri) as store:
+        return dict(zip(names, await open_work_of(store, names), strict=True))
 
 
 async def _print_open_work(uri: str | None) -> None:

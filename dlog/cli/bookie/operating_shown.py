@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from dlog.cli.render.output import print_facts, print_table
 
 if TYPE_CHECKING:
+    from bookie.autorecovery.status import BookieWork
     from ledger.wire import bookie_pb2 as pb
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -65,7 +66,35 @@ def _alarms(collector: "pb.CollectorStatus") -> list[str]:
     return [f"ALARM: {alarm.kind}{waiting}" for alarm in collector.alarms]
 
 
-def print_status(reply: "pb.StatusReply") -> None:
+def work_facts(of: "BookieWork") -> dict[str, object]:
+    """Return what is left to repair of what one bookie should hold."""
+    return {
+        "ledgers": of.lacking,
+        "urgent": of.urgent,
+        "deferred": of.deferred,
+        "all_looked_at": of.all_looked_at,
+        "underreplicated": of.work.ledgers,
+        "bytes_per_s": round(of.work.bytes_per_s),
+        "left_s": of.work.left_s,
+    }
+
+
+def _print_work(of: "BookieWork") -> None:
+    if of.lacking:
+        least = "" if of.all_looked_at else "at least "
+        sys.stdout.write(
+            f"repair: {least}{of.lacking} ledgers lack what this bookie should hold, {of.urgent} "
+            f"of them urgent, {of.deferred} deferred\n"
+        )
+    if of.work.ledgers:
+        left = f", {shown_duration(of.work.left_s)} left" if of.work.left_s else ""
+        sys.stdout.write(
+            f"repair of the cluster: {of.work.ledgers} ledgers, "
+            f"{shown_size(of.work.bytes_per_s)}/s are copied{left}\n"
+        )
+
+
+def print_status(reply: "pb.StatusReply", work: "BookieWork") -> None:
     facts: dict[str, object] = {
         "bookie": reply.bookie,
         "address": reply.address,
@@ -88,6 +117,7 @@ def print_status(reply: "pb.StatusReply") -> None:
         sys.stdout.write(f"read-only: {reason}\n")
     for warning in reply.warnings:
         sys.stdout.write(f"warning: {warning}\n")
+    _print_work(work)
     _print_tables(reply)
     _print_collector(reply.collector)
     sys.stdout.write("\n")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,13 @@ def test_the_help_of_each_command_teaches(command: list[str]) -> None:
         assert option in result.output
 
 
-def test_the_overview_says_what_is_left_to_repair_and_when_it_will_be_done(
-    cluster: Cluster,
-) -> None:
+@contextmanager
+def a_ledger_that_b1_lacks(uri: str) -> Iterator[None]:
     async def lack(*, on: bool) -> None:
-        store = await open_store(cluster.uri)
+        store = await open_store(uri)
         marks = Marks(store)
         if on:
-            await marks.add(LedgerId(7), [Lack(BookieId("b9"), Reason.LOST, 1)])
+            await marks.add(LedgerId(7), [Lack(BookieId("b1"), Reason.LOST, 1)], urgent=True)
             await store.create(f"{WORKERS}/x", WORKER.SerializeToString())
         else:
             assert await marks.lock(LedgerId(7))
@@ -89,10 +89,43 @@ def test_the_overview_says_what_is_left_to_repair_and_when_it_will_be_done(
         await store.close()
 
     asyncio.run(lack(on=True))
-    said = "1 ledgers lack copies: 1.0 MiB/s are copied, 2.0 s left; see 'dlog autorecovery status'"
-    assert said in cluster.dlog("status").stdout
-    asyncio.run(lack(on=False))
+    try:
+        yield
+    finally:
+        asyncio.run(lack(on=False))
+
+
+def test_the_overview_says_what_is_left_to_repair_and_when_it_will_be_done(
+    cluster: Cluster,
+) -> None:
+    with a_ledger_that_b1_lacks(cluster.uri):
+        said = "1 ledgers lack copies: 1.0 MiB/s are copied, 2.0 s left; see 'dlog"
+        assert said in cluster.dlog("status").stdout
     assert "lack copies" not in cluster.dlog("status").stdout
+
+
+def test_the_status_of_a_bookie_says_what_is_left_to_repair_of_what_it_should_hold(
+    cluster: Cluster,
+) -> None:
+    with a_ledger_that_b1_lacks(cluster.uri):
+        own = "repair: 1 ledgers lack what this bookie should hold, 1 of them urgent, 0 deferred\n"
+        of_all = "repair of the cluster: 1 ledgers, 1.0 MiB/s are copied, 2.0 s left\n"
+        assert own + of_all in cluster.dlog("status", "b1").stdout
+        other = cluster.dlog("status", "b0").stdout
+        assert own not in other
+        assert of_all in other
+        for name, lacking in (("b0", 0), ("b1", 1)):
+            [found] = cluster.json("status", name)
+            assert found["repair"] == {
+                "ledgers": lacking,
+                "urgent": lacking,
+                "deferred": 0,
+                "all_looked_at": True,
+                "underreplicated": 1,
+                "bytes_per_s": 1 << 20,
+                "left_s": 2.0,
+            }
+    assert "repair" not in cluster.dlog("status", "b1").stdout
 
 
 def test_the_status_of_all_and_of_one(cluster: Cluster) -> None:
