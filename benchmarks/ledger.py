@@ -97,7 +97,8 @@ async def main(directory: Path, seconds: float) -> list[Figure]:
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[tuple[LocalCluster, LedgerClient]]:
-    async with LocalCluster(directory, bookies=BOOKIES) as cluster:
+    place = ("127.0.0.1", 0)
+    async with LocalCluster(directory, bookies=BOOKIES, metrics=place) as cluster:
         client = await LedgerClient.connect(cluster.uri, PATIENT)
         try:
             await client.bookies.wait_for(BOOKIES, 60)

@@ -20,7 +20,7 @@ TERMS_OVER: Final = METRICS.tally(
 )
 DIED: Final = METRICS.tally(
     "dlog_leader_deaths_seen_total",
-    "Leaders and candidates before us whose process was seen to have died, by its lifeline.",
+    "Leaders and candidates before us whose lifeline was seen to end: they died, or let go.",
 )
 METRICS.gauge(
     "dlog_leader_terms",

@@ -19,6 +19,7 @@ from typing import Final
 from benchmarks import ledger
 from benchmarks.disk import measure_disk
 from benchmarks.figures import print_table
+from benchmarks.logs.asking import metrics
 from benchmarks.logs.bench import QUICK, Bench, Sizes
 from benchmarks.logs.growing import many_logs, many_segments, many_writers
 from benchmarks.logs.speed import appends, catch_up, latency
@@ -33,6 +34,7 @@ SECTIONS: Final[dict[str, Callable[[Bench, ledger.Bench], Awaitable[None]]]] = {
     "writers": many_writers,
     "segments": many_segments,
     "logs": many_logs,
+    "metrics": metrics,
 }
 
 

@@ -26,10 +26,18 @@ class Sizes:
     logs: tuple[int, ...] = (10, 100, 1000, 10_000)
     samples: int = 9
     """Of what is measured once at a time: opening, rolling, listing."""
+    turns: int = 9
+    """Pairs of rates that are compared with each other."""
 
 
 QUICK: Final = Sizes(
-    seconds=0.1, takeover_bytes=2_000_000, logs_written=5, segments=(3, 30), logs=(3, 8), samples=1
+    seconds=0.1,
+    takeover_bytes=2_000_000,
+    logs_written=5,
+    segments=(3, 30),
+    logs=(3, 8),
+    samples=1,
+    turns=1,
 )
 
 

@@ -40,6 +40,7 @@ PROMISED = (
         for count in ("3 logs", "8 logs")
         for what in ("create one more p50", "list all", "open one", "lone append p50")
     ),
+    "appends of 100 B, metrics asked every second",
 )
 
 

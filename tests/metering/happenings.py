@@ -161,6 +161,8 @@ async def garbage_is_collected(cluster: WholeCluster, _patch: pytest.MonkeyPatch
         await moved_away(cluster, client)
         cluster.hub.cut()
         await until(lambda: bool(bookie.running.registrar.trouble), "its registration is gone")
+        assert bookie.exposed.readiness().state == "not registered"
+        assert not bookie.exposed.readiness().ready
         await collector.collect()
         cluster.hub.heal()
         await until(lambda: not bookie.running.registrar.trouble, "it is registered again")
@@ -197,6 +199,9 @@ async def disks_are_full(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as full:
             full.setattr(RealDisk, "usage", lambda _: DiskUsage(1000, 0))
             await until(lambda: bookie.running.storage.read_only, "it is read-only")
+            readiness = bookie.exposed.readiness()
+            assert (readiness.ready, readiness.state) == (True, "read-only")
+            assert any("100.0% full" in reason for reason in readiness.reasons)
         await until(lambda: not bookie.running.storage.read_only, "it is writable")
 
         def preallocate(file: RealFile, _size_bytes: int) -> None:
