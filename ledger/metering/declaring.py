@@ -1,14 +1,15 @@
 """What a metric is: a name with its unit, one sentence, labels, and where it is read.
 
 Whoever counts adds to a plain number, once per group, batch or event and never per record, and
-takes no lock; whoever asks reads from another thread. So each number is written by one thread only,
-or so rarely that nobody minds one that is lost, and what is read together need not fit together.
+takes no lock; whoever asks reads from another thread. So each number of an object is written by
+one thread only, and what is read together need not fit together.
 
 Labels are few and bounded: nothing has a series for each ledger. Logs have one each while
 this process has them open, `SERIES_MAX` at most: the others are put together under `OTHERS`.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,15 +56,18 @@ class Buckets:
 
 
 class Tally:
-    """A number of this process that only grows, by the values of its labels."""
+    """A number of this process that only grows, by the values of its labels.
+
+    Event loops on several threads may add to it: nothing comes between the reading and the writing
+    of an addition, as long as the interpreter has its lock."""
 
     __slots__ = ("values",)
 
     def __init__(self) -> None:
-        self.values: dict[tuple[str, ...], float] = {}
+        self.values: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def add(self, *labels: str, by: float = 1) -> None:
-        self.values[labels] = self.values.get(labels, 0) + by
+        self.values[labels] += by
 
 
 Number = int | float

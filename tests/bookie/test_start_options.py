@@ -9,7 +9,15 @@ import typer
 from typer.testing import CliRunner
 
 from bookie.config import BookieConfig
-from bookie.start_options import DIE_WITH_PARENT, OF_THE_PROCESS, OPTIONS, Given, config_of, program
+from bookie.start_options import (
+    DIE_WITH_PARENT,
+    METRICS_PORT,
+    OF_THE_PROCESS,
+    OPTIONS,
+    Given,
+    config_of,
+    program,
+)
 from dlog.cli.app import app
 from dlog.cli.bookie import app as dlog_bookie
 
@@ -146,3 +154,23 @@ def test_dlog_starts_a_bookie_in_the_namespace_of_the_process(
         assert result.exit_code == 0, result.output
     assert [config.uri for config, _ in made] == ["zk://z:1/configured", "memory://x"]
     assert all(parent for _, parent in made)
+
+
+def test_a_port_for_metrics_is_one_and_repair_needs_the_next() -> None:
+    configured(*LEAST, "--metrics-port=65535")
+    configured(*LEAST, "--metrics-port=65534", "--autorecovery")
+    assert "65536 is not a port from 0 to 65535" in refused(*LEAST, "--metrics-port=65536")
+    said = refused(*LEAST, "--metrics-port=65535", "--autorecovery")
+    assert "65535 is not a port from 0 to 65534; with --autorecovery the next one is needed" in said
+
+
+def test_the_port_for_metrics_may_come_from_the_environment() -> None:
+    def given_port(*options: str) -> object:
+        seen: list[object] = []
+        one = program(lambda given: seen.append(given[METRICS_PORT]))
+        environment = {"DLOG_METRICS": "9100"}
+        assert CliRunner(env=environment).invoke(one, [*LEAST, *options]).exit_code == 0
+        return seen[0]
+
+    assert given_port() == 9100
+    assert given_port("--metrics-port=9200") == 9200
