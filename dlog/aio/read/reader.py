@@ -232,10 +232,10 @@ class Reader:
         if not self._chunks and not self._finished and self._error is None:
             self._ready.clear()
         self._chunk = chunk
+        self._position = chunk.begin
         self._given_ms = chunk.batch.header.base_timestamp_ms
         metrics.READ_RECORDS.add(by=chunk.take)
         metrics.READ_BYTES.add(by=_size(chunk))
-        self._position = chunk.begin
         self._records = chunk.records()
         return True
 
