@@ -48,7 +48,7 @@ def test_without_options_a_bookie_has_the_defaults_of_its_configuration() -> Non
 
 def test_each_option_sets_its_field_and_no_other() -> None:
     numbers = {
-        "--port": (1, 1), "--unmade-ledgers": (5, 5),
+        "--port": (1, 1), "--operator-port": (2, 2), "--unmade-ledgers": (5, 5),
         "--disk-warn": (0.5, 0.5), "--disk-high": (0.96, 0.96), "--disk-low": (0.4, 0.4),
         "--disk-reserve": (7, 7 * MIB), "--gc-interval": (1.5, 1.5),
         "--eviction-interval": (4, 4.0), "--eviction-pause": (6, 6.0),
