@@ -40,7 +40,7 @@ help:
 	@echo 'make chaos-repair [CHAOS_S=600] [SEED=n] [ZK=1]   bookies and disks are lost, and repaired beside'
 	@echo '                       the load; then every bookie restarted in turn'
 	@echo 'make chaos-spark [CHAOS_S=300] [SEED=n]   a streaming query whose driver, keeper, workers and bookies'
-	@echo '                       are killed; then two logs are compared row by row'
+	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
@@ -166,7 +166,9 @@ chaos-repair: $(STAMP)
 	    --zookeepers $(if $(filter 1,$(ZK)),1,0)
 	$(PY) -m pytest -s tests/integration/test_rolling_restart.py
 
+# First metadata store and bookies are away for 30 s each; then anything is killed for CHAOS_S.
 chaos-spark: $(STAMP)
+	DLOG_TEST_AWAY_S=30 $(PY) -m pytest -q tests/dlog/spark/test_spark_sink_trouble.py -k "away or idle"
 	@exec $(PY) -m tests.integration.chaos_spark --seconds $(or $(CHAOS_S),300) --seed $(or $(SEED),1)
 
 clean:

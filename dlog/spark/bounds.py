@@ -7,7 +7,7 @@ does not name begins at its first record and ends at its last one.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -27,15 +27,15 @@ class Bounds:
     option: str
     """The option that says so, for messages."""
     default: Place
-    by_log: tuple[tuple[str, Place], ...] = ()
+    by_log: Mapping[str, Place] = field(default_factory=dict)
 
     def of(self, log: str) -> Place:
-        return dict(self.by_log).get(log, self.default)
+        return self.by_log.get(log, self.default)
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """The logs that it names."""
-        return tuple(log for log, _ in self.by_log)
+        """The logs that it names, in order."""
+        return tuple(sorted(self.by_log))
 
 
 def parse_bounds(given: Mapping[str, str], side: _Side) -> Bounds:
@@ -56,7 +56,7 @@ def parse_bounds(given: Mapping[str, str], side: _Side) -> Bounds:
     except ValueError as error:
         raise InvalidOption(name, text, f"it is no JSON object: {error}") from error
     places = {log: _place(name, text, value, log) for log, value in parsed.items()}
-    return Bounds(name, default, tuple(sorted(places.items())))
+    return Bounds(name, default, places)
 
 
 def _place(option: str, text: str, value: object, log: str | None = None) -> Place:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -21,11 +21,15 @@ class Selection:
     names: tuple[str, ...] = ()
     pattern: str | None = None
     """A regular expression that a whole name has to match."""
+    _named: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_named", frozenset(self.names))
 
     def chosen(self, log: str) -> bool:
-        """Return whether *log* is one of those that are read."""
+        """Return whether *log* is one of those that are read; each trigger asks for each log."""
         if self.pattern is None:
-            return log in self.names
+            return log in self._named
         return _compiled(self.pattern).fullmatch(log) is not None
 
     def among(self, names: Iterable[str]) -> list[str]:

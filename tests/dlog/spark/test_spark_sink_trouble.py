@@ -21,8 +21,9 @@ from tests.dlog.spark.running import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
-AWAY_S = 12.0
-"""Longer than a call to the metadata store (10 s), a bookie (5 s) or a session (10 s) lasts."""
+AWAY_S = float(os.environ.get("DLOG_TEST_AWAY_S", "12"))
+"""Longer than a call to the metadata store (10 s), a bookie (5 s) or a session (10 s) lasts.
+`make chaos-spark` has 30."""
 
 
 class Machines:
@@ -118,6 +119,21 @@ def test_a_query_survives_that_the_keeper_is_killed_again_and_again(
     assert values(machines.uri, "killed") == feed.all()
 
 
+@pytest.mark.skipif(AWAY_S < 30, reason="Spark ends idle workers after a minute: make chaos-spark")
+def test_a_query_whose_idle_workers_were_ended_goes_on(machines: Machines, feed: Feed) -> None:
+    feed.put(10)
+    query = feed.writer(machines.uri).start("idle")
+    wait_until(query, lambda: _batches(query) >= 1)
+    used = set(_workers(feed.session))
+    assert used
+    wait_until(query, lambda: not used & set(_workers(feed.session)))
+    for rows in (100_000, 10):
+        feed.put(rows)
+    wait_until(query, lambda: _batches(query) >= 3)
+    query.stop()
+    assert values(machines.uri, "idle") == feed.all()
+
+
 def test_a_new_session_of_workers_finds_the_keeper(machines: Machines, feed: Feed) -> None:
     feed.put(10)
     feed.run(machines.uri, "found")
@@ -132,6 +148,11 @@ def _batches(query: object) -> int:
     """Return how many batches with rows were committed."""
     progress = query.recentProgress  # type: ignore[attr-defined]
     return sum(1 for each in progress if each["numInputRows"])
+
+
+def _workers(spark: SparkSession) -> list[int]:
+    daemons = _children(_jvm(spark), b"pyspark.daemon")
+    return [pid for daemon in daemons for pid in _children(daemon, b"pyspark.daemon")]
 
 
 def _jvm(spark: SparkSession) -> int:

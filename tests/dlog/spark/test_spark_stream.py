@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from dlog.aio import Log
@@ -18,6 +19,7 @@ from dlog.spark.arrow import (
     SPARK_SCHEMA,
     SPARK_SCHEMA_WITH_HEADERS,
 )
+from ledger.client import LedgerClient
 from tests.dlog.spark.running import QUERY_TIMEOUT_S, into_parquet, stream, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]
@@ -163,3 +165,40 @@ def test_a_log_that_was_made_again_fails_the_query(
 def test_a_misspelt_option_fails_with_its_name(spark: SparkSession, uri: str) -> None:
     with pytest.raises(AnalysisException, match="maxrecordpertrigger"):
         stream(spark, uri, "orders", maxRecordPerTrigger=5).schema.simpleString()
+
+
+def test_a_query_of_300_logs_reads_each_row_once_and_finds_new_ones(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    logs = [f"many/{number:03}" for number in range(300)]
+
+    async def append_to_all(value: bytes) -> None:
+        client = await LedgerClient.connect(uri)
+        at_once = asyncio.Semaphore(16)
+
+        async def one(log: str) -> None:
+            async with at_once, await Log.open(log, client=client) as writer:
+                await writer.append_many([value + b" of " + log.encode()] * 2)
+
+        try:
+            await asyncio.gather(*map(one, logs))
+        finally:
+            await client.close()
+
+    asyncio.run(append_to_all(b"first"))
+    frame = stream(spark, uri, logsPattern="many/.*", minTaskRecords=100)
+    query = into_parquet(frame, tmp_path).start()
+    wait_until(query, lambda: counted(query) == 600)
+    logs.append("many/new")
+    asyncio.run(append_to_all(b"second"))
+    wait_until(query, lambda: counted(query) == 600 + 602)
+    query.stop()
+    rows = spark.read.parquet(str(tmp_path / "parquet")).groupBy("log", "value").count().collect()
+    assert len(rows) == 601
+    assert {row["count"] for row in rows} == {2}
+    assert all(bytes(row["value"]).endswith(row["log"].encode()) for row in rows)
+
+
+def counted(query: StreamingQuery) -> int:
+    """Return how many rows the query has read since it was started."""
+    return sum(each["numInputRows"] for each in query.recentProgress)
