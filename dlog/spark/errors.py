@@ -7,12 +7,15 @@ CallerError
 |- TxidsUnordered       txids of a write decrease
 `- TooManyRowsUnstaged  too much for a log that was not known in advance
 RemoteError
-`- StreamBroken         the log no longer continues where the stream stopped
-   |- LogReplaced       it was deleted and re-created under the same name
-   |- LogDeleted        it was deleted
-   `- RecordsTrimmed    it was truncated beyond the stream's position
+|- StreamBroken         the log no longer continues where the stream stopped
+|  |- LogReplaced       it was deleted and re-created under the same name
+|  |- LogDeleted        it was deleted
+|  `- RecordsTrimmed    it was truncated beyond the stream's position
+`- LostOwnership
+   `- StagedBefore      a batch was staged before the log was taken over
 """
 
+from dlog.errors import LostOwnership
 from ledger.errors import CallerError, RemoteError
 
 _GO_ON = "to go on without them, start the query with the option failOnDataLoss=false"
@@ -105,3 +108,14 @@ class TooManyRowsUnstaged(CallerError):
             "partitions"
         )
         self.log, self.bytes_max = log, bytes_max
+
+
+class StagedBefore(LostOwnership):
+    """The run goes on to have the log; only this attempt of the batch is lost."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            log,
+            "tasks wrote this batch before the log was taken over here, and what they wrote "
+            "counts no more; start the query again, which writes the batch again",
+        )

@@ -27,11 +27,11 @@ from dlog.errors import NoSuchLog
 from dlog.spark.access import Access
 from dlog.spark.beginnings import starts_of
 from dlog.spark.errors import StreamBroken
-from dlog.spark.holding import Holding
 from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogTail, advance, is_current, plan_partitions, waiting
 from dlog.spark.tasks import LogPartition, read_partition
+from dlog.spark.trigger_delay import TriggerDelay
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -57,7 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._ends_where_it_is = False
         self._frozen = False
         least = self._options.records_per_trigger_min or 1
-        self._holding = Holding(least, self._options.trigger_delay_s)
+        self._trigger_delay = TriggerDelay(least, self._options.trigger_delay_s)
 
     def __getstate__(self) -> tuple[str, SourceOptions]:
         return self._uri, self._options
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         else:
             wait_s = self._options.poll_ms / 1000
             if holds:
-                wait_s = min(wait_s, self._holding.left_s(time.monotonic()))
+                wait_s = min(wait_s, self._trigger_delay.left_s(time.monotonic()))
             tails = self._connected().tails(
                 self._options.selection,
                 following=following,
@@ -178,12 +178,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if not self._goes_on(before, tails):
             return True
         count = waiting(before, tails)
-        return self._holding.enough(count) if holds else count > 0
+        return self._trigger_delay.enough(count) if holds else count > 0
 
     def _is_held(self, before: Mapping[str, Position]) -> bool:
         if not self._goes_on(before, self._tails):
             return False
-        return self._holding.holds(waiting(before, self._tails), time.monotonic())
+        return self._trigger_delay.holds(waiting(before, self._tails), time.monotonic())
 
     def _goes_on(self, before: Mapping[str, Position], tails: Mapping[str, LogTail]) -> bool:
         chosen = self._options.selection.chosen

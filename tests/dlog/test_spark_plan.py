@@ -16,10 +16,10 @@ from dlog.spark.errors import (
     RecordsTrimmed,
     StreamBroken,
 )
-from dlog.spark.holding import Holding
 from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogRange, LogTail, advance, is_current, plan_partitions, waiting
+from dlog.spark.trigger_delay import TriggerDelay
 
 LOGS = st.sampled_from(["a", "b", "c", "d"])
 BACKLOGS = st.dictionaries(LOGS, st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=4)
@@ -245,15 +245,15 @@ def test_what_waits_is_what_a_batch_without_limits_reads(
 
 
 def test_a_batch_is_held_back_until_enough_records_wait_or_one_has_waited_long_enough() -> None:
-    holding = Holding(records_min=10, delay_s=60.0)
-    assert not holding.holds(0, 0.0)
-    assert holding.left_s(50.0) == 60.0  # nothing waits yet
-    assert holding.holds(3, 100.0)
-    assert holding.left_s(140.0) == 20.0
-    assert holding.holds(9, 159.0)
-    assert not holding.holds(9, 160.0)
-    assert holding.holds(9, 161.0)  # the next batch, which waits anew
-    assert not holding.holds(10, 162.0)
+    delay = TriggerDelay(records_min=10, delay_s=60.0)
+    assert not delay.holds(0, 0.0)
+    assert delay.left_s(50.0) == 60.0  # nothing waits yet
+    assert delay.holds(3, 100.0)
+    assert delay.left_s(140.0) == 20.0
+    assert delay.holds(9, 159.0)
+    assert not delay.holds(9, 160.0)
+    assert delay.holds(9, 161.0)  # the next batch, which waits anew
+    assert not delay.holds(10, 162.0)
 
 
 def test_options_are_read_without_regard_to_case() -> None:

@@ -9,6 +9,7 @@ _HOLDING = "dlog/spark/sink/keeper/holding.py"
 _CLIENT = "dlog/spark/sink/keeper/client.py"
 _HOLD = "tests/dlog/keeper/test_holding.py::test_"
 _CALL = "tests/dlog/keeper/test_keeper_calls.py::test_"
+_PROCESS = "tests/dlog/keeper/test_keeper_process.py::test_"
 _ENCODE = "tests/dlog/spark/test_sink_encode.py::test_"
 
 mutant(
@@ -94,6 +95,28 @@ mutant(
     old="dtype=np.int32)[column.offset : column.offset + len(column) + 1]",
     new="dtype=np.int32)[: len(column) + 1]",
     test=_ENCODE + "a_slice_of_rows_is_encoded_from_where_it_begins",
+)
+
+mutant(
+    "drops what was inserted for a column that the log gives",
+    "dlog/spark/sink/encode.py",
+    old="            if rows.column(place).null_count < len(rows):\n",
+    new="            if False:\n",
+    test=_ENCODE + "what_the_log_gives_and_half_a_column_of_txids_are_not_inserted",
+)
+mutant(
+    "removes what the keeper of a driver that lives comes back to",
+    "dlog/spark/sink/keeper/leftovers.py",
+    old="        return Program.of(int(pid)) != Program(int(pid), started)\n",
+    new="        return True\n",
+    test=_PROCESS + "what_a_killed_driver_and_keeper_left_is_removed_by_the_next_keeper",
+)
+mutant(
+    "holds a lock that was removed",
+    "dlog/spark/sink/keeper/place.py",
+    old="            if is_at(descriptor, self.lock):\n                break\n",
+    new="            break\n",
+    test=_PROCESS + "who_waits_for_a_lock_that_is_removed_locks_the_one_that_is_there",
 )
 
 # The sink of the log layer, which the keeper holds.

@@ -50,7 +50,7 @@ mutant(
 )
 mutant(
     "holds a batch back for ever",
-    "dlog/spark/holding.py",
+    "dlog/spark/trigger_delay.py",
     old=" or self.left_s(now) == 0.0",
     new="",
     test=_PLAN + "a_batch_is_held_back_until_enough_records_wait_or_one_has_waited_long_enough",
@@ -82,6 +82,13 @@ mutant(
     old="first, end = value + 1, _OFFSET_MAX",
     new="first, end = value + 2, _OFFSET_MAX",
     test=_SOURCE + "filters_narrow_what_is_read_and_are_all_given_back",
+)
+mutant(
+    "trusts timestamps to ascend",
+    "dlog/spark/filters.py",
+    old='        elif attribute == ("timestamp",) and by_time:\n',
+    new='        elif attribute == ("timestamp",):\n',
+    test=_SOURCE + "a_filter_on_timestamps_skips_nothing_unless_they_are_said_to_ascend",
 )
 mutant(
     "ends a batch read before what was just acknowledged",

@@ -2,5 +2,5 @@
 
 options, columns, encode    what a user says, which columns there are, rows as record batches
 rows, staging, writers      a task: rows that travel in its message, or a ledger of its own
-keeper_*, ownership         the process that holds the open logs of an application
+keeper                      the process that holds the open logs of an application
 """

@@ -51,8 +51,8 @@ class SinkOptions:
         """Read Spark's options; raises InvalidOption with the name the user wrote."""
         given = {name.lower(): value for name, value in options.items()}
         for name in sorted(given):
-            if name not in _KNOWN | _SPARKS_OWN and not name.startswith(SETTING_PREFIX):
-                known = ", ".join((*sorted(_KNOWN), "log.<setting>"))
+            if name not in KNOWN | _SPARKS_OWN and not name.startswith(SETTING_PREFIX):
+                known = ", ".join((*sorted(KNOWN), "log.<setting>"))
                 raise InvalidOption(name, given[name], f"unknown; known for a sink are {known}")
         return cls(
             log=_log(given),
@@ -70,7 +70,7 @@ def origin_of_write(write_id: str) -> UUID:
     return uuid5(_WRITES, write_id)
 
 
-_KNOWN: Final = frozenset({"path", "log", "logs", "uri", "inlinebytesmax", "createlogs", "writeid"})
+KNOWN: Final = frozenset({"path", "log", "logs", "uri", "inlinebytesmax", "createlogs", "writeid"})
 
 
 def _log(given: Mapping[str, str]) -> str | None:

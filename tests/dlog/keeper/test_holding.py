@@ -13,7 +13,8 @@ from dlog.columns import Columns
 from dlog.errors import AppendOutcomeUnknown, LogSealed, LostOwnership, NoSuchLog
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
-from dlog.spark.sink.keeper.holding import Batch, Holding, StagedBefore
+from dlog.spark.errors import StagedBefore
+from dlog.spark.sink.keeper.holding import Batch, Holding
 from dlog.spark.sink.keeper.opening import ClusterOpener
 from dlog.spark.sink.keeper.ownership import Ownership
 from ledger.errors import MetadataDenied

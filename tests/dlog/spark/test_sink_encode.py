@@ -156,3 +156,38 @@ def test_a_header_that_is_there_twice_is_refused() -> None:
 
 def test_no_rows_become_no_batches() -> None:
     assert payloads(rows_of(value=pa.array([], pa.binary()))) == []
+
+
+TABLE = [
+    ("log", "string"), ("offset", "bigint"), ("dlsn", "string"), ("timestamp", "timestamp"),
+    ("txid", "bigint"), ("key", "binary"), ("value", "binary"),
+]  # fmt: skip
+
+
+def inserted(**columns: list[object]) -> list[bytes]:
+    """Insert rows into a table, which Spark completes with nulls."""
+    kinds = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+    rows = rows_of(
+        **{
+            name: pa.array(columns.get(name, [None] * 3), kinds.get(kind, pa.binary()))
+            for name, kind in TABLE
+        }
+    )
+    made = Encoder("orders", SinkColumns.of_table(TABLE), record_bytes_max=100)
+    return [each.payload for each in made.encode(rows, now_ms=NOW_MS)]
+
+
+def test_rows_that_are_inserted_have_what_the_insertion_names() -> None:
+    values: list[object] = [b"a", b"b", b"c"]
+    [plain] = inserted(value=values)
+    assert plain == only(rows_of(value=pa.array(values)))
+    [rich] = inserted(value=values, txid=[1, 1, 2], key=[b"k", None, None])
+    assert decode_batch(rich).txid_list() == [1, 1, 2]
+    assert decode_batch(rich).key_list() == [b"k", None, None]
+
+
+@pytest.mark.parametrize("column", ["log", "offset", "dlsn", "txid"])
+def test_what_the_log_gives_and_half_a_column_of_txids_are_not_inserted(column: str) -> None:
+    given: object = 7 if column in {"offset", "txid"} else "orders"
+    with pytest.raises(InvalidRow, match=f"column '{column}'"):
+        inserted(value=[b"a", b"b", b"c"], **{column: [None, given, None]})

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dlog.spark.options import KNOWN, SourceOptions
+from dlog.spark.sink.options import KNOWN as KNOWN_OF_SINK
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]
 
@@ -44,6 +45,7 @@ def test_every_option_is_in_a_table() -> None:
     cells = re.findall(r"^\| ([^|]*) \|", GUIDE, re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     assert [name for name in KNOWN if name not in named] == []
+    assert KNOWN_OF_SINK - {name.lower() for name in named} == set()
 
 
 @pytest.mark.parametrize(

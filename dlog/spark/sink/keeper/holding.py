@@ -13,6 +13,7 @@ from dlog.aio.write.sink import Assignment, Committed, Staged
 from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings
+from dlog.spark.errors import StagedBefore
 from dlog.spark.sink.keeper.ownership import Ownership, Tenure
 from ledger.errors import LogError
 from ledger.log_events import get_logger
@@ -272,14 +273,3 @@ class Holding:
         sink, slot.sink = slot.sink, None
         if sink is not None:
             await sink.abandon()
-
-
-class StagedBefore(LostOwnership):
-    """The run goes on to have the log; only this attempt of the batch is lost."""
-
-    def __init__(self, log: str) -> None:
-        super().__init__(
-            log,
-            "tasks wrote this batch before the log was taken over here, and what they wrote "
-            "counts no more; start the query again, which writes the batch again",
-        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Holding:
+class TriggerDelay:
     """Used by one stream."""
 
     records_min: int
