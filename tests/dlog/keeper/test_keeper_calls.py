@@ -20,6 +20,7 @@ from dlog.errors import LostOwnership, NoSuchLog
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
 from dlog.settings import LogSettings
+from dlog.spark.errors import StagedBefore
 from dlog.spark.sink.keeper import frames, server
 from dlog.spark.sink.keeper.client import BatchTooLargeToTravel, KeeperClient, KeeperUnreachable
 from dlog.spark.sink.keeper.frames import KeeperFailed
@@ -157,6 +158,9 @@ def test_errors_come_as_what_they_are(bench: Bench) -> None:
         commit(client, 2, payload(b"z"))
     assert not lost.value.retryable
     assert lost.value.reason.startswith("run r2")
+    again = frames.error_of(frames.error_facts(StagedBefore("a")))
+    assert isinstance(again, StagedBefore)
+    assert again.log == "a"
 
 
 def test_an_error_that_nobody_expects_ends_one_request_only(bench: Bench) -> None:
