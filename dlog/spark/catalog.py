@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from dlog.spark.arrow import ARROW_SCHEMA, ARROW_SCHEMA_WITH_HEADERS
 from dlog.spark.errors import InvalidOption
 
 _METADATA: Final = "dlog.options"
@@ -36,6 +37,13 @@ _PROPERTIES: Final = frozenset(
 """Names that Spark reserves for properties of tables; a location comes as the option path, too."""
 _TARGETS: Final = frozenset({"path", "log"})
 """Options of a write that says itself where rows go."""
+
+
+def _shape(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+_TABLES: Final = [_shape(from_arrow_schema(s)) for s in (ARROW_SCHEMA, ARROW_SCHEMA_WITH_HEADERS)]
 
 
 def is_table(given: Mapping[str, str]) -> bool:
@@ -76,7 +84,7 @@ def insertion_options(given: Mapping[str, str], schema: StructType) -> dict[str,
     Raises `InvalidOption` if the table reads more than one log."""
     stored = table_options(schema)
     lower = {name.lower(): value for name, value in given.items()}
-    if not {"offset", "dlsn"} <= set(schema.fieldNames()) or not stored or lower.keys() & _TARGETS:
+    if not stored or lower.keys() & _TARGETS or _shape(schema) not in _TABLES:
         return None
     names = {name.strip() for name in stored.get("logs", stored.get("path", "")).split(",")} - {""}
     if len(names) != 1:

@@ -114,8 +114,8 @@ mutant(
 mutant(
     "holds a lock that was removed",
     "dlog/spark/sink/keeper/place.py",
-    old="            if is_at(descriptor, self.lock):\n                break\n",
-    new="            break\n",
+    old="            if descriptor is None or is_at(descriptor, self.lock):\n",
+    new="            if True:\n",
     test=_PROCESS + "who_waits_for_a_lock_that_is_removed_locks_the_one_that_is_there",
 )
 

@@ -1,8 +1,11 @@
 """Options and columns of a sink: what is taken, and what is refused, with a sentence."""
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from dlog.recordbatch import Codec
+from dlog.spark.arrow import ARROW_SCHEMA
+from dlog.spark.catalog import insertion_options, with_options
 from dlog.spark.errors import InvalidColumns, InvalidOption
 from dlog.spark.sink.columns import HEADERS_TYPE, SinkColumns
 from dlog.spark.sink.options import INLINE_BYTES, INLINE_BYTES_MAX, SinkOptions, origin_of_write
@@ -88,3 +91,28 @@ def test_columns_that_no_record_has_are_refused(
 ) -> None:
     with pytest.raises(InvalidColumns, match=sentence):
         SinkColumns.of(fields, log=log)
+
+
+def test_rows_with_the_columns_of_a_table_of_one_log_are_inserted_into_it() -> None:
+    table = with_options(ARROW_SCHEMA, {"logs": " orders,", "uri": "file:///x", "pushdown": "true"})
+    found = insertion_options({"inlineBytesMax": "0"}, table)
+    assert found == {"log": "orders", "uri": "file:///x", "inlinebytesmax": "0"}
+    assert insertion_options({}, with_options(ARROW_SCHEMA, {"path": "orders"})) == {
+        "log": "orders"
+    }
+
+
+def test_a_frame_that_was_made_of_a_table_is_no_insertion() -> None:
+    table = with_options(ARROW_SCHEMA, {"logs": "orders"})
+    assert insertion_options({"path": "copies"}, table) is None
+    assert insertion_options({}, StructType([*table.fields[:-1]])) is None
+    assert insertion_options({}, StructType(table.fields).add("more", LongType())) is None
+    retyped = StructType(table.fields[:-1]).add("value", LongType())
+    assert insertion_options({}, retyped) is None
+    assert insertion_options({}, with_options(ARROW_SCHEMA, {})) is None
+
+
+@pytest.mark.parametrize("which", [{"logs": "a,b"}, {"path": "a,b"}, {"logspattern": "a.*"}])
+def test_nothing_is_inserted_into_a_table_of_several_logs(which: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match="a table of one log"):
+        insertion_options({}, with_options(ARROW_SCHEMA, which))

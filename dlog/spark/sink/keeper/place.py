@@ -20,6 +20,7 @@ from ledger.errors import CallerError
 SOCKET_PATH_BYTES_MAX: Final = 100
 """The kernel takes 107."""
 _ANCESTORS_MAX: Final = 64
+_LOCKS_MAX: Final = 10
 
 
 class UnsafeDirectory(CallerError):
@@ -76,10 +77,13 @@ class Place:
         """Hold the lock meanwhile, for the keeper of *driver*; False: another process has it.
 
         The file says whose it is, so that `leftovers` knows when nobody needs it any more."""
-        while (descriptor := _locked(self.lock)) is not None:
-            if is_at(descriptor, self.lock):
+        descriptor = None
+        for _ in range(_LOCKS_MAX):
+            descriptor = _locked(self.lock)
+            if descriptor is None or is_at(descriptor, self.lock):
                 break
             os.close(descriptor)  # it was removed before it was locked
+            descriptor = None
         if descriptor is None:
             yield False
             return
