@@ -109,7 +109,7 @@ mutant(
     "dlog/spark/sink/keeper/leftovers.py",
     old="        return Program.of(int(pid)) != Program(int(pid), started)\n",
     new="        return True\n",
-    test=_PROCESS + "what_a_killed_driver_and_keeper_left_is_removed_by_the_next_keeper",
+    test=_PROCESS + "what_a_driver_or_a_keeper_that_lives_may_need_is_not_left_over",
 )
 mutant(
     "holds a lock that was removed",

@@ -19,6 +19,7 @@ from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
 from dlog.spark.sink.keeper import client as client_module
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
+from dlog.spark.sink.keeper.leftovers import remove_leftovers
 from dlog.spark.sink.keeper.place import Program, UnsafeDirectory, driver_of, place_of
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -192,6 +193,24 @@ def test_what_a_killed_driver_and_keeper_left_is_removed_by_the_next_keeper(
     assert lives.place.owners.exists()
     lives.end()
     lives.place.remove()
+
+
+def test_what_a_driver_or_a_keeper_that_lives_may_need_is_not_left_over(
+    uri: str, driver: Driver
+) -> None:
+    dead, kept = Driver(uri), Driver(uri)
+    for each in (driver, dead, kept):
+        with each.place.alone(each.program):
+            each.place.owners.write_text("{}")
+    dead.end()
+    kept.end()
+    with kept.place.alone(kept.program):
+        remove_leftovers(place_of(driver.program, uri + "2"))
+        there = [each.place.owners.exists() for each in (driver, dead, kept)]
+        assert there == [True, False, True]
+    remove_leftovers(driver.place)
+    assert not kept.place.owners.exists()
+    driver.place.remove()
 
 
 def test_a_lock_that_was_removed_is_held_by_nobody(uri: str) -> None:
