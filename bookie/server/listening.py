@@ -39,7 +39,7 @@ _IDLE_S_MAX: Final = 120.0
 _UNSENT_S_MAX: Final = 30.0
 """So long nothing at all may be taken of what is due to a client."""
 _DRAIN_S_MAX: Final = 2.0
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 1.0
 _TELL_S: Final = 1.0
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 

@@ -62,6 +62,7 @@ _IDLE_S: Final = 60.0
 """An unused connection is closed here, long before its bookie would do so: a request that meets
 a bookie's end of the connection would count as its failure."""
 _LOOK_S: Final = 10.0
+_IDLE: Final = "it was idle"
 
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
@@ -200,7 +201,7 @@ class SocketTransport:
             backoff_s = link.backoff.next()
             link.retry_at = asyncio.get_running_loop().time() + backoff_s
             self._close_later(session.gone())
-            if not self._closed and backoff_s == _BACKOFF_S_MIN:  # then silence
+            if not self._closed and reason != _IDLE and backoff_s == _BACKOFF_S_MIN:  # then silence
                 _log.info(
                     "bookie_session_ended", bookie=bookie, address=session.address, reason=reason
                 )
@@ -227,7 +228,7 @@ class SocketTransport:
         for link in self._links.values():
             session, asker = link.session, link.asker
             if session is not None and session.is_idle and now - session.used_at > _IDLE_S:
-                self._let_go(link, "it was idle", now)
+                self._let_go(link, _IDLE, now)
             if asker is not None and now - asker.used_at > _IDLE_S:
                 asker.rest()
 
