@@ -7,7 +7,7 @@ that handles a frame. Bytes are received where they stay (`ledger.transport.fram
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
@@ -150,9 +150,9 @@ class Connection(asyncio.BufferedProtocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
+        # Not asserted: the transports of other event loops are none by name.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
         self.made()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
