@@ -200,9 +200,10 @@ class Asker:
                 self._connection = connection
                 self._backoff.reset()
             else:
-                if connection.was_refused:
+                backoff_s = self._backoff.next()
+                if connection.was_refused and backoff_s == _BACKOFF_S_MIN:  # then silence
                     _log.warning("bookie_refused", address=self.address, reason=reason)
-                self._retry_at = self._loop.time() + self._backoff.next()
+                self._retry_at = self._loop.time() + backoff_s
         finally:
             if self._connection is not connection:
                 self._dropped.append(connection)

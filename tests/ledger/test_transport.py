@@ -470,8 +470,11 @@ async def test_a_peer_that_speaks_something_else_is_told_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Here: a bookie of a program of before, which speaks HTTP/2."""
+    attempts = 0
 
     async def older(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
         writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
         with suppress(ConnectionError):
             await reader.read()
@@ -482,4 +485,12 @@ async def test_a_peer_that_speaks_something_else_is_told_in_the_log(
     with caplog.at_level(logging.INFO):
         async with server, transport_to(address) as transport:
             assert await add(transport, run_of(0)) is Status.UNREACHABLE
+
+            async def tried_again() -> bool:
+                assert await transport.info(BOOKIE) is None
+                return attempts >= 4
+
+            await eventually(tried_again, "more attempts, behind their back-off")
+    assert caplog.text.count("bookie_refused") == 1
+    assert caplog.text.count("bookie_session_ended") == 1
     assert "version 0.1.0 of dlog or later is needed there" in caplog.text
