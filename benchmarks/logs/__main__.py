@@ -22,6 +22,7 @@ from benchmarks.figures import print_table
 from benchmarks.logs.asking import metrics
 from benchmarks.logs.bench import QUICK, Bench, Sizes
 from benchmarks.logs.growing import many_logs, many_segments, many_writers
+from benchmarks.logs.promoting import promotion
 from benchmarks.logs.speed import appends, catch_up, latency
 from benchmarks.logs.taking_over import takeover
 from benchmarks.results import keep
@@ -31,6 +32,7 @@ SECTIONS: Final[dict[str, Callable[[Bench, ledger.Bench], Awaitable[None]]]] = {
     "appends": appends,
     "catch-up": catch_up,
     "takeover": takeover,
+    "promotion": promotion,
     "writers": many_writers,
     "segments": many_segments,
     "logs": many_logs,
