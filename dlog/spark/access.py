@@ -6,6 +6,7 @@ namespace and process, because a worker serves many tasks.
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
@@ -242,6 +243,9 @@ def shared_access(uri: str) -> Access:
     key = (uri, os.getpid())
     if key not in _shared:
         _shared[key] = Access(uri)
+        # Spark collects garbage after each task, and goes through all modules for it: 30 ms. What
+        # is loaded by now stays as long as the process does.
+        gc.freeze()
     return _shared[key]
 
 
