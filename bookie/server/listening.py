@@ -17,6 +17,7 @@ from bookie.server.adding import Adding
 from bookie.server.answering import Answering, Room
 from bookie.server.descriptors import CONNECTIONS_MAX
 from bookie.server.service import BookieService
+from ledger.accepting import stop_accepting
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
 from ledger.transport.connection import Connection, new_scratch
@@ -96,7 +97,7 @@ class BookieServer:
         """Take nothing more, answer what was taken, close all connections."""
         if self._service is not None:
             self._service.stop_taking()
-        self._close_listening()
+        await self._close_listening()
         for connection in tuple(self.connections):
             connection.finish()
         try:
@@ -108,7 +109,7 @@ class BookieServer:
 
     async def kill(self) -> None:
         """Close all connections without an answer."""
-        self._close_listening()
+        await self._close_listening()
         self._stop_looking()
         for connection in tuple(self.connections):
             connection.abort()
@@ -134,9 +135,9 @@ class BookieServer:
             self._empty.clear()
             await self._empty.wait()
 
-    def _close_listening(self) -> None:
+    async def _close_listening(self) -> None:
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         elif self._socket is not None:
             self._socket.close()
 

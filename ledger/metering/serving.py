@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from ledger.accepting import stop_accepting
 from ledger.errors import MetricsNotServed
 from ledger.log_events import get_logger
 from ledger.metering.exposing import Exposed
@@ -135,8 +136,10 @@ class MetricsServer:
         server = await asyncio.start_server(
             self._connected, sock=listening, limit=self._limits.request_bytes_max
         )
-        async with server:
+        try:
             await self._ending.wait()
+        finally:
+            await stop_accepting(server)
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

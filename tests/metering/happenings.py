@@ -52,13 +52,13 @@ def happening(work: Happening) -> Happening:
 async def logs_are_written_and_read(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
     """And rolled, taken over, and lost."""
     async with cluster.client() as client:
-        log = await Log.open("a", client=client)
-        tail = await Log.tail("a", client=client)
+        log = await Log.open("read-and-lost", client=client)
+        tail = await Log.tail("read-and-lost", client=client)
         await asyncio.gather(*(log.append(PAYLOAD) for _ in range(200)))
         read = 0
         while read < 200:
             read += len(await tail.read_batch())
-        await cluster.seen.until("dlog_read_lag_seconds", frozenset({("a", 0.0)}))
+        await cluster.seen.until("dlog_read_lag_seconds", "read-and-lost", 0.0)
         waiting = asyncio.create_task(tail.read_batch())
         await reached(
             cluster,
@@ -68,7 +68,7 @@ async def logs_are_written_and_read(cluster: WholeCluster, _: pytest.MonkeyPatch
         await log.append(PAYLOAD)
         await waiting
         await log.roll()
-        another = await Log.open("a", client=client)
+        another = await Log.open("read-and-lost", client=client)
         await another.append(PAYLOAD)
         with suppress(LogError):  # it was taken over
             await log.append(PAYLOAD)
@@ -222,7 +222,7 @@ async def disks_are_full(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch)
             full.setattr(RealFile, "preallocate", preallocate)
             while not journal.is_full:
                 await writer.add(PAYLOAD)
-            await cluster.seen.until("dlog_bookie_journal_full", frozenset({("0", 1)}))
+            await cluster.seen.until("dlog_bookie_journal_full", "0", 1)
         await reached(cluster, lambda: not journal.is_full, "there is space again")
         await writer.abandon()
 

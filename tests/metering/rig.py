@@ -64,9 +64,13 @@ class Seen:
     def moved(self, metric: Metric[Any]) -> bool:
         return len(self.values.get(metric.name, ())) > 1
 
-    async def until(self, name: str, value: object) -> None:
-        """Wait until metric *name* has been *value*."""
-        await until(lambda: value in self.values.get(name, ()), f"{name} was {value}")
+    async def until(self, name: str, label: str, value: float) -> None:
+        """Wait until metric *name* has been *value* for *label*. Other labels may be what other
+        tests in this process left behind."""
+        await until(
+            lambda: any((label, value) in labelled(seen) for seen in self.values.get(name, ())),
+            f"{name} was {value} for {label}",
+        )
 
 
 def plain(value: Value) -> object:
@@ -76,6 +80,10 @@ def plain(value: Value) -> object:
     if value is None or isinstance(value, int | float):
         return value
     return frozenset(value.items())
+
+
+def labelled(seen: object) -> frozenset[object]:
+    return seen if isinstance(seen, frozenset) else frozenset()
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from dlog.receipts import Receipt
 from dlog.settings import LogSettings, parse_settings
 from dlog.spark.sink.keeper import frames
 from dlog.spark.sink.keeper.holding import Batch, Holding
+from ledger.accepting import stop_accepting
 from ledger.errors import LogError
 from ledger.log_events import get_logger
 
@@ -43,7 +44,7 @@ class KeeperServer:
     async def close(self) -> None:
         """Take nothing more, and finish what was begun."""
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         if self._working:
             await asyncio.wait(self._working)
         for task in self._connected:
