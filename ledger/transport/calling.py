@@ -49,6 +49,11 @@ class ClientConnection(Connection):
     def is_ready(self) -> bool:
         return self.was_ready and not self.is_lost
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it was made and is not freed yet."""
+        return self._gone is not None and not self.is_lost
+
     async def gone(self) -> None:
         """Wait until the connection is freed, if there ever was one."""
         if self._gone is not None:
@@ -134,6 +139,7 @@ class Asker:
         self._closed = False
         self._retired = False
         self._dropped: list[ClientConnection] = []
+        """Not freed yet."""
 
     @property
     def is_idle(self) -> bool:
@@ -206,8 +212,7 @@ class Asker:
                 self._retry_at = self._loop.time() + backoff_s
         finally:
             if self._connection is not connection:
-                self._dropped.append(connection)
-                connection.abort()
+                self._let_go(connection)
             self._connecting = None
 
     async def _answer(
@@ -244,10 +249,12 @@ class Asker:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._dropped = [each for each in self._dropped if not each.is_lost]
-            self._dropped.append(connection)
-            connection.abort()
+            self._let_go(connection)
         waiting, self._open = self._open, {}
         for answer in waiting.values():
             if not answer.done():
                 answer.set_result(None)
+
+    def _let_go(self, connection: ClientConnection) -> None:
+        connection.abort()
+        self._dropped = [each for each in (*self._dropped, connection) if each.is_there]

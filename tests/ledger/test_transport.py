@@ -1,16 +1,21 @@
 """The transport against good, silent, dying and refusing servers."""
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 
 from bookie.server.answering import Answering
 from ledger.ids import BookieId
 from ledger.requests import AddRun, HeldAnswer, HeldQuery, LacQuery, ReadQuery, Status
+from ledger.transport import calling
+from ledger.transport.calling import ClientConnection
 from ledger.transport.framing import Kind
 from ledger.transport.handshake import Welcome, encode_answer
 from ledger.transport.messages import batch_message
@@ -100,6 +105,33 @@ async def test_nobody_listening_is_unreachable_at_once() -> None:
         assert lac.status is Status.UNREACHABLE
         assert await transport.info(BOOKIE) is None
         assert time.monotonic() - started < PATIENCE_S
+
+
+async def test_attempts_to_reach_a_bookie_that_is_away_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: WeakSet[ClientConnection] = WeakSet()
+    made = 0
+
+    class Counted(ClientConnection):
+        def made(self) -> None:
+            raise AssertionError("nobody is there")
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            nonlocal made
+            made += 1
+            attempts.add(self)
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(calling, "ClientConnection", Counted)
+    monkeypatch.setattr(calling, "RECONNECT_S_MAX", 0.0)
+    monkeypatch.setattr(calling, "_BACKOFF_S_MIN", 0.0)
+    async with transport_to(refused_address()) as transport:
+        for _ in range(20):
+            assert await transport.info(BOOKIE) is None
+        gc.collect()
+        assert made == 20
+        assert len(attempts) <= 1
 
 
 async def test_a_bookie_without_an_address_is_unreachable() -> None:
