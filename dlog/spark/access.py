@@ -203,7 +203,12 @@ class Access:
             async with aclosing(found):
                 async for chunks in found:
                     await reads.put(chunks)
-        finally:
+        except asyncio.CancelledError:
+            raise  # nobody takes anything any more: there may be no room for an end, ever
+        except BaseException:
+            await reads.put([])
+            raise
+        else:
             await reads.put([])
 
     async def _close(self) -> None:

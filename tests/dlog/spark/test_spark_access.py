@@ -1,10 +1,12 @@
 """How Spark's processes reach a cluster: real bookies, no Spark."""
 
+import asyncio
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from typing import cast
 
 import pytest
 
@@ -20,13 +22,14 @@ from dlog.admin import (
 )
 from dlog.errors import NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
+from dlog.spark import access as spark_access
 from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
 from dlog.spark.offsets import Position
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
 from ledger.ids import LedgerId
 from tests.dlog.fake_ledgers import FakeCluster
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +65,33 @@ def test_a_range_is_read_exactly_across_segments(uri: str, access: Access) -> No
     assert values(access, part) == [b"3", b"4", b"5", b"6"]
     offsets = [offset for batch in access.read(part) for offset in batch["offset"].to_pylist()]
     assert offsets == [3, 4, 5, 6]
+
+
+def test_a_range_that_is_read_no_further_leaves_nothing_running(
+    uri: str, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues: list[asyncio.Queue[object]] = []
+
+    class Queue(asyncio.Queue[object]):
+        def __init__(self, maxsize: int = 0) -> None:
+            super().__init__(maxsize)
+            queues.append(self)
+
+    for first in range(0, 20, 5):
+        write(uri, "abandoned", first, 5)
+    piece = whole(access, "abandoned")
+    monkeypatch.setattr(spark_access, "READS_AHEAD_MAX", 1)
+    monkeypatch.setattr(asyncio, "Queue", Queue)
+    reading = cast("Generator[object, None, None]", access.read(piece))
+    next(reading)
+    wait_until(lambda: any(queue.full() for queue in queues), "it reads ahead")
+    reading.close()
+    wait_until(lambda: not access.run(tasks_named("Access._read_into")), "it ends")
+
+
+async def tasks_named(name: str) -> list[str]:
+    running = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [each for each in running if each == name]
 
 
 def reaching(log: str, next_offset: int) -> Callable[[dict[str, LogTail]], bool]:
