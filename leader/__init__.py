@@ -2,7 +2,7 @@
 
 from leader.campaign import campaign
 from leader.errors import InvalidCampaign, NotElected
-from leader.info import LeaderInfo, candidates, contested_logs, current_leader
+from leader.info import LeaderInfo, candidates, contested_logs, current_leader, is_led
 from leader.term import Term
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "candidates",
     "contested_logs",
     "current_leader",
+    "is_led",
 ]

@@ -45,6 +45,16 @@ async def contested_logs(store: MetadataStore) -> list[str]:
     return sorted(map(unquote, children))
 
 
+async def is_led(store: MetadataStore, log: str) -> bool | None:
+    """Return whether anybody stands for election, as the store sees it without `sync`; None if
+    nobody ever did. One call, for who looks at many logs. Raises `MetadataUnavailable`."""
+    try:
+        children = await store.children(leaders_path(log))
+    except NoSuchNode:
+        return None
+    return bool(candidacies(children))
+
+
 async def _candidates(store: MetadataStore, log: str, *, count_max: int | None) -> list[LeaderInfo]:
     path = leaders_path(log)
     await store.sync(path)

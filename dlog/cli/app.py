@@ -7,6 +7,7 @@ import typer
 from bookie.start_options import program
 from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata
 from dlog.cli.bookie import app as bookie
+from dlog.cli.health import STATUS_EPILOG, status
 from dlog.cli.log import app as log
 from dlog.cli.options import examples
 from dlog.cli.up import EPILOG as UP_EPILOG
@@ -37,6 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=UP_EPILOG)(up)
+app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=completing.EPILOG)(completing.completion)
 app.add_typer(log.app, name="log")
 app.add_typer(consumer.app, name="consumer")

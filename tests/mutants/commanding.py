@@ -4,6 +4,7 @@ from tests.mutants.mutant import mutant
 
 _LOOKING = "tests/dlog/cli/test_cli_looking.py::test_"
 _OPERATORS = "tests/dlog/cli/test_cli_operators.py::test_"
+_HEALTH = "tests/dlog/cli/test_cli_health.py::test_"
 
 mutant(
     "commits for a consumer what was read and not printed",
@@ -32,4 +33,25 @@ mutant(
     old="found = found.replace(tzinfo=UTC)",
     new="found = found.astimezone()",
     test="tests/dlog/cli/test_cli_values.py::test_a_time_is_utc_wherever_the_machine_stands",
+)
+mutant(
+    "does not miss a bookie that died",
+    "ledger/attendance.py",
+    old="        return self.registration is None and not self.retired\n",
+    new="        return False\n",
+    test=_HEALTH + "a_bookie_that_died_is_missed_and_so_are_its_copies",
+)
+mutant(
+    "calls a cluster well as long as nothing is grave",
+    "dlog/health/signs.py",
+    old="        return self.gravity >= Gravity.WRONG\n",
+    new="        return self.gravity > Gravity.WRONG\n",
+    test=_HEALTH + "a_bookie_that_died_is_missed_and_so_are_its_copies",
+)
+mutant(
+    "says that all is well where a check could not be made",
+    "dlog/health/signs.py",
+    old='            Gravity.GRAVE,\n            f"{one.name}-unknown",\n',
+    new='            Gravity.NOTE,\n            f"{one.name}-unknown",\n',
+    test=_HEALTH + "a_check_that_cannot_be_made_takes_no_other_with_it",
 )

@@ -29,6 +29,7 @@ from ledger.ids import BookieId
 
 if TYPE_CHECKING:
     from bookie.autorecovery.status import BookieWork
+    from dlog.health.signs import Sign
     from ledger.transport.operator import BookieOperator
     from ledger.wire import bookie_pb2 as pb
 
@@ -77,9 +78,13 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
     """Show the state of bookies: one by one if they are named, else an overview.
 
     Of one that is named, also what is left to repair of what it should hold: ledgers, how fast,
-    how long still. With --json, one line for each. Exits with 1 if a bookie does not answer."""
+    how long still. With --json, one line for each. Exits with 1 if a bookie does not answer, and,
+    unless some are named, if one is known that is not registered: 'dlog status' says more."""
 
     async def command() -> bool:
+        missed = [] if bookies else await _missed(uri)
+        for sign in missed:
+            typer.echo(f"dlog: {sign.what}. {sign.action}", err=True)
         async with _operators(bookies or (), uri) as operators:
             replies = await asyncio.gather(
                 *(operator.status() for operator in operators.values()), return_exceptions=True
@@ -104,10 +109,24 @@ def status(bookies: SomeNames = None, uri: Uri = None, as_json: Json = False) ->
             await _print_open_work(uri)
         elif not operators:
             typer.echo("no bookie is registered", err=True)
-        return len(answered) == len(operators)
+        return len(answered) == len(operators) and not any(sign.is_wrong for sign in missed)
 
     if not run_at(uri, command()):
         raise typer.Exit(FAILED)
+
+
+async def _missed(uri: str | None) -> "list[Sign]":
+    """Return the signs of bookies that are known and not there."""
+    from dlog.health.bookies import away_sign
+    from ledger.attendance import attendance
+
+    async with opened_store(uri) as store:
+        known = (await attendance(store)).bookies
+    return [
+        away_sign(each.bookie, each.address, leaving=each.leaving)
+        for each in known
+        if each.is_missed
+    ]
 
 
 async def _open_work_of(bookies: Iterable[str], uri: str | None) -> "dict[str, BookieWork]":

@@ -20,10 +20,12 @@ from ledger.ids import BookieId, LedgerId
 from ledger.manager import LAYOUTS
 from ledger.mark import Lack, Reason
 from ledger.metastore import open_store
+from ledger.registry import COOKIES
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire import metadata_pb2 as pb_metadata
 from tests.bookie.processes import bookie
 from tests.patience import PATIENT
+from tests.waiting import wait_until
 
 WORKER = pb_metadata.RepairWorkerNode(version=1, bytes_per_s=1 << 20, ledgers_per_s=0.5)
 
@@ -242,6 +244,29 @@ def test_a_bookie_that_does_not_answer_is_told_and_the_others_are_shown(
     assert [json.loads(line)["bookie"] for line in result.stdout.splitlines()] == ["b0"]
     assert "bookie b2" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    try:
+        wait_until(lambda: missed(cluster, "b2"), "its session has ended")
+        told = cluster.dlog("status", code=1)
+        assert "dlog: bookie b2 (last at 127.0.0.1:" in told.stderr
+        assert "is known and not registered" in told.stderr
+        assert "b1" in told.stdout
+    finally:
+        asyncio.run(forget(cluster.uri, "b2"))
+    assert cluster.dlog("status").stderr == ""
+
+
+def missed(cluster: Cluster, name: str) -> bool:
+    runner = CliRunner(env={"DLOG_URI": cluster.uri})
+    found = json.loads(runner.invoke(app, ["status", "--json"]).stdout)
+    structlog.reset_defaults()
+    [state] = [each["state"] for each in found["bookies"]["bookies"] if each["bookie"] == name]
+    return str(state) == "away"
+
+
+async def forget(uri: str, bookie: str) -> None:
+    store = await open_store(uri)
+    await store.delete(f"{COOKIES}/{bookie}")
+    await store.close()
 
 
 def test_nothing_of_a_message_is_left_out_in_json() -> None:

@@ -1,0 +1,91 @@
+"""``dlog status``: is it well? What is wrong first, and what to do about it."""
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from dlog.cli.connections import opened_store
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.runner import FAILED, run_at
+from dlog.config import load, resolve_uri
+from ledger.errors import CallerError, LogError
+
+if TYPE_CHECKING:
+    from dlog.health.signs import Report, Sign
+
+STATUS_EPILOG: Final = examples(
+    "dlog status",
+    "dlog status --json | jq -r '.signs[].what'",
+    "dlog status --uri zk://host:2181/dlog || page-somebody",
+)
+_WIDTH: Final = 100
+
+
+def status(uri: Uri = None, as_json: Json = False) -> None:
+    """Say whether the cluster is well: what is wrong first, and what to do about it.
+
+    Looks at the metadata store, at the bookies that are known and those that are there, at ledgers
+    that lack copies, and at logs that lost their leader. Reads metadata only and changes nothing;
+    of a large cluster it says what it did not look at. A bookie that was killed is missed here once
+    its session has ended, after 10 s by default. Exits with 1 if something is wrong."""
+    _examine(uri, deep=False, as_json=as_json)
+
+
+def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:
+    async def command() -> "Report":
+        from dlog.health.checks import examine, unreachable
+
+        try:
+            async with opened_store(uri) as store:
+                return await examine(store, deep=deep, timeout_s=load().bookie_timeout_s)
+        except CallerError:
+            raise
+        except LogError as error:
+            return unreachable(resolve_uri(uri), error)
+
+    report = run_at(uri, command())
+    if as_json:
+        print_json(report.shown())
+    else:
+        _print(report)
+    if not report.healthy:
+        raise typer.Exit(FAILED)
+
+
+def _print(report: "Report") -> None:
+    signs = report.signs
+    wrong = sum(sign.is_wrong for sign in signs)
+    if not wrong:
+        sys.stdout.write("All is well, as far as was looked.\n")
+    else:
+        sys.stdout.write(f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong.\n")
+    for sign in signs:
+        sys.stdout.write(f"\n{_shown(sign)}")
+    sys.stdout.write("\n")
+    summaries = {
+        one.name.replace("_", " "): one.facts.summary()
+        for one in report.checked
+        if one.facts is not None
+    }
+    print_facts(summaries)
+    if report.unseen:
+        sys.stdout.write(f"\nNot looked at, as there is too much: {'; '.join(report.unseen)}.\n")
+    sys.stdout.flush()
+
+
+def _shown(sign: "Sign") -> str:
+    said = f"{sign.gravity.name}: {sign.what}"
+    lines = textwrap.wrap(said, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    if sign.action:
+        indent = "  -> "
+        lines += textwrap.wrap(
+            sign.action,
+            _WIDTH,
+            initial_indent=indent,
+            subsequent_indent=" " * len(indent),
+            break_on_hyphens=False,
+        )
+    return "".join(f"{line}\n" for line in lines)

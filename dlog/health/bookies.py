@@ -1,0 +1,186 @@
+"""Which bookies are known, which of them are there, and in what state. Pure.
+
+A few that do not take entries are asked why, over the ports of operators.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from dlog.health.signs import Gravity, Sign, are, counted
+from ledger.quorum import Quorum
+
+BY_OPERATOR: Final = "an operator said so"
+"""As a bookie says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieFacts:
+    bookie: str
+    address: str = ""
+    rack: str = ""
+    registered: bool = True
+    read_only: bool = False
+    leaving: bool = False
+    """It is to be emptied."""
+    retired: bool = False
+    """Its data were given up."""
+    limbo: str = ""
+    damaged: str = ""
+    """Why what stands of it in the metadata store cannot be read."""
+    reasons: tuple[str, ...] = ()
+    """For being read-only, as it says."""
+    silent: str = ""
+    """Why it did not say."""
+
+    @property
+    def state(self) -> str:
+        if not self.registered:
+            return "retired" if self.retired else "away"
+        return "read-only" if self.read_only else "writable"
+
+    @property
+    def is_away(self) -> bool:
+        return not self.registered and not self.retired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookiesFacts:
+    bookies: tuple[BookieFacts, ...]
+    left_out: int = 0
+    """Names that were not looked at."""
+    not_asked: int = 0
+    """Of those that are read-only: why was not asked."""
+    quorum: Quorum = field(default_factory=Quorum)
+    """Of a log without settings of its own."""
+
+    def signs(self) -> Iterator[Sign]:
+        for each in self.bookies:
+            yield from _signs_of(each)
+        yield from self._of_too_few()
+
+    def _of_too_few(self) -> Iterator[Sign]:
+        """Signs of the whole. A cluster that never had as many bookies as a log wants by default is
+        for other logs."""
+        there = [each for each in self.bookies if each.registered]
+        writable = sum(not each.read_only for each in there)
+        planned = sum(not each.retired for each in self.bookies)
+        quorum = self.quorum
+        if not there:
+            known = f"{are(planned, 'bookie')} known" if planned else "none was ever started"
+            yield Sign(
+                Gravity.GRAVE,
+                "no-bookie",
+                f"no bookie is registered: {known}",
+                "Start the bookies ('dlog bookie start').",
+            )
+        elif not writable or writable < quorum.ack <= planned:
+            yield Sign(
+                Gravity.GRAVE,
+                "nothing-written",
+                f"{writable} of {counted(len(there), 'bookie')} that are there take new entries: "
+                f"logs that want {quorum.ack} acknowledgements, as by default, cannot be written",
+                "Bring bookies back, and see why others are read-only.",
+            )
+        elif writable < quorum.ensemble:
+            yield Sign(
+                Gravity.WRONG if planned >= quorum.ensemble else Gravity.NOTE,
+                "few-bookies",
+                f"{are(writable, 'bookie')} writable, and by default each segment of a log wants "
+                f"{quorum.ensemble}",
+                "Segments begin with fewer copies, or wait for bookies, as the settings of their "
+                "log say: bring bookies back, or start new ones.",
+            )
+
+    def summary(self) -> str:
+        counts: dict[str, int] = {}
+        for each in self.bookies:
+            counts[each.state] = counts.get(each.state, 0) + 1
+        states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        return f"{len(self.bookies)} known: {states}" if self.bookies else "none is known"
+
+    def unseen(self) -> Iterator[str]:
+        if self.left_out:
+            yield f"{self.left_out} more bookies"
+        if self.not_asked:
+            yield f"why {self.not_asked} more bookies are read-only"
+
+    def shown(self) -> Mapping[str, object]:
+        return {
+            "bookies": [
+                {
+                    "bookie": each.bookie,
+                    "address": each.address,
+                    "rack": each.rack,
+                    "state": each.state,
+                    "leaving": each.leaving,
+                    "limbo": each.limbo,
+                    "reasons": list(each.reasons),
+                }
+                for each in self.bookies
+            ]
+        }
+
+
+def away_sign(bookie: str, address: str, *, leaving: bool = False) -> Sign:
+    """Return the sign that a known bookie is not there."""
+    where = f" (last at {address})" if address else ""
+    if leaving:
+        action = f"'dlog bookie decommission {bookie}' goes on emptying it, or forgets its name."
+    else:
+        action = (
+            "Start it again. If its data are gone: 'dlog bookie recover "
+            f"{bookie}', or wait for repair."
+        )
+    return Sign(
+        Gravity.NOTE if leaving else Gravity.WRONG,
+        "bookie-away",
+        f"bookie {bookie}{where} is known and not registered: it does not run, or does not reach "
+        "the metadata store",
+        action,
+    )
+
+
+def _signs_of(each: BookieFacts) -> Iterator[Sign]:
+    if each.damaged:
+        yield Sign(
+            Gravity.WRONG,
+            "bookie-unreadable",
+            f"what the metadata store has of bookie {each.bookie} cannot be read: {each.damaged}",
+            "No client uses it. Start it again with the newest version that runs in the cluster.",
+        )
+    if each.is_away:
+        yield away_sign(each.bookie, each.address, leaving=each.leaving)
+    if each.limbo:
+        yield Sign(
+            Gravity.WRONG,
+            "bookie-in-limbo",
+            f"bookie {each.bookie} is {each.limbo}",
+            "Keep the other bookies up until it ends by itself: see 'in limbo' in "
+            "docs/operations.md.",
+        )
+    if each.registered and each.read_only:
+        yield _read_only_sign(each)
+
+
+def _read_only_sign(each: BookieFacts) -> Sign:
+    ordered = each.leaving or each.reasons == (BY_OPERATOR,)
+    if each.leaving:
+        why, action = "it is being emptied", f"See 'dlog bookie decommission {each.bookie}'."
+    elif each.reasons:
+        why = "; ".join(each.reasons)
+        action = (
+            f"'dlog bookie readonly off {each.bookie}' lets new entries in again."
+            if ordered
+            else "Free space or replace the disk, then it takes entries by itself; writers use "
+            "others meanwhile."
+        )
+    else:
+        why = f"why is not known ({each.silent})" if each.silent else "why was not asked"
+        action = f"'dlog bookie status {each.bookie}' asks it."
+    return Sign(
+        Gravity.NOTE if ordered else Gravity.WRONG,
+        "bookie-read-only",
+        f"bookie {each.bookie} takes no new entries: {why}",
+        action,
+    )

@@ -1,0 +1,74 @@
+"""All checks there are, and how they are made: one more is one more line in `CHECKS`."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_repair
+from dlog.health.signs import Checked, Facts, Report
+from dlog.health.store import StoreFacts
+from ledger.attendance import attendance
+from ledger.cluster import LAYOUT, open_namespace
+from ledger.errors import LogError
+from ledger.manager import LedgerStore
+from ledger.metastore.port import MetadataStore
+
+CHECK_S_MAX: Final = 60.0
+"""A check that takes longer is given up."""
+ANSWER_S_MAX: Final = 5.0
+"""A bookie that does not answer an operator by then is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    """Of its facts in JSON."""
+    gather: Callable[[Reach], Awaitable[Facts]]
+    """May raise any `LogError`."""
+    deep: bool = False
+    """Only the doctor makes it: it asks much."""
+
+
+CHECKS: Final = (
+    Check("bookies", gather_bookies),
+    Check("repair", gather_repair),
+    Check("logs", gather_logs),
+)
+
+
+async def examine(store: MetadataStore, *, deep: bool, timeout_s: float = ANSWER_S_MAX) -> Report:
+    """Make all checks at once, the *deep* ones too if asked. Changes nothing; raises nothing that
+    another program is to blame for: a check that cannot be made is a sign itself."""
+    began = time.perf_counter()
+    try:
+        if await store.exists(LAYOUT) is None:  # opening it would make it
+            return Report((Checked("store", StoreFacts(uri=store.uri)),))
+        await store.sync()
+        answered_s = time.perf_counter() - began
+        namespace = await open_namespace(store)
+        there = await attendance(store)
+    except LogError as error:
+        return unreachable(store.uri, error)
+    facts = StoreFacts(uri=store.uri, instance=namespace.instance, answered_s=answered_s)
+    ledgers = LedgerStore(store, namespace.layout)
+    reach = Reach(store, ledgers, there, min(timeout_s, ANSWER_S_MAX))
+    wanted = [check for check in CHECKS if deep or not check.deep]
+    made = await asyncio.gather(*(_made(check, reach) for check in wanted))
+    return Report((Checked("store", facts), *made))
+
+
+def unreachable(uri: str, error: LogError) -> Report:
+    """Return what is to be said if the metadata store does not serve."""
+    return Report((Checked("store", StoreFacts(uri=uri, trouble=str(error))),))
+
+
+async def _made(check: Check, reach: Reach) -> Checked:
+    try:
+        async with asyncio.timeout(CHECK_S_MAX):
+            return Checked(check.name, await check.gather(reach))
+    except TimeoutError:
+        return Checked(check.name, None, f"it took longer than {CHECK_S_MAX:g} s")
+    except LogError as error:
+        return Checked(check.name, None, str(error))

@@ -1,0 +1,232 @@
+"""Gathers the facts: asks the metadata store and the bookies, some at a time, a bounded number of
+them, each within a deadline. Decides nothing, changes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.autorecovery.auditor import ELECTION as AUDITORS
+from bookie.autorecovery.marks import Marks
+from bookie.autorecovery.protocol.checking import is_urgent, members_with_entries
+from bookie.autorecovery.reports import Audit
+from bookie.autorecovery.throttling import reports
+from dlog.aio.maintain.leaderless import was_left_open
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store.watching import log_names
+from dlog.errors import InvalidName, NoSuchLog
+from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.logs import LogsFacts
+from dlog.health.repair import RepairFacts, sample
+from leader import contested_logs, current_leader, is_led
+from ledger.attendance import Attendance, KnownBookie
+from ledger.concurrently import for_each
+from ledger.errors import DamagedMetadata, LogError, NoSuchLedger
+from ledger.ids import BookieId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.mark import Mark
+from ledger.metastore.port import MetadataStore
+
+READS_MAX: Final = 50
+"""Of the metadata store, at once."""
+ASKS_MAX: Final = 16
+"""Of bookies, at once."""
+ASKED_MAX: Final = 100
+"""So many read-only bookies are asked why they are."""
+MARKS_MAX: Final = 1_000
+"""So many marks are read; all are counted."""
+LISTED_MAX: Final = 1_000_000
+"""So many ids of ledgers are listed."""
+REASONS_MAX: Final = 10
+ELECTIONS_MAX: Final = 10_000
+MANIFESTS_MAX: Final = 1_000
+"""Of logs without a leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What can be asked."""
+
+    store: MetadataStore
+    ledgers: LedgerStore
+    there: Attendance
+    timeout_s: float
+    """For each answer of a bookie."""
+
+    @property
+    def registered(self) -> frozenset[BookieId]:
+        return frozenset(
+            BookieId(each.bookie)
+            for each in self.there.bookies
+            if each.registration is not None or each.damaged
+        )
+
+
+async def gather_bookies(reach: Reach) -> BookiesFacts:
+    """Raises `MetadataUnavailable`."""
+    refusing = [
+        each.bookie
+        for each in reach.there.bookies
+        if each.registration is not None and each.registration.read_only and not each.leaving
+    ]
+    reasons: dict[str, tuple[str, ...]] = {}
+    silent: dict[str, str] = {}
+
+    async def ask(bookie: KnownBookie) -> None:
+        # Only now: it brings gRPC along, which takes longer than all else.
+        from ledger.transport.operator import BookieOperator
+
+        assert bookie.registration is not None
+        address = bookie.registration.operator_address
+        if not address:
+            silent[bookie.bookie] = "it takes no orders"
+            return
+        operator = BookieOperator(address, bookie=bookie.bookie, timeout_s=reach.timeout_s)
+        try:
+            reasons[bookie.bookie] = tuple((await operator.status()).reasons)
+        except LogError as error:
+            silent[bookie.bookie] = str(error)
+        finally:
+            await operator.close()
+
+    asked = frozenset(refusing[:ASKED_MAX])
+    await for_each(
+        [each for each in reach.there.bookies if each.bookie in asked], ask, at_once=ASKS_MAX
+    )
+    return BookiesFacts(
+        bookies=tuple(
+            _facts(each, reasons.get(each.bookie, ()), silent.get(each.bookie, ""))
+            for each in reach.there.bookies
+        ),
+        left_out=reach.there.left_out,
+        not_asked=len(refusing) - len(asked),
+    )
+
+
+def _facts(known: KnownBookie, reasons: tuple[str, ...], silent: str) -> BookieFacts:
+    found = known.registration
+    return BookieFacts(
+        bookie=known.bookie,
+        address=known.address,
+        rack="" if found is None else found.rack,
+        registered=found is not None,
+        read_only=found is not None and found.read_only,
+        leaving=known.leaving,
+        retired=known.retired,
+        limbo=known.limbo if found is not None else "",
+        damaged=known.damaged,
+        reasons=reasons,
+        silent=silent,
+    )
+
+
+async def gather_repair(reach: Reach) -> RepairFacts:
+    """Raises `MetadataUnavailable`, `DamagedMetadata`."""
+    marks = Marks(reach.store)
+    listed: list[LedgerId] = []
+    marked = 0
+    async for bucket in marks.buckets():
+        marked += len(bucket)
+        listed.extend(bucket[: MARKS_MAX - len(listed)])
+    read: dict[LedgerId, Mark] = {}
+
+    async def look(ledger_id: LedgerId) -> None:
+        found = await marks.read(ledger_id)
+        if found is not None:
+            read[ledger_id] = found[0]
+
+    await for_each(listed, look, at_once=READS_MAX)
+    urgent = len(await marks.urgent())
+    audit = await Audit.last(reach.store)
+    auditor = await current_leader(reach.store, AUDITORS)
+    reasons = dict.fromkeys(mark.deferred_why for mark in read.values() if mark.deferred_why)
+    away = tuple(each.bookie for each in reach.there.bookies if each.is_missed)
+    ledgers, looked_at, exposed, short = await _exposed(reach) if away else (0, 0, 0, 0)
+    return RepairFacts(
+        enabled=await marks.enabled(),
+        auditor="" if auditor is None else auditor.candidate,
+        alarm="" if audit is None else audit.alarm,
+        workers=len(await reports(reach.store)),
+        marked=marked,
+        looked_at=len(listed),
+        urgent=urgent,
+        deferred=sum(mark.attempts > 0 for mark in read.values()),
+        deferred_why=tuple(reasons)[:REASONS_MAX],
+        lost=tuple(sorted(each for each, mark in read.items() if mark.lost)),
+        differing=tuple(sorted(each for each, mark in read.items() if mark.differing)),
+        away=away,
+        ledgers=ledgers,
+        sampled=looked_at,
+        exposed=exposed,
+        short=short,
+    )
+
+
+async def _exposed(reach: Reach) -> tuple[int, int, int, int]:
+    """Return how many ledgers there are, how many were looked at, and how many of those have
+    entries on bookies that are not there: at all, and on too many."""
+    ids: list[LedgerId] = []
+    async for ledger_id in reach.ledgers.list():
+        if len(ids) == LISTED_MAX:
+            break
+        ids.append(ledger_id)
+    there, exposed, short = reach.registered, 0, 0
+
+    async def look(ledger_id: LedgerId) -> None:
+        nonlocal exposed, short
+        try:
+            metadata, _ = await reach.ledgers.read(ledger_id)
+        except (NoSuchLedger, DamagedMetadata):
+            return  # deleted since; or an audit counts it
+        gone = members_with_entries(metadata) - there
+        exposed += bool(gone)
+        short += bool(gone) and is_urgent(metadata, gone)
+
+    looked_at = sample(ids)
+    await for_each(looked_at, look, at_once=READS_MAX)
+    return len(ids), len(looked_at), exposed, short
+
+
+async def gather_logs(reach: Reach) -> LogsFacts:
+    """Raises `MetadataUnavailable`."""
+    logs = await log_names(reach.store)
+    contested = sorted(set(await contested_logs(reach.store)).intersection(logs))
+    looked_at = contested[:ELECTIONS_MAX]
+    unled: list[str] = []
+
+    async def look(log: str) -> None:
+        if not await is_led(reach.store, log):
+            unled.append(log)
+
+    await for_each(looked_at, look, at_once=READS_MAX)
+    leaderless, unread = await _left_open(reach.store, sorted(unled)[:MANIFESTS_MAX])
+    return LogsFacts(
+        logs=len(logs),
+        elections=len(contested),
+        looked_at=len(looked_at),
+        led=len(looked_at) - len(unled),
+        leaderless=leaderless,
+        unread=unread,
+        not_read=max(0, len(unled) - MANIFESTS_MAX),
+    )
+
+
+async def _left_open(
+    store: MetadataStore, logs: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which of *logs* their writers did not close, and of which that cannot be read."""
+    left: list[str] = []
+    unread: list[str] = []
+
+    async def look(log: str) -> None:
+        try:
+            manifest, _ = await ManifestNode(store, log).read(fresh=False)
+        except NoSuchLog:
+            return  # deleted since
+        except (DamagedMetadata, InvalidName):
+            unread.append(log)
+            return
+        if was_left_open(manifest):
+            left.append(log)
+
+    await for_each(logs, look, at_once=READS_MAX)
+    return tuple(sorted(left)), tuple(sorted(unread))

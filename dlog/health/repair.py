@@ -1,0 +1,169 @@
+"""Ledgers that lack copies, and who makes them. Pure.
+
+A ledger is marked once somebody has seen what it lacks: a writer at once, the auditor after its
+delay. So beside the marks some ledgers' metadata are read while bookies are away.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from dlog.health.signs import Gravity, Sign, are, counted, named
+
+SAMPLE_MAX: Final = 2_000
+"""So many ledgers are looked at for bookies that are away: half of them the newest."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairFacts:
+    enabled: bool = True
+    auditor: str = ""
+    """Empty: there is none."""
+    alarm: str = ""
+    """Why the last audit marked nothing."""
+    workers: int = 0
+    marked: int = 0
+    """Ledgers that are known to lack copies."""
+    looked_at: int = 0
+    """Marks that were read; what follows counts them."""
+    urgent: int = 0
+    deferred: int = 0
+    """Marks with a failed attempt."""
+    deferred_why: tuple[str, ...] = ()
+    """What some of them failed for, each reason once."""
+    lost: tuple[int, ...] = ()
+    """Ledgers with entries that nobody has."""
+    differing: tuple[int, ...] = ()
+    """Ledgers of which two bookies have different whole frames of an entry."""
+    away: tuple[str, ...] = ()
+    """Bookies that are known and not registered."""
+    ledgers: int = 0
+    """All there are; counted only while bookies are away."""
+    sampled: int = 0
+    """Of them: read for the bookies that they name."""
+    exposed: int = 0
+    """Of those: with entries on a bookie that is away."""
+    short: int = 0
+    """Of those: with entries of which fewer than Qa bookies are there."""
+
+    def signs(self) -> Iterator[Sign]:
+        yield from self._of_loss()
+        if self.alarm:
+            yield Sign(
+                Gravity.GRAVE,
+                "audit-alarm",
+                f"repair marks nothing: {self.alarm}",
+                "That is mostly a network or a metadata store that is cut off: bring the bookies "
+                "back first.",
+            )
+        if self.urgent or self.short:
+            count = max(self.urgent, self.short)
+            yield Sign(
+                Gravity.GRAVE,
+                "copies-short",
+                f"{are(count, 'ledger')} down to fewer copies than are acknowledged of an entry",
+                "One more loss may be for good. Bring the bookies back that are away, and stop "
+                "none; 'dlog ledger underreplicated' says which ledgers.",
+            )
+        if self.marked:
+            yield Sign(
+                Gravity.WRONG,
+                "underreplicated",
+                f"{are(self.marked, 'ledger')} known to lack copies{self._held_up()}",
+                "'dlog autorecovery status' says how fast repair gets on.",
+            )
+        if self.exposed and not self.marked:
+            yield Sign(
+                Gravity.WRONG,
+                "copies-away",
+                f"{self.exposed} of {self.sampled} ledgers that were looked at have a copy on a "
+                f"bookie that is away ({named(self.away)})",
+                "Copies are made elsewhere once a process of repair takes it for lost: see 'dlog "
+                "autorecovery status' for the delay, and bring it back before.",
+            )
+        yield from self._of_nobody()
+
+    def _of_loss(self) -> Iterator[Sign]:
+        if self.lost:
+            yield Sign(
+                Gravity.GRAVE,
+                "entries-lost",
+                f"nobody that is there has some entries of {_ledgers(self.lost)}",
+                "Bring back the bookies that held them: 'dlog bookie where LEDGER' names them.",
+            )
+        if self.differing:
+            yield Sign(
+                Gravity.GRAVE,
+                "copies-differ",
+                f"two bookies have different bytes for entries of {_ledgers(self.differing)}",
+                "'dlog log verify' says which differ from most; a person has to decide.",
+            )
+
+    def _of_nobody(self) -> Iterator[Sign]:
+        """Signs that nobody repairs: wrong only if there is something to be repaired."""
+        work = bool(self.marked or self.exposed)
+        gravity = Gravity.WRONG if work else Gravity.NOTE
+        if not self.enabled:
+            yield Sign(
+                gravity,
+                "repair-off",
+                "repair is switched off",
+                "'dlog autorecovery enable' lets it go on.",
+            )
+        if not self.auditor:
+            yield Sign(
+                gravity,
+                "no-auditor",
+                "nobody looks for ledgers that lack copies",
+                "Run 'dlog autorecovery start' on a machine or two.",
+            )
+
+    def _held_up(self) -> str:
+        if not self.deferred:
+            return ""
+        return f"; the repair of {self.deferred} was put off: {named(self.deferred_why)}"
+
+    def summary(self) -> str:
+        by = f"auditor {self.auditor}" if self.auditor else "no auditor"
+        off = "" if self.enabled else ", switched off"
+        known = counted(self.marked, "ledger")
+        return f"{known} known to lack copies; {by}, {self.workers} at work{off}"
+
+    def unseen(self) -> Iterator[str]:
+        if self.looked_at < self.marked:
+            yield f"what {self.marked - self.looked_at} more marked ledgers lack"
+        if self.sampled < self.ledgers:
+            yield f"which bookies {self.ledgers - self.sampled} more ledgers name"
+
+    def shown(self) -> Mapping[str, object]:
+        return {
+            "enabled": self.enabled,
+            "auditor": self.auditor,
+            "alarm": self.alarm,
+            "workers": self.workers,
+            "underreplicated": self.marked,
+            "looked_at": self.looked_at,
+            "urgent": self.urgent,
+            "deferred": self.deferred,
+            "with_lost_entries": list(self.lost),
+            "with_different_copies": list(self.differing),
+            "ledgers": self.ledgers,
+            "sampled": self.sampled,
+            "with_copies_away": self.exposed,
+            "short_of_copies": self.short,
+        }
+
+
+def sample(ids: Sequence[_T], at_most: int = SAMPLE_MAX) -> list[_T]:
+    """Return *at_most* of *ids*, which ascend: the newest, and others evenly from all before."""
+    if len(ids) <= at_most:
+        return list(ids)
+    newest = ids[len(ids) - at_most // 2 :]
+    before, count = len(ids) - len(newest), at_most - len(newest)
+    return [*(ids[before * at // count] for at in range(count)), *newest]
+
+
+def _ledgers(ids: Sequence[int]) -> str:
+    return f"ledger{'s' if len(ids) > 1 else ''} {named(ids)}"

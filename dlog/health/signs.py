@@ -1,0 +1,141 @@
+"""What is wrong with a cluster, how grave that is, and what to do about it. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, Protocol
+
+NAMED_MAX: Final = 5
+"""A sentence names so many of what it counts."""
+KIND_MAX: Final = 20
+"""So many signs of one kind are told one by one."""
+
+
+class Gravity(IntEnum):
+    NOTE = 1
+    """Nothing is wrong; somebody may want to know."""
+    WRONG = 2
+    """Somebody should see to it: copies lack, or less would be borne than was planned for."""
+    GRAVE = 3
+    """Now: records cannot be written or read, or may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    gravity: Gravity
+    kind: str
+    """In a word or two that stays the same, for scripts."""
+    what: str
+    """One sentence."""
+    action: str
+    """What to do about it; empty if there is nothing to be done."""
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.gravity >= Gravity.WRONG
+
+
+class Facts(Protocol):
+    """What one check found out."""
+
+    def signs(self) -> Iterator[Sign]:
+        """Yield what is wrong, if anything is."""
+
+    def summary(self) -> str:
+        """Return the whole in a few words, whether it is well or not."""
+
+    def unseen(self) -> Iterator[str]:
+        """Yield what was not looked at, as there was too much of it."""
+
+    def shown(self) -> Mapping[str, object]:
+        """Return the facts as values for JSON. Names stay the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How one check ended: with *facts*, or with why there are none."""
+
+    name: str
+    facts: Facts | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    checked: tuple[Checked, ...]
+
+    @property
+    def signs(self) -> Sequence[Sign]:
+        """The gravest first; of one kind and gravity `KIND_MAX`, and then how many more."""
+        found: dict[tuple[Gravity, str], list[Sign]] = {}
+        for one in self.checked:
+            for sign in _signs(one):
+                found.setdefault((sign.gravity, sign.kind), []).append(sign)
+        kinds = sorted(found.values(), key=lambda signs: -signs[0].gravity)
+        return [sign for signs in kinds for sign in _bounded(signs)]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong, as far as was looked."""
+        return not any(sign.is_wrong for sign in self.signs)
+
+    @property
+    def unseen(self) -> Sequence[str]:
+        return [
+            words for one in self.checked if one.facts is not None for words in one.facts.unseen()
+        ]
+
+    def shown(self) -> dict[str, object]:
+        return {
+            "healthy": self.healthy,
+            "signs": [
+                {
+                    "gravity": sign.gravity.name.lower(),
+                    "kind": sign.kind,
+                    "what": sign.what,
+                    "action": sign.action,
+                }
+                for sign in self.signs
+            ],
+            "not_looked_at": list(self.unseen),
+            **{
+                one.name: None if one.facts is None else dict(one.facts.shown())
+                for one in self.checked
+            },
+        }
+
+
+def named(names: Sequence[object]) -> str:
+    """Return the first few of *names*, and how many there are besides."""
+    more = len(names) - NAMED_MAX
+    listed = ", ".join(map(str, names[:NAMED_MAX]))
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def counted(count: int, one: str) -> str:
+    """Return "1 bookie", "2 bookies"."""
+    return f"1 {one}" if count == 1 else f"{count} {one}s"
+
+
+def are(count: int, one: str) -> str:
+    """Return "1 bookie is", "2 bookies are"."""
+    return f"{counted(count, one)} {'is' if count == 1 else 'are'}"
+
+
+def _bounded(signs: Sequence[Sign]) -> Iterator[Sign]:
+    yield from signs[:KIND_MAX]
+    if len(signs) > KIND_MAX:
+        what = f"{len(signs) - KIND_MAX} more are as the last one"
+        yield replace(signs[-1], what=what, action="The JSON of this command names all of them.")
+
+
+def _signs(one: Checked) -> Iterator[Sign]:
+    if one.facts is not None:
+        yield from one.facts.signs()
+    else:
+        yield Sign(
+            Gravity.GRAVE,
+            f"{one.name}-unknown",
+            f"how it is with {one.name.replace('_', ' ')} could not be found out: {one.trouble}",
+            "See to that first, then ask again.",
+        )

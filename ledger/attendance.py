@@ -1,0 +1,103 @@
+"""Who is known, and who is there: cookies beside registrations, read at one moment.
+
+`ledger.registry.BookieDirectory` keeps the bookies that can be used; this names the others too: a
+bookie that died, or was never started again, is known by its cookie alone.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ledger.concurrently import for_each
+from ledger.errors import DamagedMetadata, NoSuchNode
+from ledger.metastore.nodes import children_of
+from ledger.metastore.port import MetadataStore
+from ledger.registry import (
+    AVAILABLE,
+    COOKIES,
+    DECOMMISSIONING,
+    READ_ONLY,
+    BookieRegistration,
+    find_registration,
+)
+from ledger.wire import metadata_pb2 as pb
+
+BOOKIES_MAX: Final = 10_000
+"""So many are looked at, the first by name."""
+READS_MAX: Final = 50
+"""At once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBookie:
+    """A name with a cookie, or a registration, or both."""
+
+    bookie: str
+    registration: BookieRegistration | None = None
+    """None: it is not there, or what it registered cannot be read."""
+    address: str = ""
+    """Where clients last found it."""
+    leaving: bool = False
+    """It is to be emptied."""
+    retired: bool = False
+    """Its data were given up."""
+    limbo: str = ""
+    """Why it serves in limbo."""
+    damaged: str = ""
+    """Why what stands of it in the metadata store cannot be read."""
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is not there, though nobody gave it up."""
+        return self.registration is None and not self.retired
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    bookies: tuple[KnownBookie, ...]
+    """By name."""
+    left_out: int
+    """Names beyond `BOOKIES_MAX`."""
+
+
+async def attendance(store: MetadataStore) -> Attendance:
+    """Return who is known and who is there. Raises `MetadataUnavailable`.
+
+    What one bookie left in the store and cannot be read is said of it alone."""
+    await store.sync(AVAILABLE)
+    registered = {*await children_of(store, AVAILABLE), *await children_of(store, READ_ONLY)}
+    leaving = frozenset(await children_of(store, DECOMMISSIONING))
+    names = sorted(registered.union(await children_of(store, COOKIES)))
+    found: dict[str, KnownBookie] = {}
+
+    async def look(bookie: str) -> None:
+        damaged, registration = "", None
+        cookie = pb.CookieNode()
+        try:
+            if bookie in registered:
+                registration = await find_registration(store, bookie)
+                # It may just have changed from one list to the other.
+                registration = registration or await find_registration(store, bookie)
+            cookie = pb.CookieNode.FromString((await store.get(f"{COOKIES}/{bookie}")).value)
+        except NoSuchNode:
+            pass  # of a program that made none, or forgotten since it was listed
+        except (DamagedMetadata, DecodeError) as error:
+            damaged = str(error)
+        if bookie not in registered and not cookie.bookie and not damaged:
+            return
+        found[bookie] = KnownBookie(
+            bookie=bookie,
+            registration=registration,
+            address=cookie.address if registration is None else registration.address,
+            leaving=bookie in leaving,
+            retired=cookie.retired_ms > 0,
+            limbo=cookie.limbo,
+            damaged=damaged,
+        )
+
+    looked_at = names[:BOOKIES_MAX]
+    await for_each(looked_at, look, at_once=READS_MAX)
+    return Attendance(
+        tuple(found[name] for name in looked_at if name in found), len(names) - len(looked_at)
+    )

@@ -1,0 +1,171 @@
+"""``dlog status``: what is wrong with a cluster, first of all."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bookie.autorecovery.marks import Marks
+from dlog.aio import Log
+from dlog.health import gathering
+from dlog.health.checks import CHECKS
+from dlog.sync.loop_thread import LoopThread
+from ledger.ids import BookieId, LedgerId
+from ledger.mark import Lack, Reason
+from ledger.metastore import open_store
+from ledger.metastore.memory import MemoryHub
+from ledger.registry import AVAILABLE, COOKIES
+from ledger.wire import metadata_pb2 as pb
+from tests.dlog.cli.cli_shell import CliShell, cli_shell
+from tests.patience import patient_campaign
+
+
+@pytest.fixture
+def shell() -> Iterator[CliShell]:
+    with cli_shell() as made:
+        yield made
+
+
+def kinds(shell: CliShell, *, code: int = 1) -> list[str]:
+    """Return the kinds of what is wrong; notes are left out."""
+    signs = shell.json("status", code=code)["signs"]
+    return [sign["kind"] for sign in signs if sign["gravity"] != "note"]
+
+
+def test_a_cluster_that_is_well_says_so(shell: CliShell) -> None:
+    shell.write("orders")
+    assert shell.run("status").startswith("All is well, as far as was looked.\n")
+    found = shell.json("status")
+    assert found["healthy"] is True
+    assert [each["state"] for each in found["bookies"]["bookies"]] == ["writable"] * 3
+    assert found["not_looked_at"] == []
+    assert found.keys() >= {check.name for check in CHECKS if not check.deep}
+
+
+def test_a_bookie_that_died_is_missed_and_so_are_its_copies(shell: CliShell) -> None:
+    shell.write("orders")
+    shell.cluster.kill_bookie(1)
+    text = shell.run("status", code=1)
+    assert "things are wrong" in text.splitlines()[0]
+    assert "bookie bookie-1 (last at 127.0.0.1:" in text
+    found = shell.json("status", code=1)
+    assert found["healthy"] is False
+    assert found["bookies"]["bookies"][1]["state"] == "away"
+    assert found["repair"]["with_copies_away"] == found["repair"]["sampled"] == 3
+    assert kinds(shell) == ["bookie-away", "few-bookies", "copies-away", "no-auditor"]
+    shell.cluster.kill_bookie(2)
+    assert kinds(shell)[:2] == ["nothing-written", "copies-short"]
+
+
+def test_a_bookie_that_is_read_only_is_asked_why(shell: CliShell) -> None:
+    shell.cluster.set_read_only(0)
+    assert kinds(shell) == ["bookie-read-only", "few-bookies"]
+    assert "why is not known (it takes no orders)" in shell.run("status", code=1)
+
+
+def test_what_a_bookie_left_in_the_store_and_cannot_be_read_is_told(shell: CliShell) -> None:
+    async def spoil() -> None:
+        store = await open_store(shell.uri)
+        await store.set(f"{AVAILABLE}/bookie-0", b"\xff")
+        retired = pb.CookieNode(version=2, bookie="old", retired_ms=1)
+        await store.create(f"{COOKIES}/old", retired.SerializeToString())
+        await store.create(f"{COOKIES}/odd", b"\xff")
+        await store.close()
+
+    asyncio.run(spoil())
+    found = shell.json("status", code=1)
+    states = {each["bookie"]: each["state"] for each in found["bookies"]["bookies"]}
+    assert states["old"] == "retired"
+    assert states["odd"] == "away"
+    assert kinds(shell).count("bookie-unreadable") == 2
+
+
+def test_marked_ledgers_are_counted_and_a_few_of_them_read(
+    shell: CliShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "MARKS_MAX", 3)
+
+    async def mark() -> None:
+        store = await open_store(shell.uri)
+        marks = Marks(store)
+        for number in range(5):
+            await marks.add(LedgerId(number), [Lack(BookieId("b"), Reason.LOST, 1)])
+        found = await marks.read(LedgerId(0))
+        assert found is not None
+        lost = found[0].deferred("nobody has it", now_ms=0, lost=((1, 2),))
+        await marks.write(LedgerId(0), lost, found[1])
+        await store.close()
+
+    asyncio.run(mark())
+    assert kinds(shell) == ["entries-lost", "underreplicated", "no-auditor"]
+    found = shell.json("status", code=1)
+    assert (found["repair"]["underreplicated"], found["repair"]["looked_at"]) == (5, 3)
+    assert found["not_looked_at"] == ["what 2 more marked ledgers lack"]
+    assert "5 ledgers are known to lack copies; the repair of 1 was put off: nobody has it" in (
+        " ".join(shell.run("status", code=1).split())
+    )
+    assert "Not looked at, as there is too much" in shell.run("status", code=1)
+
+
+def test_a_log_that_was_left_by_its_leader_is_named_and_one_that_was_closed_is_not(
+    shell: CliShell,
+) -> None:
+    async def lead(log: str, *, close: bool) -> None:
+        store = await open_store(shell.uri)
+        term = await patient_campaign(store, log, candidate="first")
+        writer = await Log.open(log, uri=shell.uri, term=term)
+        await writer.append(b"x")
+        await (writer.close() if close else writer.abandon())
+        await term.resign()
+        await store.close()
+
+    shell.write("without-election")
+    for log, close in (("closed", True), ("left", False)):
+        LoopThread.get().run(lead(log, close=close))
+    assert kinds(shell) == ["log-without-leader"]
+    assert shell.json("status", code=1)["logs"]["without_leader"] == ["left"]
+    shell.run("log", "seal", "left", "--yes")
+    # That recovered its ledger, which may be marked for it: some bookie may lack an entry.
+    found = json.loads(shell.invoke("status", "--json").stdout)
+    assert found["logs"]["without_leader"] == []
+
+
+def test_a_store_that_does_not_answer_is_the_one_thing_that_is_wrong(shell: CliShell) -> None:
+    with shell.cluster.metadata_cut():
+        [sign] = shell.json("status", code=1)["signs"]
+        assert sign["kind"] == "store-unreachable"
+        assert shell.run("status", code=1).startswith("1 thing is wrong.\n\nGRAVE: the metadata")
+
+
+def test_a_check_that_cannot_be_made_takes_no_other_with_it(shell: CliShell) -> None:
+    async def spoil() -> None:
+        store = await open_store(shell.uri)
+        await store.create("/underreplicated/bookiecheckctime", b"\xff")
+        await store.close()
+
+    asyncio.run(spoil())
+    found = shell.json("status", code=1)
+    assert found["repair"] is None
+    assert found["logs"]["logs"] == 0
+    assert kinds(shell) == ["repair-unknown"]
+
+
+def test_looking_makes_no_namespace(shell: CliShell) -> None:
+    with MemoryHub().shared("empty-one"):
+        [sign] = shell.json("status", "--uri", "memory://empty-one", code=1)["signs"]
+        assert sign["kind"] == "no-namespace"
+
+        async def nodes() -> Any:
+            store = await open_store("memory://empty-one")
+            try:
+                return await store.children("/")
+            finally:
+                await store.close()
+
+        assert asyncio.run(nodes()) == []
+
+
+def test_a_directory_that_is_none_is_one_sentence(shell: CliShell) -> None:
+    assert "there is no namespace at" in shell.refused("status", "--uri", "file:///none/such")

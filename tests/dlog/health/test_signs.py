@@ -1,0 +1,210 @@
+"""What facts are signs of; no cluster is needed for that."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.logs import LogsFacts
+from dlog.health.repair import RepairFacts, sample
+from dlog.health.signs import KIND_MAX, Checked, Facts, Gravity, Report, Sign, named
+from dlog.health.store import StoreFacts
+
+THREE = tuple(BookieFacts(bookie=f"b{at}", address=f"h{at}:1") for at in range(3))
+WELL: tuple[Facts, ...] = (
+    StoreFacts(uri="zk://h/r", instance="i", answered_s=0.002),
+    BookiesFacts(bookies=THREE),
+    RepairFacts(auditor="h:1", workers=2),
+    LogsFacts(logs=3, elections=2, looked_at=2, led=2),
+)
+
+
+def signs(facts: Facts) -> list[tuple[Gravity, str]]:
+    return [(sign.gravity, sign.kind) for sign in facts.signs()]
+
+
+def report(*facts: Facts) -> Report:
+    return Report(tuple(Checked(type(each).__name__, each) for each in facts))
+
+
+@pytest.mark.parametrize("facts", WELL, ids=lambda each: type(each).__name__)
+def test_where_nothing_is_wrong_there_is_no_sign(facts: Facts) -> None:
+    assert list(facts.signs()) == []
+    assert list(facts.unseen()) == []
+    assert facts.summary()
+    assert report(facts).healthy
+
+
+def test_a_store_that_does_not_answer_is_grave_and_a_slow_one_is_wrong() -> None:
+    well = StoreFacts(uri="zk://h/r", instance="i")
+    assert signs(replace(well, trouble="no answer")) == [(Gravity.GRAVE, "store-unreachable")]
+    assert "does not answer" in replace(well, trouble="no answer").summary()
+    assert signs(replace(well, answered_s=1.5)) == [(Gravity.WRONG, "store-slow")]
+    assert signs(replace(well, instance="")) == [(Gravity.WRONG, "no-namespace")]
+
+
+def bookies(*changed: BookieFacts) -> BookiesFacts:
+    """Return facts of three, some of which are other than well."""
+    by_name = {each.bookie: each for each in (*THREE, *changed)}
+    return BookiesFacts(bookies=tuple(by_name.values()))
+
+
+def test_a_bookie_that_is_known_and_not_there_is_wrong() -> None:
+    found = bookies(replace(THREE[1], registered=False))
+    assert signs(found) == [(Gravity.WRONG, "bookie-away"), (Gravity.WRONG, "few-bookies")]
+    away = next(found.signs())
+    assert "bookie b1 (last at h1:1) is known and not registered" in away.what
+    assert "'dlog bookie recover b1'" in away.action
+    assert found.summary() == "3 known: 1 away, 2 writable"
+
+
+def test_one_that_was_given_up_or_is_emptied_is_nothing_wrong() -> None:
+    retired = BookieFacts(bookie="b9", registered=False, retired=True)
+    assert signs(bookies(retired)) == []
+    leaving = BookieFacts(bookie="b9", registered=False, leaving=True)
+    assert signs(bookies(leaving)) == [(Gravity.NOTE, "bookie-away")]
+
+
+def test_one_that_is_read_only_says_why_and_an_operators_word_is_only_a_note() -> None:
+    full = replace(THREE[0], bookie="b3", read_only=True, reasons=("/d is 96 % full",))
+    assert signs(bookies(full)) == [(Gravity.WRONG, "bookie-read-only")]
+    assert "takes no new entries: /d is 96 % full" in next(bookies(full).signs()).what
+    ordered = replace(full, reasons=("an operator said so",))
+    assert signs(bookies(ordered)) == [(Gravity.NOTE, "bookie-read-only")]
+    both = replace(full, reasons=("an operator said so", "/d is 96 % full"))
+    assert signs(bookies(both)) == [(Gravity.WRONG, "bookie-read-only")]
+    emptied = replace(full, reasons=(), leaving=True)
+    assert signs(bookies(emptied)) == [(Gravity.NOTE, "bookie-read-only")]
+    silent = replace(full, reasons=(), silent="no answer")
+    assert "is not known (no answer)" in next(bookies(silent).signs()).what
+
+
+def test_a_bookie_in_limbo_or_unreadable_is_wrong() -> None:
+    assert signs(bookies(replace(THREE[0], limbo="in limbo: files are gone"))) == [
+        (Gravity.WRONG, "bookie-in-limbo")
+    ]
+    damaged = replace(THREE[0], registered=False, damaged="format version 9")
+    assert (Gravity.WRONG, "bookie-unreadable") in signs(bookies(damaged))
+
+
+def test_too_few_bookies_to_acknowledge_are_grave() -> None:
+    one = bookies(*(replace(each, registered=False) for each in THREE[1:]))
+    assert (Gravity.GRAVE, "nothing-written") in signs(one)
+    none = bookies(*(replace(each, registered=False) for each in THREE))
+    assert (Gravity.GRAVE, "no-bookie") in signs(none)
+    assert signs(BookiesFacts(bookies=())) == [(Gravity.GRAVE, "no-bookie")]
+
+
+def test_a_cluster_that_never_had_more_bookies_is_for_logs_that_want_no_more() -> None:
+    assert signs(BookiesFacts(bookies=THREE[:1])) == [(Gravity.NOTE, "few-bookies")]
+    refusing = replace(THREE[0], read_only=True, reasons=("full",))
+    assert (Gravity.GRAVE, "nothing-written") in signs(BookiesFacts(bookies=(refusing,)))
+
+
+REPAIR = RepairFacts(auditor="h:1", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (replace(REPAIR, marked=3, looked_at=3), [(Gravity.WRONG, "underreplicated")]),
+        (replace(REPAIR, lost=(7,)), [(Gravity.GRAVE, "entries-lost")]),
+        (replace(REPAIR, differing=(7, 8)), [(Gravity.GRAVE, "copies-differ")]),
+        (replace(REPAIR, alarm="all are away"), [(Gravity.GRAVE, "audit-alarm")]),
+        (replace(REPAIR, urgent=2), [(Gravity.GRAVE, "copies-short")]),
+        (replace(REPAIR, short=2), [(Gravity.GRAVE, "copies-short")]),
+        (
+            replace(REPAIR, away=("b1",), ledgers=9, sampled=9, exposed=4),
+            [(Gravity.WRONG, "copies-away")],
+        ),
+        (replace(REPAIR, enabled=False), [(Gravity.NOTE, "repair-off")]),
+        (replace(REPAIR, auditor=""), [(Gravity.NOTE, "no-auditor")]),
+        (
+            replace(REPAIR, enabled=False, marked=1, looked_at=1),
+            [(Gravity.WRONG, "underreplicated"), (Gravity.WRONG, "repair-off")],
+        ),
+        (
+            replace(REPAIR, auditor="", exposed=1, sampled=1, ledgers=1),
+            [(Gravity.WRONG, "copies-away"), (Gravity.WRONG, "no-auditor")],
+        ),
+    ],
+)
+def test_what_repair_has_to_do_and_who_does_it(
+    facts: RepairFacts, expected: list[tuple[Gravity, str]]
+) -> None:
+    assert signs(facts) == expected
+
+
+def test_what_repair_was_put_off_for_is_said() -> None:
+    put_off = replace(REPAIR, marked=2, looked_at=2, deferred=1, deferred_why=("no bookie",))
+    assert "2 ledgers are known to lack copies; the repair of 1 was put off: no bookie" in (
+        next(put_off.signs()).what
+    )
+
+
+def test_what_was_not_looked_at_is_said() -> None:
+    facts = replace(REPAIR, marked=5000, looked_at=1000, ledgers=100_000, sampled=2000)
+    assert list(facts.unseen()) == [
+        "what 4000 more marked ledgers lack",
+        "which bookies 98000 more ledgers name",
+    ]
+    found = LogsFacts(logs=9, elections=9, looked_at=5, led=1, not_read=2)
+    assert list(found.unseen()) == [
+        "the elections of 4 more logs",
+        "how 2 more logs without a leader were left",
+    ]
+    some = BookiesFacts(bookies=THREE, left_out=7, not_asked=3)
+    assert list(some.unseen()) == ["7 more bookies", "why 3 more bookies are read-only"]
+    assert len(report(facts, found, some).unseen) == 6
+
+
+def test_logs_that_lost_their_leader_are_named() -> None:
+    facts = LogsFacts(logs=2, elections=2, looked_at=2, led=1, leaderless=("orders",))
+    assert signs(facts) == [(Gravity.WRONG, "log-without-leader")]
+    assert next(facts.signs()).what.startswith("nobody leads log orders, and its last writer")
+    unread = replace(facts, leaderless=(), unread=("x",))
+    assert signs(unread) == [(Gravity.WRONG, "log-unreadable")]
+
+
+def test_the_gravest_sign_comes_first() -> None:
+    marked = replace(REPAIR, marked=1, looked_at=1)
+    found = report(replace(REPAIR, auditor=""), marked, StoreFacts(uri="u", trouble="gone"))
+    assert [sign.gravity for sign in found.signs] == [Gravity.GRAVE, Gravity.WRONG, Gravity.NOTE]
+    assert not found.healthy
+    assert report(replace(REPAIR, auditor="")).healthy, "a note is nothing wrong"
+
+
+def test_a_check_that_could_not_be_made_is_a_sign_itself() -> None:
+    found = Report((Checked("logs", None, "no answer within 10 s"),))
+    [sign] = found.signs
+    assert (sign.gravity, sign.kind) == (Gravity.GRAVE, "logs-unknown")
+    assert "no answer within 10 s" in sign.what
+    assert not found.healthy
+    assert found.shown()["logs"] is None
+
+
+def test_a_hundred_signs_of_one_kind_are_not_told_one_by_one() -> None:
+    many = BookiesFacts(
+        bookies=tuple(BookieFacts(bookie=f"b{at:03}", registered=False) for at in range(100))
+    )
+    found = report(many).signs
+    away: list[Sign] = [sign for sign in found if sign.kind == "bookie-away"]
+    assert len(away) == KIND_MAX + 1
+    assert away[-1].what == f"{100 - KIND_MAX} more are as the last one"
+
+
+def test_names_are_listed_up_to_a_few() -> None:
+    assert named("abc") == "a, b, c"
+    assert named("abcdefgh") == "a, b, c, d, e and 3 more"
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 10, 11, 12, 25, 1000])
+def test_a_sample_has_the_newest_and_some_of_all_before(count: int) -> None:
+    ids = list(range(count))
+    found = sample(ids, at_most=10)
+    assert len(found) == min(count, 10)
+    assert found == sorted(set(found))
+    assert found[-5:] == ids[-5:]
+    if count > 100:
+        assert found[0] == 0
+        assert found[4] > count // 2
