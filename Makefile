@@ -56,7 +56,7 @@ venv: $(STAMP)
 # A stamp is written last, so that an installation that was interrupted is done again.
 $(STAMP): $(STAMP_DEV)
 	@echo 'make: installing PySpark and the demo; PySpark alone is 450 MB, so this takes a few minutes the first time'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,spark,demo]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls,spark,demo]'
 	@touch $@
 
 $(STAMP_DEV): pyproject.toml constraints.txt
@@ -78,7 +78,7 @@ $(STAMP_DEV): pyproject.toml constraints.txt
 	fi; \
 	if [ ! -x $(BIN)/pip ]; then $$python -m venv $(VENV) || exit 1; fi
 	@echo 'make: installing into $(VENV)'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls]'
 	@touch $@
 
 check: $(STAMP)

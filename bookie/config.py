@@ -18,6 +18,7 @@ from bookie.errors import (
 )
 from bookie.server.service import ServiceConfig
 from bookie.storage.config import StorageConfig
+from ledger.security.settings import OFF, TlsSettings
 
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound by itself
 
@@ -45,6 +46,8 @@ class BookieConfig:
     session_timeout_s: float = 10.0
     """After a crash, clients may be sent here for so long."""
     metadata_timeout_s: float = 10.0
+    tls: TlsSettings = OFF
+    """Who may connect: see docs/security.md."""
     unmade_ledgers_max: int = 0
     """So many ledgers are taken although the metadata store does not know them; for tests."""
     disk_limits: DiskLimits = field(default_factory=DiskLimits)

@@ -42,6 +42,8 @@ from ledger.metastore import MetadataStore, open_store
 from ledger.metering.exposing import Exposed
 from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
+from ledger.security.certificates import Security
+from ledger.security.choosing import takes_of
 
 _ALONE_SESSIONS: Final = 3.0
 """So many session time-outs somebody else's registration may take to vanish."""
@@ -61,6 +63,7 @@ async def run_bookie(
 
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
+    security = Security.of(config.tls, serves=True)
     directories = config.open_directories()
     descriptors = share_out(
         descriptor_limit(),
@@ -75,11 +78,16 @@ async def run_bookie(
             config.uri,
             session_timeout_s=config.session_timeout_s,
             timeout_s=config.metadata_timeout_s,
+            tls=config.tls,
         )
         try:
             exposed = exposed or Exposed()
             exposed.readiness = lambda: metrics.REPLAYING
-            await _run(config, directories, store, descriptors.connections_max, on_ready, exposed)
+            ports = _Ports(
+                BookieServer(connections_max=descriptors.connections_max, security=security),
+                OperatorServer(security),
+            )
+            await _run(config, directories, store, ports, on_ready, exposed)
         finally:
             await store.close()
     finally:
@@ -110,13 +118,12 @@ async def _run(
     config: BookieConfig,
     directories: Directories,
     store: MetadataStore,
-    connections_max: int,
+    ports: _Ports,
     on_ready: Callable[[str, str], None],
     exposed: Exposed,
 ) -> None:
-    namespace = await open_namespace(store)
-    ports = _Ports(BookieServer(connections_max=connections_max), OperatorServer())
     try:
+        namespace = await open_namespace(store)
         name, port, bound = _place(config, directories, ports.clients)
         address = config.address(port)
         identity = await identify(
@@ -154,6 +161,7 @@ async def _run(
             identity.incarnation,
             config.rack,
             operator_address=config.address(operator_port),
+            takes=takes_of(config.tls.mode),
         ),
     )
     keeper = ReadOnlyKeeper(

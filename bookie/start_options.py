@@ -18,6 +18,15 @@ from bookie.config import BookieConfig
 from bookie.errors import InvalidSetting
 from ledger.errors import CallerError
 from ledger.metering.options import HOST_DEFAULT, HOST_HELP, PORT_HELP, PORT_MAX, PORT_VARIABLE
+from ledger.security.options import (
+    CA_HELP,
+    CERT_HELP,
+    IDENTITY_HELP,
+    KEY_HELP,
+    MODE_HELP,
+    VARIABLES,
+)
+from ledger.security.settings import VARIABLE, tls_settings
 
 Given = Mapping[str, Any]
 """What each option was set to, by `Option.name`."""
@@ -26,17 +35,20 @@ DIE_WITH_PARENT: Final = "die_with_parent"
 AUTORECOVERY: Final = "autorecovery"
 METRICS_PORT: Final = "metrics_port"
 METRICS_HOST: Final = "metrics_host"
+TLS: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_identity")
 OF_THE_PROCESS: Final[Mapping[str, object]] = {
     DIE_WITH_PARENT: False,
     AUTORECOVERY: False,
     METRICS_PORT: None,
     METRICS_HOST: HOST_DEFAULT,
+    **dict.fromkeys(TLS),
 }
 """The options that say nothing of the bookie, but something of its process; and their defaults."""
 
 _MIB: Final = 1024 * 1024
 _DIRECTORIES: Final = "Directories: the same at every start, in the same order"
 _SPACE: Final = "Disk space: with too little of it on any disk the bookie is read-only"
+_TLS: Final = "TLS: who may connect, and who listens in"
 _COLLECTION: Final = "Garbage collection of deleted ledgers, and compaction of entry logs"
 
 _ABOUT: Final = """\
@@ -170,6 +182,27 @@ OPTIONS: Final = (
         variable=PORT_VARIABLE,
     ),
     Option(("--metrics-host",), METRICS_HOST, str, HOST_HELP),
+    Option(
+        ("--tls",), TLS[0], str | None, MODE_HELP, metavar="MODE", panel=_TLS, variable=VARIABLE
+    ),
+    *(
+        Option(
+            (f"--{name.replace('_', '-')}",),
+            name,
+            str | None,
+            says,
+            metavar=metavar,
+            panel=_TLS,
+            variable=variable,
+        )
+        for name, says, metavar, variable in zip(
+            TLS[1:],
+            (CA_HELP, CERT_HELP, KEY_HELP, IDENTITY_HELP),
+            ("FILE", "FILE", "FILE", "KINDS"),
+            VARIABLES[1:],
+            strict=True,
+        )
+    ),
     Option(
         ("--dir",),
         "directory",
@@ -348,6 +381,7 @@ def config_of(given: Given) -> BookieConfig:
             **own,
             disk_limits=replace(_DEFAULTS.disk_limits, **fields["disk_limits"]),
             collector=replace(_DEFAULTS.collector, **fields["collector"]),
+            tls=tls_settings(*(given[name] for name in TLS)),
         )
     except InvalidSetting as error:
         flag = next(each.flags[0] for each in OPTIONS if each.name == error.setting)

@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from ledger.errors import CallerError
 from ledger.metastore.uri import parse_uri
+from ledger.security.settings import TlsSettings, tls_settings
 
 ENV_PREFIX: Final = "DLOG_"
 
@@ -49,6 +50,21 @@ class Settings(BaseSettings):
     """How long one call of the metadata store may take."""
     bookie_timeout_s: float = Field(default=5.0, gt=0.0, le=300.0)
     """How long a bookie may take to answer before it counts as unreachable."""
+    tls: str | None = None
+    """off, optional or required: whether connections have TLS with certificates of both ends."""
+    tls_ca: str | None = None
+    """File with the certificates of the authorities that are believed."""
+    tls_cert: str | None = None
+    """File with the certificate of this process."""
+    tls_key: str | None = None
+    """File with its private key."""
+    tls_identity: str | None = None
+    """Which names of a certificate say who its owner is: some of uri, dns, cn, in order."""
+
+    @property
+    def secured(self) -> TlsSettings:
+        """How connections are secured. Raises `InvalidTls`."""
+        return tls_settings(self.tls, self.tls_ca, self.tls_cert, self.tls_key, self.tls_identity)
 
     @classmethod
     def settings_customise_sources(

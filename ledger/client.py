@@ -10,7 +10,7 @@ from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
 from ledger.environment import Credentials, Environment
-from ledger.errors import NotEnoughBookies, WrongPassword
+from ledger.errors import NotEnoughBookies, TransportMismatch, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.mark import written_without
@@ -27,6 +27,9 @@ from ledger.reader import LedgerReader
 from ledger.recovering import recover, recover_without_password
 from ledger.registry import BookieDirectory
 from ledger.requests import ReadQuery
+from ledger.security.certificates import Security
+from ledger.security.choosing import is_secured
+from ledger.security.settings import OFF, TlsMode, TlsSettings
 from ledger.suspecting import Suspicions
 from ledger.transport.sockets import SocketTransport
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
@@ -49,6 +52,8 @@ class ClientConfig:
     """When bookies that failed are picked again."""
     delay_ensemble_change: bool = False
     """See `ledger.protocol.writer.WriterConfig`."""
+    tls: TlsSettings = OFF
+    """How connections to bookies, and to ZooKeeper, are secured."""
     leave_gone_s: float = LEAVE_GONE_S
     """How long a bookie may be gone from the registry before writers replace it, if there is
     another one; failures of requests are met at once."""
@@ -75,14 +80,18 @@ class LedgerClient:
     async def connect(cls, uri: str | MetadataStore, config: ClientConfig | None = None) -> Self:
         """Connect to the namespace at *uri*, making it if it is new.
 
-        Raises `InvalidUri`, `MetadataUnavailable`, `NamespaceMismatch`."""
+        Raises `InvalidUri`, `MetadataUnavailable`, `NamespaceMismatch`, `CertificateUnusable`, and
+        `TransportMismatch` if no bookie that is there can be spoken to: it takes TLS only, and
+        *config* says nothing of TLS, or the other way round."""
         config = config or ClientConfig()
+        security = Security.of(config.tls)
         owns_store = isinstance(uri, str)
         if isinstance(uri, str):
             store = await open_store(
                 uri,
                 session_timeout_s=config.session_timeout_s,
                 timeout_s=config.metadata_timeout_s,
+                tls=config.tls,
             )
         else:
             store = uri
@@ -90,11 +99,21 @@ class LedgerClient:
             namespace = await open_namespace(store)
             bookies = BookieDirectory(store)
             await bookies.start()
+            try:
+                _check_common_transport(bookies, config.tls.mode)
+            except TransportMismatch:
+                await bookies.close()
+                raise
         except BaseException:
             if owns_store:
                 await store.close()
             raise
-        transport = SocketTransport(bookies.address, timeout_s=config.bookie_timeout_s)
+        transport = SocketTransport(
+            bookies.address,
+            timeout_s=config.bookie_timeout_s,
+            security=security,
+            takes=bookies.takes,
+        )
         environment = Environment(
             uri=store.uri,
             ledgers=LedgerStore(store, namespace.layout),
@@ -107,6 +126,7 @@ class LedgerClient:
             ),
             placement=config.placement,
             quarantine=Quarantine(config.quarantine),
+            security=security,
         )
         return cls(store, environment, owns_store=owns_store)
 
@@ -234,6 +254,11 @@ class LedgerClient:
         return verified(answer, ledger_id, credentials.checks)
 
     @property
+    def security(self) -> Security | None:
+        """What connections of this process are secured with; None: nothing."""
+        return self._environment.security
+
+    @property
     def environment(self) -> Environment:
         """What all handles of this client share, for those who repair ledgers."""
         return self._environment
@@ -260,3 +285,17 @@ class LedgerClient:
             raise WrongPassword(ledger_id)
         mac = mac_key(password) if metadata.digest is Digest.HMAC_SHA256 else None
         return Credentials(ledger_id, key, mac)
+
+
+def _check_common_transport(bookies: BookieDirectory, mode: TlsMode) -> None:
+    """Raise `TransportMismatch` if there are bookies, and none that a client of *mode* may use."""
+    error: TransportMismatch | None = None
+    for found in bookies.available():
+        try:
+            is_secured(mode, found.takes, name=found.bookie)
+        except TransportMismatch as mismatch:
+            error = error or mismatch
+        else:
+            return
+    if error is not None:
+        raise error

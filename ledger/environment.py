@@ -17,6 +17,7 @@ from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from ledger.registry import BookieDirectory
 from ledger.requests import Status
+from ledger.security.certificates import Security
 from ledger.transport.port import BookieTransport
 
 
@@ -29,6 +30,8 @@ class Environment:
     transport: BookieTransport
     random: Random
     pending_bytes_max: int
+    security: Security | None = None
+    """What connections of this process are secured with; None: nothing."""
     writing: WriterConfig = field(default_factory=WriterConfig)
     placement: PlacementPolicy = field(default_factory=RackAwarePlacement)
     quarantine: Quarantine = field(default_factory=Quarantine)

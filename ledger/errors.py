@@ -10,6 +10,8 @@
     |  |- WrongPassword
     |  |- HandleClosed             the handle was closed by its owner
     |  |- MetricsNotServed         the address for metrics cannot be listened on
+    |  |- InvalidTls               settings of TLS that mean nothing, or contradict each other
+    |  |- CertificateUnusable      a file of TLS is missing, or cannot be used
     |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
@@ -21,6 +23,7 @@
     |  |- NotEnoughBookies
     |  |- BookieUnavailable        no answer in time, or refused the connection
     |  |- BookieRefused            the bookie answered with an error
+    |  |- TransportMismatch        one end takes TLS only, and the other one plain connections only
     |  |- NoSuchLedger
     |  |- WriterFailed             the writer met what must not happen; recover the ledger
     |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
@@ -139,6 +142,20 @@ class MetricsNotServed(CallerError):
             "(DLOG_METRICS) or --metrics-host"
         )
         self.host, self.port, self.reason = host, port, reason
+
+
+class InvalidTls(CallerError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason} (see docs/security.md)")
+        self.reason = reason
+
+
+class CertificateUnusable(CallerError):
+    """Says which file; never what is in it."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"TLS cannot be used: {path}: {reason}")
+        self.path, self.reason = path, reason
 
 
 class TooManyPending(CallerError):
@@ -265,6 +282,16 @@ class BookieRefused(RemoteError):
     def __init__(self, bookie: str, status: str) -> None:
         super().__init__(f"bookie {bookie} answered {status}")
         self.bookie, self.status = bookie, status
+
+
+class TransportMismatch(RemoteError):
+    retryable = True
+
+    HOW: Final = "set DLOG_TLS=required, and DLOG_TLS_CA, DLOG_TLS_CERT and DLOG_TLS_KEY"
+
+    def __init__(self, name: str, reason: str, advice: str) -> None:
+        super().__init__(f"bookie {name} {reason}; {advice}")
+        self.name, self.reason = name, reason
 
 
 class NoSuchLedger(RemoteError):

@@ -23,6 +23,7 @@ from ledger.log_events import get_logger
 from ledger.metastore.nodes import children_of, create_node
 from ledger.metastore.paths import name_of
 from ledger.metastore.port import CheckOp, CreateOp, MetadataStore, Watch
+from ledger.security.choosing import Takes
 from ledger.wire import metadata_pb2 as pb
 
 AVAILABLE: Final = "/bookies/available"
@@ -50,6 +51,8 @@ class BookieRegistration:
     read_only: bool = False
     operator_address: str = ""
     """host:port of its service for operators; empty: it has none."""
+    takes: Takes = Takes.PLAIN
+    """What connections its addresses take."""
 
     @property
     def path(self) -> str:
@@ -70,6 +73,7 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
         incarnation=registration.incarnation,
         rack=registration.rack,
         operator_address=registration.operator_address,
+        takes=registration.takes,
     )
     value = node.SerializeToString(deterministic=True)
     node_of_it = CreateOp(registration.path, value, ephemeral=True)
@@ -119,6 +123,7 @@ class BookieDirectory:
         self._store = store
         self._registered: dict[str, BookieRegistration] = {}
         self._addresses: dict[str, str] = {}
+        self._takes: dict[str, Takes] = {}
         self._racks: dict[str, str] = {}
         """Last known, also of bookies that are gone: they may still answer."""
         self._away: tuple[str, ...] = ()
@@ -170,6 +175,10 @@ class BookieDirectory:
     def address(self, bookie: str) -> str | None:
         """Return where *bookie* was last known to listen, or None."""
         return self._addresses.get(bookie)
+
+    def takes(self, bookie: str) -> Takes | None:
+        """Return what *bookie* last said that its addresses take; None: nothing is known of it."""
+        return self._takes.get(bookie)
 
     def racks(self) -> Mapping[str, str]:
         """Return the rack that each bookie last registered with, also of those gone since."""
@@ -260,6 +269,7 @@ class BookieDirectory:
         self._away = tuple(sorted(bookie for bookie in away if bookie not in leaving))
         self._addresses.update({name: r.address for name, r in registered.items()})
         self._racks.update({name: r.rack for name, r in registered.items()})
+        self._takes.update({name: r.takes for name, r in registered.items()})
         self.revision += 1
         self._changed.set()
         for call in list(self._listeners):
@@ -327,4 +337,5 @@ def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:
         node.rack,
         read_only,
         node.operator_address,
+        Takes(min(node.takes, Takes.TLS)),  # what came later is no less strict
     )

@@ -66,13 +66,14 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    core, spark = declared(), declared("spark")
+    core, spark, tls = declared(), declared("spark"), declared("tls")
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
         for user in users
         if name not in core
         and not (name in spark and user.startswith(("dlog/spark/", "dlog/local/")))
+        and not (name in tls and user.startswith("dlog/tls/"))
         and name not in LOADED_BY.get(user, set())
     }
     assert not undeclared
@@ -88,6 +89,7 @@ def test_examples_tests_and_benchmarks_import_only_what_is_declared() -> None:
 def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared().keys() <= imported(*FLOORS).keys()
     assert declared("spark").keys() <= imported("dlog").keys()
+    assert declared("tls").keys() <= imported("dlog/tls").keys()
     assert declared("demo").keys() <= imported("examples").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests").keys()
 

@@ -1,6 +1,7 @@
 """Drives `protocol.decommissioning` against the metadata store and the bookie."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import assert_never
 
 from bookie.autorecovery.marks import Marks
@@ -17,6 +18,7 @@ from ledger.errors import (
     LogError,
     NodeExists,
     NoSuchNode,
+    TransportMismatch,
 )
 from ledger.ids import BookieId, LedgerId
 from ledger.machine_loop import Machine, run_in_turn
@@ -25,6 +27,7 @@ from ledger.metastore.nodes import create_node
 from ledger.metastore.port import CreateOp, DeleteOp
 from ledger.protocol.shared import TimePassed
 from ledger.registry import AVAILABLE, COOKIES, READ_ONLY, find_registration
+from ledger.security.choosing import Takes
 from ledger.transport.operator import BookieOperator
 
 HOPELESS_MAX = 100
@@ -43,7 +46,8 @@ async def decommission(
 
     Takes as long as the copies take; may be cancelled at any moment and called again. What the
     metadata store refuses is tried again for ever, and reported."""
-    running = _Decommissioning(client, bookie, on_report, ask_read_only or _ask_read_only)
+    ask_read_only = ask_read_only or partial(_ask_read_only, client=client)
+    running = _Decommissioning(client, bookie, on_report, ask_read_only)
     machine: Machine[protocol.DecommissionEvent, protocol.DecommissionEffect]
     machine = protocol.Decommission(pause_s=pause_s)
     begin: protocol.DecommissionEvent = protocol.Begin()
@@ -168,7 +172,7 @@ class _Decommissioning:
         try:
             address = registration.operator_address or registration.address
             await self._ask_read_only(address, self._bookie)
-        except BookieRefused as error:
+        except (BookieRefused, TransportMismatch) as error:
             return protocol.Refused(str(error))
         except BookieUnavailable as error:
             return protocol.EffectFailed(str(error))
@@ -189,8 +193,14 @@ class _Decommissioning:
         return protocol.Done()
 
 
-async def _ask_read_only(address: str, bookie: BookieId) -> None:
-    async with BookieOperator(address, bookie=bookie) as operator:
+async def _ask_read_only(
+    address: str, bookie: BookieId, client: LedgerClient | None = None
+) -> None:
+    security = None if client is None else client.security
+    takes = None if client is None else client.bookies.takes(bookie)
+    async with BookieOperator(
+        address, bookie=bookie, security=security, takes=takes or Takes.PLAIN
+    ) as operator:
         await operator.set_read_only(read_only=True)
 
 

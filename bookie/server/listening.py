@@ -10,6 +10,7 @@ hears the answers to what was taken before it is shown out.
 import asyncio
 import errno
 import socket
+import time
 from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
@@ -18,8 +19,12 @@ from bookie.server.answering import Answering, Room
 from bookie.server.descriptors import CONNECTIONS_MAX
 from bookie.server.service import BookieService
 from ledger.accepting import stop_accepting
-from ledger.errors import BadMessage
+from ledger.errors import BadMessage, TransportMismatch
 from ledger.log_events import get_logger
+from ledger.security.certificates import Security
+from ledger.security.names import Identity
+from ledger.security.settings import TlsMode
+from ledger.security.taking import Taker
 from ledger.transport.connection import Connection, new_scratch
 from ledger.transport.framing import Budget, Frame
 from ledger.transport.handshake import (
@@ -40,6 +45,8 @@ _IDLE_S_MAX: Final = 120.0
 _UNSENT_S_MAX: Final = 30.0
 """So long nothing at all may be taken of what is due to a client."""
 _DRAIN_S_MAX: Final = 2.0
+_AGES: Final = 2.0
+"""A client exchanges its connections by itself; one that does not is ended when it could have."""
 _LOOK_S: Final = 1.0
 _TELL_S: Final = 1.0
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -50,9 +57,12 @@ _log = get_logger(__name__)
 class BookieServer:
     """Listens from `bind` on, serves from `start` on."""
 
-    def __init__(self, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, *, connections_max: int = CONNECTIONS_MAX, security: Security | None = None
+    ) -> None:
         """One connection more than *connections_max* is closed as soon as it is made."""
         self.connections_max = connections_max
+        self.security = security
         self.connections: dict[_ClientConnection, None] = {}
         self.budget = Budget()
         self.room = Room()
@@ -61,6 +71,7 @@ class BookieServer:
         self._service: BookieService | None = None
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
+        self._taker: Taker | None = None
         self._looking: asyncio.TimerHandle | None = None
         self.refusals = 0
         """Of connections, clients and messages, since the start."""
@@ -90,7 +101,15 @@ class BookieServer:
         assert self._socket is not None
         self._service = service
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _ClientConnection(self), sock=self._socket)
+        if self.security is None:
+            self._server = await loop.create_server(
+                lambda: _ClientConnection(self), sock=self._socket
+            )
+        else:
+            self._taker = Taker(
+                self._socket, lambda: _ClientConnection(self), self.security, refused=self._refused
+            )
+            self._taker.start()
         self._look()
 
     async def stop(self) -> None:
@@ -117,12 +136,19 @@ class BookieServer:
 
     def tell(self, event: str, connection: Connection, reason: str) -> None:
         """Count, and log, but not as often as strangers may want."""
+        self._tell(event, connection.peer, reason, connection.identity)
+
+    def _refused(self, peer: str, reason: str) -> None:
+        self._tell("connection_refused", peer, reason, None)
+
+    def _tell(self, event: str, peer: str, reason: str, identity: Identity | None) -> None:
         self.refusals += 1
         now = asyncio.get_running_loop().time()
         if now < self._tell_at:
             self._untold += 1
             return
-        _log.warning(event, peer=connection.peer, reason=reason, others_untold=self._untold)
+        who = {} if identity is None else {"identity": str(identity)}
+        _log.warning(event, peer=peer, **who, reason=reason, others_untold=self._untold)
         self._untold, self._tell_at = 0, now + _TELL_S
 
     def gone(self, connection: "_ClientConnection") -> None:
@@ -138,6 +164,8 @@ class BookieServer:
     async def _close_listening(self) -> None:
         if self._server is not None:
             await stop_accepting(self._server)
+        elif self._taker is not None:
+            await self._taker.close()
         elif self._socket is not None:
             self._socket.close()
 
@@ -162,7 +190,7 @@ class _ClientConnection(Connection):
         self._server = server
         self._handler: Adding | Answering | None = None
         self._is_adder = False
-        self._since = asyncio.get_running_loop().time()
+        self._since = self._made_at = asyncio.get_running_loop().time()
         """When what is waited for began."""
         self._progress = 0
         self._unsent_bytes = 0
@@ -178,6 +206,8 @@ class _ClientConnection(Connection):
             return
         server.connections[self] = None
         self.keep_alive(_KEEP_ALIVE)
+        if server.security is not None:
+            self.identity = server.security.identity(self.certificate)
 
     def greeted(self, received: bytes) -> bool:
         hello = decode_hello(received)
@@ -185,7 +215,9 @@ class _ClientConnection(Connection):
             return False
         server, info = self._server, self._server.service.info
         answer = answer_to(hello, bookie=info.bookie, incarnation=info.incarnation)
-        if hello.purpose is Purpose.ADDS and server.adders >= _ADDERS_MAX:
+        if (reason := self._why_a_stranger()) is not None:
+            answer = Refusal(f"bookie {info.bookie} {reason}")
+        elif hello.purpose is Purpose.ADDS and server.adders >= _ADDERS_MAX:
             answer = Refusal(f"bookie {info.bookie} has {_ADDERS_MAX} writers already")
         self.say(encode_answer(answer))
         if isinstance(answer, Refusal):
@@ -200,6 +232,18 @@ class _ClientConnection(Connection):
             self._handler = Answering(server.service, self, server.room)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
+
+    def _why_a_stranger(self) -> str | None:
+        """Return why it is not known who the client is, if it has to be."""
+        security = self._server.security
+        if security is None:
+            return None
+        if not self.is_secured:
+            required = security.mode is TlsMode.REQUIRED
+            return f"takes TLS only; {TransportMismatch.HOW}" if required else None
+        if self.identity is None:
+            return f"finds no name of a client in the certificate ({self.certificate})"
+        return None
 
     def took(self, frame: Frame) -> None:
         assert self._handler is not None
@@ -241,10 +285,25 @@ class _ClientConnection(Connection):
         self.settled()
 
     def look(self, now: float) -> None:
+        reason = self._expired(now)
+        if reason and self._finish_by is None:
+            self._server.tell("connection_ended", self, reason)
+            self.finish()
+            return
         reason = self._overdue(now)
         if reason:
             self._server.tell("connection_cut", self, reason)
             self.abort()
+
+    def _expired(self, now: float) -> str:
+        """Return why the certificate that was shown counts no more; empty if it does."""
+        security = self._server.security
+        if security is None or self.identity is None:
+            return ""
+        if time.time() > self.identity.expires_at:
+            return "its certificate has expired"
+        age_s_max = _AGES * security.age_s_max
+        return f"it is older than {age_s_max:g} s" if now - self._made_at > age_s_max else ""
 
     def _overdue(self, now: float) -> str:
         """Return why the connection is to be cut; empty if it is not."""

@@ -12,7 +12,15 @@ from google.protobuf.message import Message
 from bookie.errors import AddressUnusable, CollectionUnderWay, OrderNotKept, PortInUse
 from bookie.server.listening import is_free
 from bookie.server.operator import OperatorService
-from ledger.transport.orders import BOOKIE_KEY, Context, operator_handlers, operator_server
+from ledger.security.certificates import Security
+from ledger.security.settings import TlsMode
+from ledger.transport.orders import (
+    BOOKIE_KEY,
+    Context,
+    operator_handlers,
+    operator_server,
+    server_credentials,
+)
 
 _DRAIN_S_MAX: Final = 2.0
 
@@ -22,17 +30,22 @@ _Reply = TypeVar("_Reply", bound=Message)
 class OperatorServer:
     """Listens from `bind` on, serves from `start` on."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security | None = None) -> None:
+        """With *security* that requires it, the port takes TLS only; else it is plain."""
         self._server = operator_server()
+        required = security is not None and security.mode is TlsMode.REQUIRED
+        self._credentials = server_credentials(security) if security and required else None
 
     def bind(self, host: str, port: int) -> int:
         """Listen on *host*:*port*, 0 for any free port; return the port.
 
         Raises `PortInUse`, `AddressUnusable`."""
         try:
-            bound = self._server.add_insecure_port(
-                f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            )
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            if self._credentials is None:
+                bound = self._server.add_insecure_port(place)
+            else:
+                bound = self._server.add_secure_port(place, self._credentials)
         except RuntimeError:
             bound = 0
         if not bound:

@@ -30,6 +30,7 @@ async def connect(uri: str | None) -> Ledgers:
         session_timeout_s=settings.session_timeout_s,
         metadata_timeout_s=settings.timeout_s,
         bookie_timeout_s=settings.bookie_timeout_s,
+        tls=settings.secured,
     )
     return await LedgerClient.connect(found, config)
 

@@ -42,6 +42,7 @@ async def opened_store(uri: str | None) -> "AsyncIterator[MetadataStore]":
         resolve_uri(uri),
         session_timeout_s=settings.session_timeout_s,
         timeout_s=settings.timeout_s,
+        tls=settings.secured,
     )
     try:
         yield store
@@ -58,6 +59,7 @@ async def connected(uri: str | None) -> "AsyncIterator[LedgerClient]":
         session_timeout_s=settings.session_timeout_s,
         metadata_timeout_s=settings.timeout_s,
         bookie_timeout_s=settings.bookie_timeout_s,
+        tls=settings.secured,
     )
     client = await LedgerClient.connect(resolve_uri(uri), config)
     try:

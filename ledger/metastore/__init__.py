@@ -15,7 +15,8 @@ from ledger.metastore.port import (
     Versioned,
     Watch,
 )
-from ledger.metastore.uri import FileUri, MemoryUri, ZooKeeperUri, parse_uri
+from ledger.metastore.uri import FileUri, MemoryUri, ZooKeeperUri, parse_uri, secured
+from ledger.security.settings import OFF, TlsSettings
 
 __all__ = [
     "ANY_VERSION",
@@ -34,12 +35,17 @@ __all__ = [
 
 
 async def open_store(
-    uri: str, *, session_timeout_s: float = 10.0, timeout_s: float = 10.0
+    uri: str,
+    *,
+    session_timeout_s: float = 10.0,
+    timeout_s: float = 10.0,
+    tls: TlsSettings = OFF,
 ) -> MetadataStore:
     """Connect to the store of *uri* and begin a session.
 
     Ephemeral nodes outlive a process that has stopped by *session_timeout_s* at most; one
-    call takes *timeout_s* at most. Raises `InvalidUri`, `MetadataUnavailable`."""
+    call takes *timeout_s* at most. Connections of ZooKeeper are secured as the URI says, else as
+    *tls* does if it is required. Raises `InvalidUri`, `MetadataUnavailable`."""
     parsed = parse_uri(uri)
     match parsed:
         case FileUri():
@@ -52,7 +58,10 @@ async def open_store(
             from ledger.metastore.zookeeper import ZooKeeperStore
 
             return await ZooKeeperStore.open(
-                uri, parsed, session_timeout_s=session_timeout_s, timeout_s=timeout_s
+                uri,
+                secured(parsed, tls),
+                session_timeout_s=session_timeout_s,
+                timeout_s=timeout_s,
             )
         case MemoryUri():
             from ledger.metastore.memory import MemoryStore

@@ -2,19 +2,22 @@
 
 file:///directory                                   embedded store of one machine
 zk://host:2181,host:2181/root?auth=digest:user:password&ca=/f.pem&cert=/f.pem&key=/f.pem
+zk://host:2181/root?auth-file=/f&tls=off            the same from a file with digest:user:password
 memory://name                                       inside one process, for tests
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ledger.errors import InvalidPath, InvalidUri
 from ledger.metastore.paths import check_path
+from ledger.security.settings import TlsMode, TlsSettings
 
 _ZOOKEEPER_PORT: Final = 2181
-_ZOOKEEPER_OPTIONS: Final = ("auth", "ca", "cert", "key")
+_ZOOKEEPER_OPTIONS: Final = ("auth", "auth-file", "ca", "cert", "key", "tls")
+_AUTH_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,14 @@ class ZooKeeperUri:
     root: str
     """Path that the namespace lives under; empty for the whole server."""
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     """With a user: digest authentication, and only this user may touch what is made."""
     ca_file: str = ""
     """With it, TLS; the server's certificate must be signed by it."""
     cert_file: str = ""
     key_file: str = ""
+    tls: bool | None = None
+    """Whether the URI asks for TLS; None: it says nothing of it."""
 
 
 StoreUri = FileUri | MemoryUri | ZooKeeperUri
@@ -75,6 +80,18 @@ def without_secrets(uri: str) -> str:
     return uri.partition("?")[0]
 
 
+def secured(parsed: ZooKeeperUri, tls: TlsSettings) -> ZooKeeperUri:
+    """Return *parsed* with the files of *tls* if that is required, or if the URI asks for TLS and
+    names no files."""
+    if parsed.ca_file or parsed.tls is False:
+        return parsed
+    if tls.mode is not TlsMode.REQUIRED and not (parsed.tls and tls.ca):
+        if parsed.tls:
+            raise InvalidUri("zk://...", "tls=required needs ca, cert and key, or DLOG_TLS_CA ...")
+        return parsed
+    return replace(parsed, ca_file=tls.ca, cert_file=tls.cert, key_file=tls.key)
+
+
 def _parse_file(uri: str, host: str, path: str) -> FileUri:
     if host or not path.startswith("/"):
         raise InvalidUri(uri, "three slashes and an absolute directory must follow file:")
@@ -99,11 +116,20 @@ def _parse_zookeeper(uri: str, netloc: str, path: str, query: str) -> ZooKeeperU
             known = ", ".join(_ZOOKEEPER_OPTIONS)
             raise InvalidUri(shown, f"option {name!r} is not known (known: {known})")
     user = password = ""
+    if "auth" in options and "auth-file" in options:
+        raise InvalidUri(shown, "give one of auth and auth-file")
+    if "auth-file" in options:
+        options["auth"] = _read_auth(shown, options["auth-file"])
     if "auth" in options:
         scheme, _, credential = options["auth"].partition(":")
         user, _, password = credential.partition(":")
         if scheme != "digest" or not user or not password:
-            raise InvalidUri(shown, "auth must be digest:user:password")
+            where = "what is in auth-file" if "auth-file" in options else "auth"
+            raise InvalidUri(shown, f"{where} must be digest:user:password")
+    if options.get("tls", "off") not in ("off", "required"):
+        raise InvalidUri(shown, "tls is off or required")
+    if options.get("tls") == "off" and "ca" in options:
+        raise InvalidUri(shown, "tls is off, and ca is given")
     if ("cert" in options) != ("key" in options) or ("cert" in options and "ca" not in options):
         raise InvalidUri(shown, "TLS takes ca, or ca with both cert and key")
     return ZooKeeperUri(
@@ -114,7 +140,18 @@ def _parse_zookeeper(uri: str, netloc: str, path: str, query: str) -> ZooKeeperU
         ca_file=options.get("ca", ""),
         cert_file=options.get("cert", ""),
         key_file=options.get("key", ""),
+        tls=options["tls"] == "required" if "tls" in options else "ca" in options or None,
     )
+
+
+def _read_auth(shown: str, path: str) -> str:
+    """Return the first line of *path*. A file keeps the password out of lists of processes."""
+    try:
+        with Path(path).open() as file:
+            return file.readline(_AUTH_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidUri(shown, f"auth-file {path}: {reason}") from error
 
 
 def _host_port(uri: str, item: str) -> str:

@@ -1,12 +1,20 @@
 """The client's end of a connection: finds its bookie, says hello, and asks questions by number."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ledger.backoff import Backoff
-from ledger.errors import BadMessage
+from ledger.errors import BadMessage, TransportMismatch
 from ledger.log_events import get_logger
+from ledger.security.certificates import Security
+from ledger.security.choosing import Takes, is_secured
+from ledger.security.explaining import why_failed
+from ledger.security.names import why_not_bookie
+from ledger.security.settings import TlsMode
+from ledger.security.taking import SHUTDOWN_S_MAX
 from ledger.transport.connection import Connection
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Budget, Frame, Kind
@@ -17,8 +25,36 @@ _BACKOFF_S_MIN: Final = 0.05
 RECONNECT_S_MAX: Final = 0.25
 """Who asks a bookie that was away, and has just come back, hears of it after as long as this at
 most. A recovery asks five times within 800 ms, and fails if too few answer."""
+_CLOSED_IN_SILENCE: Final = (
+    "it ended the connection without a word: it may not believe our certificate; its log says why"
+)
 _ANSWERS: Final = (Kind.ANSWER, Kind.NOT_KNOWN)
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a bookie is reached."""
+
+    address: str
+    """host:port"""
+    security: Security | None = None
+    """None: nothing is secured here."""
+    takes: Takes | None = None
+    """What the bookie said that its address takes; None: not known."""
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def generation(self) -> int:
+        """Changes with the files that a connection is secured with."""
+        return 0 if self.security is None else self.security.generation
 
 
 class ClientConnection(Connection):
@@ -40,6 +76,7 @@ class ClientConnection(Connection):
         self.was_refused = False
         """Whether the peer said why it does not serve, or is nobody who could."""
         self._hello = hello
+        self._host = ""
         self._on_frame, self._on_room, self._on_lost = on_frame, on_room, on_lost
         loop = asyncio.get_running_loop()
         self.welcomed: asyncio.Future[Welcome | Refusal] = loop.create_future()
@@ -54,6 +91,10 @@ class ClientConnection(Connection):
         """Whether it was made and is not freed yet."""
         return self._gone is not None and not self.is_lost
 
+    def expect_at(self, host: str) -> None:
+        """Take nobody at *host* for the bookie whose certificate is not the bookie's."""
+        self._host = host
+
     async def gone(self) -> None:
         """Wait until the connection is freed, if there ever was one."""
         if self._gone is not None:
@@ -61,6 +102,13 @@ class ClientConnection(Connection):
 
     def made(self) -> None:
         self._gone = asyncio.get_running_loop().create_future()
+        if self.certificate is not None:
+            reason = why_not_bookie(self.certificate, self._hello.bookie, self._host)
+            if reason is not None:
+                self.was_refused = self.is_deaf = True
+                self._fail(reason)
+                self.abort()
+                return
         self.say(encode_hello(self._hello))
 
     def greeted(self, received: bytes) -> bool:
@@ -90,6 +138,8 @@ class ClientConnection(Connection):
     def lost(self, reason: str) -> None:
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
+        if self.is_secured and self.is_greeting and not self.was_refused:
+            self.was_refused, reason = True, _CLOSED_IN_SILENCE
         self._fail(reason)
 
     def _fail(self, reason: str) -> None:
@@ -101,18 +151,36 @@ class ClientConnection(Connection):
             self.welcomed.set_result(answer)
 
 
-async def connect(connection: ClientConnection, address: str, timeout_s: float) -> str | None:
-    """Connect to *address* and wait for the bookie's welcome; return None, or why it is none."""
-    host, _, port = address.rpartition(":")
+async def connect(
+    connection: ClientConnection, bookie: str, way: Way, timeout_s: float
+) -> str | None:
+    """Connect to *bookie* by *way* and wait for its welcome; return None, or why it is none."""
     loop = asyncio.get_running_loop()
+    context = None
     try:
         async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: connection, host.strip("[]"), int(port))
+            mode = TlsMode.OFF if way.security is None else way.security.mode
+            if is_secured(mode, way.takes, name=bookie):
+                assert way.security is not None
+                context = way.security.client()
+                connection.expect_at(way.host)
+            await loop.create_connection(
+                lambda: connection,
+                way.host,
+                way.port,
+                ssl=context,
+                ssl_handshake_timeout=timeout_s if context else None,
+                ssl_shutdown_timeout=SHUTDOWN_S_MAX if context else None,
+            )
             answer = await connection.welcomed
     except TimeoutError:
         return f"no connection within {timeout_s:g} s"
-    except (OSError, ValueError) as error:
+    except TransportMismatch as error:
+        connection.was_refused = True
         return str(error)
+    except (OSError, ValueError) as error:
+        connection.was_refused = connection.was_refused or isinstance(error, ssl.SSLError)
+        return why_failed(error)
     return answer.reason if isinstance(answer, Refusal) else None
 
 
@@ -122,14 +190,15 @@ class Asker:
     Answers come in any order. Who is not waited for any more is told so."""
 
     def __init__(
-        self, hello: Hello, address: str, scratch: memoryview, *, connect_timeout_s: float
+        self, hello: Hello, way: Way, scratch: memoryview, *, connect_timeout_s: float
     ) -> None:
-        self.address = address
+        self.way = way
         self._hello = hello
         self._scratch = scratch
         self._connect_timeout_s = connect_timeout_s
         self._loop = asyncio.get_running_loop()
-        self.used_at = self._loop.time()
+        self.used_at = self.made_at = self._loop.time()
+        self._generation = way.generation
         self._backoff = Backoff(_BACKOFF_S_MIN, RECONNECT_S_MAX)
         self._retry_at = 0.0
         self._connection: ClientConnection | None = None
@@ -140,6 +209,17 @@ class Asker:
         self._retired = False
         self._dropped: list[ClientConnection] = []
         """Not freed yet."""
+
+    @property
+    def address(self) -> str:
+        return self.way.address
+
+    def is_outdated(self, now: float) -> bool:
+        """Whether the files that it is secured with were renewed since, or it is too old."""
+        security = self.way.security
+        if security is None or self._connection is None or not self._connection.is_secured:
+            return False
+        return self._generation != security.generation or now - self.made_at > security.age_s_max
 
     @property
     def is_idle(self) -> bool:
@@ -200,10 +280,13 @@ class Asker:
             on_room=lambda: None,
             on_lost=lambda _reason: self._lost(connection),
         )
+        self._generation = self.way.generation
         try:
-            reason = await connect(connection, self.address, self._connect_timeout_s)
+            reason = await connect(
+                connection, self._hello.bookie, self.way, self._connect_timeout_s
+            )
             if reason is None and connection.is_ready and not self._closed:
-                self._connection = connection
+                self._connection, self.made_at = connection, self._loop.time()
                 self._backoff.reset()
             else:
                 backoff_s = self._backoff.next()

@@ -11,6 +11,9 @@ from typing import Final, cast
 
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
+from ledger.security.certificates import certificate_of_peer
+from ledger.security.explaining import why_failed
+from ledger.security.names import Certificate, Identity
 from ledger.transport.framing import SCRATCH_BYTES, Budget, Frame, FrameReader, Kind, frame_header
 from ledger.transport.handshake import HANDSHAKE_BYTES_MAX
 
@@ -35,6 +38,11 @@ class Connection(asyncio.BufferedProtocol):
         self.is_lost = False
         self.is_deaf = False
         """Whether what comes is thrown away."""
+        self.is_secured = False
+        self.certificate: Certificate | None = None
+        """Of the other end, verified; None without TLS."""
+        self.identity: Identity | None = None
+        """Who the other end is by its certificate, at a bookie; None without TLS."""
         self.reader = FrameReader(scratch, body_bytes_max=body_bytes_max, budget=budget)
         self._scratch = scratch
         self._greeting: bytearray | None = bytearray()
@@ -153,6 +161,9 @@ class Connection(asyncio.BufferedProtocol):
         # Not asserted: the transports of other event loops are none by name.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
+        ssl_object = transport.get_extra_info("ssl_object")
+        self.is_secured = ssl_object is not None
+        self.certificate = certificate_of_peer(ssl_object)
         self.made()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -197,4 +208,4 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         self.reader.drop()
-        self.lost("the other end closed it" if exc is None else str(exc) or type(exc).__name__)
+        self.lost("the other end closed it" if exc is None else why_failed(exc))

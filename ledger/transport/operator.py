@@ -12,6 +12,9 @@ import grpc
 from google.protobuf.message import Message
 
 from ledger.errors import BookieRefused, BookieUnavailable
+from ledger.security.certificates import Security
+from ledger.security.choosing import Takes, is_order_secured
+from ledger.security.settings import TlsMode
 from ledger.transport.orders import BOOKIE_KEY, operator_channel, operator_methods
 from ledger.wire import bookie_pb2 as pb
 
@@ -33,14 +36,24 @@ class BookieOperator:
         bookie: str = "",
         timeout_s: float = 10.0,
         run_timeout_s: float | None = None,
+        security: Security | None = None,
+        takes: Takes = Takes.PLAIN,
     ) -> None:
         """If *bookie* is given, another one at this address refuses. *timeout_s* is for short
-        answers; *run_timeout_s* for those that come when a run is done, None for any time."""
+        answers; *run_timeout_s* for those that come when a run is done, None for any time.
+        *security* is what this process has, *takes* what the bookie is registered with. Raises
+        `TransportMismatch`."""
+        mode = TlsMode.OFF if security is None else security.mode
+        is_secured = is_order_secured(mode, takes, name=bookie or address)
         self.address = address
         self._bookie = bookie
         self._timeout_s = timeout_s
         self._run_timeout_s = run_timeout_s
-        self._channel = operator_channel(address, connect_timeout_s=min(timeout_s, _CONNECT_S))
+        self._channel = operator_channel(
+            address,
+            connect_timeout_s=min(timeout_s, _CONNECT_S),
+            security=security if is_secured else None,
+        )
         self._methods = operator_methods(self._channel)
 
     async def status(self) -> pb.StatusReply:

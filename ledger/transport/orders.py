@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
+from ledger.security.certificates import Security
 from ledger.wire import bookie_pb2 as pb
 
 BOOKIE_KEY: Final = "dlog-bookie-bin"
@@ -27,6 +28,7 @@ _ORDER_BYTES_MAX: Final = 4096
 _REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 _HANDSHAKE_MS: Final = 5_000
 _IDLE_MS: Final = 120_000
+_AGE_MS: Final = 3_600_000
 _KEEPALIVE_MS: Final = 10_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -42,11 +44,40 @@ def operator_server() -> grpc.aio.Server:
             ("grpc.max_allowed_incoming_connections", OPERATORS_MAX),
             ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ("grpc.max_connection_idle_ms", _IDLE_MS),
+            ("grpc.max_connection_age_ms", _AGE_MS),
+            ("grpc.max_connection_age_grace_ms", _AGE_MS),
             ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
             # Two bookies on one port must be an error, not a load balancer.
             ("grpc.so_reuseport", 0),
         ],
         maximum_concurrent_rpcs=CALLS_MAX,
+    )
+
+
+def server_credentials(security: Security) -> grpc.ServerCredentials:
+    """Return credentials by which a server demands a certificate of each operator.
+
+    The files are looked at with each connection."""
+    generation = security.generation
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pem = security.pem()
+        return grpc.ssl_server_certificate_configuration(
+            [(pem.key, pem.cert)], root_certificates=pem.ca
+        )
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal generation
+        security.look()
+        if security.generation == generation:
+            return None
+        generation = security.generation
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type] # None, for "as before", is missing in the stubs
+        require_client_authentication=True,
     )
 
 
@@ -66,21 +97,26 @@ def operator_handlers(methods: dict[str, Any]) -> grpc.GenericRpcHandler:
     )
 
 
-def operator_channel(address: str, *, connect_timeout_s: float) -> grpc.aio.Channel:
+def operator_channel(
+    address: str, *, connect_timeout_s: float, security: Security | None = None
+) -> grpc.aio.Channel:
     """Return a channel of its own to *address*; it connects with the first call.
 
-    A bookie is spoken to directly, whatever proxy the environment names."""
-    return grpc.aio.insecure_channel(
-        address,
-        options=[
-            ("grpc.max_receive_message_length", _REPLY_BYTES_MAX),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),
-            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 2),
-        ],
-    )
+    A bookie is spoken to directly, whatever proxy the environment names. With *security* it has
+    TLS, and its certificate must name the host of *address*: gRPC looks for nothing else."""
+    options = [
+        ("grpc.max_receive_message_length", _REPLY_BYTES_MAX),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 2),
+    ]
+    if security is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    pem = security.pem()
+    credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def operator_methods(channel: grpc.aio.Channel) -> dict[str, Method]:

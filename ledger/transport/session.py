@@ -10,15 +10,18 @@ whether to repeat is the protocol's decision.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ledger.errors import BadMessage
 from ledger.ids import BookieId
 from ledger.requests import AddRun, Status
-from ledger.transport.calling import ClientConnection, connect
+from ledger.transport.calling import ClientConnection, Way, connect
 from ledger.transport.framing import Frame, Kind
 from ledger.transport.handshake import Hello, Purpose
 from ledger.transport.messages import ack_values
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
+
+EXCHANGED: Final = "another connection follows it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +39,25 @@ class BookieSession:
     def __init__(
         self,
         bookie: BookieId,
-        address: str,
+        way: Way,
         limits: SessionLimits,
         scratch: memoryview,
         *,
         flush_soon: Callable[["BookieSession"], None],
         on_end: Callable[["BookieSession", bool, str], None],
     ) -> None:
-        self.address = address
+        self.way = way
         self.ended = False
+        self._generation = way.generation
+        self._bookie = bookie
+        self._before: BookieSession | None = None
+        self._after: BookieSession | None = None
         self._limits = limits
         self._flush_soon = flush_soon
         self._on_end = on_end
         self._window = AddWindow(limits.window)
         self._loop = asyncio.get_running_loop()
-        self.used_at = self._loop.time()
+        self.used_at = self.made_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         """Set when all was answered; there is one once somebody waits for that."""
@@ -76,6 +83,8 @@ class BookieSession:
 
     def flush(self, message: Callable[[Sequence[AddRun]], bytes]) -> None:
         """Send what may leave now; *message* makes the message of a batch."""
+        if self._before is not None and not self._before.is_idle:
+            return  # it flushes this one at its end
         connection = self._connection
         while connection.is_ready and not connection.is_blocked:
             batch = self._window.take()
@@ -96,12 +105,56 @@ class BookieSession:
             self._idle.set()
         self._connecting.cancel()
         self._connection.abort()
+        before, self._before = self._before, None
+        if before is not None:
+            before.end(reason)
+        after, self._after = self._after, None
+        if after is not None:
+            after.go_on()
         self._on_end(self, self._connection.was_ready, reason)
+
+    def follow(self, before: "BookieSession") -> None:
+        """Take over from *before*, which gets no more adds: send nothing until it has answered
+        all that it was given, then let it go. So a connection is exchanged without a lost add, and
+        adds stay in order."""
+        self._before = before
+        before.succeed_by(self)
+
+    def succeed_by(self, after: "BookieSession") -> None:
+        self._after = after
+        self._look_for_end()
+
+    def go_on(self) -> None:
+        """Send: the session before this one has ended."""
+        self._before = None
+        self._more()
+        if self._idle is not None and self.is_idle:
+            self._idle.set()
+
+    @property
+    def address(self) -> str:
+        return self.way.address
+
+    @property
+    def is_secured(self) -> bool:
+        return self._connection.is_secured
+
+    @property
+    def was_refused(self) -> bool:
+        return self._connection.was_refused
+
+    def is_outdated(self, now: float) -> bool:
+        """Whether the files that it is secured with were renewed since, or it is too old."""
+        security = self.way.security
+        if security is None or not self.is_secured or self._after is not None:
+            return False
+        return self._generation != security.generation or now - self.made_at > security.age_s_max
 
     @property
     def is_idle(self) -> bool:
-        """Whether every add was answered."""
-        return self._window.oldest_at() is None
+        """Whether every add was answered, those to the session before it among them."""
+        before = self._before
+        return self._window.oldest_at() is None and (before is None or before.is_idle)
 
     async def answered(self) -> None:
         """Wait until nothing is open. Requires that nothing is added meanwhile."""
@@ -115,7 +168,8 @@ class BookieSession:
         await self._connection.gone()
 
     async def _connect(self) -> None:
-        reason = await connect(self._connection, self.address, self._limits.connect_timeout_s)
+        timeout_s = self._limits.connect_timeout_s
+        reason = await connect(self._connection, self._bookie, self.way, timeout_s)
         if reason is None:
             self._more()
         else:
@@ -133,6 +187,12 @@ class BookieSession:
         self._more()
         if self._idle is not None and self.is_idle:
             self._idle.set()
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        """End if another session follows and all is answered."""
+        if self._after is not None and self.is_idle and not self.ended:
+            self.end(EXCHANGED)
 
     def _more(self) -> None:
         if self._window.has_queued:

@@ -29,7 +29,9 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport.calling import Asker
+from ledger.security.certificates import Security
+from ledger.security.choosing import Takes
+from ledger.transport.calling import Asker, Way
 from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Kind
@@ -47,7 +49,7 @@ from ledger.transport.messages import (
     read_request,
     run_bytes,
 )
-from ledger.transport.session import BookieSession, SessionLimits
+from ledger.transport.session import EXCHANGED, BookieSession, SessionLimits
 from ledger.transport.window import OnDone, WindowLimits
 
 _BACKOFF_S_MIN: Final = 0.05
@@ -63,6 +65,7 @@ _IDLE_S: Final = 60.0
 a bookie's end of the connection would count as its failure."""
 _LOOK_S: Final = 10.0
 _IDLE: Final = "it was idle"
+_NO_TROUBLE: Final = (_IDLE, EXCHANGED)
 
 _Answer = TypeVar("_Answer")
 _log = get_logger(__name__)
@@ -75,7 +78,8 @@ def connecting_s(timeout_s: float) -> float:
 
 
 class SocketTransport:
-    """See the module's docstring. *resolve* gives a bookie's address, ``host:port``, now."""
+    """See the module's docstring. *resolve* gives a bookie's address, ``host:port``, now, and
+    *takes* what it takes there; *security* is what this process has for it."""
 
     def __init__(
         self,
@@ -86,8 +90,10 @@ class SocketTransport:
         batch_bytes_max: int = 512 * 1024,
         flight_bytes_max: int = 8 * 1024 * 1024,
         pending_bytes_max: int = 64 * 1024 * 1024,
+        security: Security | None = None,
+        takes: Callable[[BookieId], Takes | None] = lambda _: None,
     ) -> None:
-        self._resolve = resolve
+        self._resolve, self._security, self._takes = resolve, security, takes
         self._limits = SessionLimits(
             timeout_s=timeout_s,
             connect_timeout_s=min(connect_timeout_s or connecting_s(timeout_s), timeout_s),
@@ -171,15 +177,21 @@ class SocketTransport:
             _log.info("bookie_moved", bookie=bookie, was=session.address, now=address)
             self._let_go(link, "the bookie moved", now)
         if link.session is None and address is not None and now >= link.retry_at:
-            link.session = BookieSession(
-                bookie,
-                address,
-                self._limits,
-                self._scratch,
-                flush_soon=self._flush_soon,
-                on_end=self._ended(bookie, link),
-            )
+            link.session = self._new_session(bookie, address, link)
         return link.session
+
+    def _new_session(self, bookie: BookieId, address: str, link: "_Link") -> BookieSession:
+        return BookieSession(
+            bookie,
+            self._way(bookie, address),
+            self._limits,
+            self._scratch,
+            flush_soon=self._flush_soon,
+            on_end=self._ended(bookie, link),
+        )
+
+    def _way(self, bookie: BookieId, address: str) -> Way:
+        return Way(address, self._security, self._takes(bookie))
 
     def _link(self, bookie: BookieId) -> "_Link":
         if self._looking is None:
@@ -195,16 +207,18 @@ class SocketTransport:
 
     def _ended(self, bookie: BookieId, link: "_Link") -> Callable[[BookieSession, bool, str], None]:
         def ended(session: BookieSession, connected: bool, reason: str) -> None:  # noqa: FBT001
+            self._close_later(session.gone())
+            if link.session is not session:
+                return  # another one has followed it
             link.session = None
             if connected:
                 link.backoff.reset()
             backoff_s = link.backoff.next()
             link.retry_at = asyncio.get_running_loop().time() + backoff_s
-            self._close_later(session.gone())
-            if not self._closed and reason != _IDLE and backoff_s == _BACKOFF_S_MIN:  # then silence
-                _log.info(
-                    "bookie_session_ended", bookie=bookie, address=session.address, reason=reason
-                )
+            if self._closed or reason in _NO_TROUBLE or backoff_s != _BACKOFF_S_MIN:
+                return  # it was told of once; then silence
+            tell = _log.warning if session.was_refused else _log.info
+            tell("bookie_session_ended", bookie=bookie, address=session.address, reason=reason)
 
         return ended
 
@@ -220,17 +234,32 @@ class SocketTransport:
         self._batches.forget()
 
     def _look(self) -> None:
-        """Close what is not used."""
+        """Close what is not used; exchange what is secured with files of before."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._looking = loop.call_later(_LOOK_S, self._look)
         self._retired = [each for each in self._retired if not each.is_idle]
-        for link in self._links.values():
+        if self._security is not None:
+            self._security.look()
+        for bookie, link in self._links.items():
             session, asker = link.session, link.asker
             if session is not None and session.is_idle and now - session.used_at > _IDLE_S:
                 self._let_go(link, _IDLE, now)
+            elif session is not None and session.is_outdated(now):
+                self._exchange(bookie, session, link)
             if asker is not None and now - asker.used_at > _IDLE_S:
                 asker.rest()
+            elif asker is not None and asker.is_outdated(now):
+                self._retire(asker, link)
+
+    def _exchange(self, bookie: BookieId, session: BookieSession, link: "_Link") -> None:
+        link.session = self._new_session(bookie, session.address, link)
+        link.session.follow(session)
+
+    def _retire(self, asker: Asker, link: "_Link") -> None:
+        asker.retire()
+        self._retired.append(asker)
+        link.asker = None
 
     async def _ask(
         self,
@@ -262,13 +291,11 @@ class SocketTransport:
         link = self._links.get(bookie) or self._link(bookie)
         address = self._resolve(bookie)
         if link.asker is not None and link.asker.address != address:
-            link.asker.retire()
-            self._retired.append(link.asker)
-            link.asker = None
+            self._retire(link.asker, link)
         if link.asker is None and address is not None:
             link.asker = Asker(
                 Hello(Purpose.ASKS, bookie),
-                address,
+                self._way(bookie, address),
                 self._scratch,
                 connect_timeout_s=self._limits.connect_timeout_s,
             )

@@ -153,6 +153,7 @@ class BookieNode(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
     OPERATOR_ADDRESS_FIELD_NUMBER: _builtins.int
+    TAKES_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     address: _builtins.str
     """host:port"""
@@ -160,6 +161,8 @@ class BookieNode(_message.Message):
     rack: _builtins.str
     operator_address: _builtins.str
     """host:port of its service Operator; empty: of a program before it"""
+    takes: _builtins.int
+    """0: plain connections; 1: both, plain for operators; 2: TLS only"""
     def __init__(
         self,
         *,
@@ -168,10 +171,11 @@ class BookieNode(_message.Message):
         incarnation: _builtins.str = ...,
         rack: _builtins.str = ...,
         operator_address: _builtins.str = ...,
+        takes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "operator_address", b"operator_address", "rack", b"rack", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "operator_address", b"operator_address", "rack", b"rack", "takes", b"takes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

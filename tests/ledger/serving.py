@@ -4,17 +4,31 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
 from ledger.requests import AddRun, InfoAnswer, Status
+from ledger.security.certificates import Security
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.waiting import PATIENCE_S, eventually
 from tests.waiting import until as until  # noqa: PLC0414 - who serves also waits
 
 BOOKIE = BookieId("b1")
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """What both ends have, if connections are secured."""
+
+    bookie: Security
+    client: Security
+
+
+secured: ContextVar[Secured | None] = ContextVar("secured", default=None)
 
 
 class Bookie:
@@ -24,7 +38,8 @@ class Bookie:
         self.storage = storage
         info = InfoAnswer(name, "start 1", "instance 1", read_only=False)
         self.service = BookieService(storage, info, ServiceConfig())
-        self.server = BookieServer()
+        both = secured.get()
+        self.server = BookieServer(security=None if both is None else both.bookie)
         self.address = ""
 
     async def start(self, port: int = 0) -> None:
@@ -67,7 +82,13 @@ async def transport_to(
 ) -> AsyncIterator[SocketTransport]:
     resolve = address if callable(address) else lambda: str(address)
     settings.setdefault("timeout_s", PATIENCE_S)
-    transport = SocketTransport(lambda _: resolve(), **settings)  # type: ignore[arg-type]
+    both = secured.get()
+    transport = SocketTransport(
+        lambda _: resolve(),
+        security=None if both is None else both.client,
+        takes=lambda _: None if both is None else both.bookie.takes,
+        **settings,  # type: ignore[arg-type]
+    )
     try:
         yield transport
     finally:

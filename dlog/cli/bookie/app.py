@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from bookie.start_options import Given, add_start
+from bookie.start_options import TLS, Given, add_start
 from dlog.cli.bookie import (
     dumps,
     leaving,
@@ -19,7 +19,7 @@ from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import FAILED, failed, run_at
-from dlog.config import resolve_uri
+from dlog.config import load, resolve_uri
 from ledger.errors import LogError
 
 app = typer.Typer(
@@ -41,11 +41,13 @@ def start(given: Given) -> None:
     """Run a bookie as ``python -m bookie`` does, in the namespace of this process unless given."""
     try:
         uri = resolve_uri(given["uri"])
+        settings = load().model_dump() if given["tls"] is None else {}
     except LogError as error:
         raise failed(str(error)) from error
+    configured = {name: settings[name] for name in TLS if settings and given[name] is None}
     from bookie import command
 
-    command.start({**given, "uri": uri})
+    command.start({**given, **configured, "uri": uri})
 
 
 add_start(app, start)

@@ -267,6 +267,8 @@ async def _operators(
 ) -> "AsyncIterator[dict[str, BookieOperator]]":
     """Yield a connection to each of the bookies named, by default to all that are registered."""
     from ledger.registry import BookieDirectory
+    from ledger.security.certificates import Security
+    from ledger.security.choosing import Takes
     from ledger.transport.handshake import NEEDED
     from ledger.transport.operator import BookieOperator
 
@@ -278,6 +280,9 @@ async def _operators(
         found = {name: directory.address(name) for name in names or registered}
         await directory.close()
     operators = {}
+    settings = load()
+    security = Security.of(settings.secured)
+    security_takes = Takes.PLAIN if security is None else security.takes
     try:
         for name, last_known in found.items():
             if last_known is None:
@@ -285,7 +290,13 @@ async def _operators(
             address = registered[name].operator_address if name in registered else last_known
             if not address:
                 raise failed(f"bookie {name!r} takes no orders: start it with {NEEDED}")
-            operators[name] = BookieOperator(address, bookie=name, timeout_s=load().timeout_s)
+            operators[name] = BookieOperator(
+                address,
+                bookie=name,
+                timeout_s=settings.timeout_s,
+                security=security,
+                takes=registered[name].takes if name in registered else security_takes,
+            )
         yield operators
     finally:
         for operator in operators.values():

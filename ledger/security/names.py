@@ -1,0 +1,141 @@
+"""What a certificate says of who has it. Pure.
+
+A bookie is recognised by its name, if its certificate names one:
+
+    dlog:bookie:<name>                  as an alternative name of kind URI
+    spiffe://<domain>/.../bookie/<name> the same, for those who use SPIFFE
+
+Such a certificate is no other bookie's, wherever it is used. One that names no bookie must name the
+host of the address at which the bookie was looked for.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from ssl import cert_time_to_seconds
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from ledger.security.settings import NameKind
+
+_BOOKIE: Final = "dlog:bookie:"
+_SPIFFE: Final = "spiffe://"
+_SHOWN_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate that was verified."""
+
+    expires_at: float
+    """Seconds since 1970."""
+    uris: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+    ips: tuple[str, ...] = ()
+    common_name: str = ""
+
+    def __str__(self) -> str:
+        names = [*self.uris, *self.dns, *self.ips] or [self.common_name or "nobody"]
+        more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+        return ", ".join(names[:_SHOWN_MAX]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the other end of a connection is, by its certificate. Kinds are not mixed: what one
+    authority puts into a common name must not pass for another one's URI."""
+
+    kind: NameKind
+    name: str
+    expires_at: float = field(default=0.0, compare=False)
+    """Of the certificate, in seconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+def certificate_of(found: Mapping[str, Any]) -> Certificate:
+    """Return what `ssl.SSLObject.getpeercert` says."""
+    names: Sequence[tuple[str, str]] = found.get("subjectAltName", ())
+    subject: Iterable[Iterable[tuple[str, str]]] = found.get("subject", ())
+    common = [value for part in subject for kind, value in part if kind == "commonName"]
+
+    def of(wanted: str) -> tuple[str, ...]:
+        return tuple(value for kind, value in names if kind == wanted)
+
+    return Certificate(
+        expires_at=float(cert_time_to_seconds(found["notAfter"])),
+        uris=of("URI"),
+        dns=of("DNS"),
+        ips=of("IP Address"),
+        common_name=common[-1] if common else "",
+    )
+
+
+def identity_of(certificate: Certificate, kinds: Sequence[NameKind]) -> Identity | None:
+    """Return the first name of the first of *kinds* that *certificate* has, or None."""
+    names = {
+        NameKind.URI: certificate.uris,
+        NameKind.DNS: certificate.dns,
+        NameKind.CN: tuple(filter(None, [certificate.common_name])),
+    }
+    for kind in kinds:
+        if names[kind]:
+            return Identity(kind, names[kind][0], certificate.expires_at)
+    return None
+
+
+def bookie_uri(bookie: str) -> str:
+    """Return the alternative name by which a certificate is that of *bookie*."""
+    return _BOOKIE + quote(bookie, safe="")
+
+
+def bookies_named(certificate: Certificate) -> tuple[str, ...]:
+    """Return the bookies that *certificate* is of, by name; mostly one, or none."""
+    return tuple(name for uri in certificate.uris if (name := _bookie_in(uri)) is not None)
+
+
+def why_not_bookie(certificate: Certificate, bookie: str, host: str) -> str | None:
+    """Return why whoever shows *certificate* at *host* is not *bookie*; None: it is."""
+    named = bookies_named(certificate)
+    if named:
+        if bookie in named:
+            return None
+        return f"its certificate is that of bookie {', '.join(named[:_SHOWN_MAX])}, not {bookie}"
+    if is_of_host(certificate, host):
+        return None
+    return f"its certificate is for {certificate}, and names neither {host} nor bookie {bookie}"
+
+
+def is_of_host(certificate: Certificate, host: str) -> bool:
+    """Return whether *certificate* names *host*, an address or a name. The common name does not
+    count; an asterisk stands for one whole first label."""
+    try:
+        wanted = ip_address(host)
+    except ValueError:
+        return any(_fits(pattern.lower(), host.lower().rstrip(".")) for pattern in certificate.dns)
+    return any(wanted == _address(found) for found in certificate.ips)
+
+
+def _bookie_in(uri: str) -> str | None:
+    if uri.startswith(_BOOKIE):
+        return unquote(uri[len(_BOOKIE) :])
+    if uri.startswith(_SPIFFE):
+        *_, role, name = ("", "", *uri[len(_SPIFFE) :].split("/")[1:])
+        if role == "bookie" and name:
+            return unquote(name)
+    return None
+
+
+def _fits(pattern: str, host: str) -> bool:
+    first, _, rest = pattern.partition(".")
+    if first != "*":
+        return pattern == host
+    return "." in rest and host.partition(".")[2] == rest and not host.startswith(".")
+
+
+def _address(text: str) -> object:
+    try:
+        return ip_address(text.strip())
+    except ValueError:
+        return None

@@ -1,0 +1,98 @@
+"""How a process secures its connections, as it was told. Pure.
+
+off         nothing is secured: for one machine, or a network that nobody else is on
+optional    servers take both, clients use TLS with whoever has it: while a cluster changes over
+required    TLS with certificates of both ends, or no connection
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ledger.errors import InvalidTls
+
+VARIABLE: Final = "DLOG_TLS"
+"""Of the environment; those of the files have this prefix, too."""
+
+
+class TlsMode(StrEnum):
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+class NameKind(StrEnum):
+    """Where in a certificate a name stands."""
+
+    URI = "uri"
+    """An alternative name that is a URI, as SPIFFE has them."""
+    DNS = "dns"
+    CN = "cn"
+    """The common name of its subject."""
+
+
+MODES: Final = ", ".join(TlsMode)
+NAME_KINDS: Final = tuple(NameKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """Raises `InvalidTls` if a file is missing that the mode needs, or one is given without it."""
+
+    mode: TlsMode = TlsMode.OFF
+    ca: str = ""
+    """File with the certificates of all authorities that are believed, PEM."""
+    cert: str = ""
+    """File with this process's certificate, and those between it and its authority, PEM."""
+    key: str = ""
+    """File with the private key of that certificate, PEM, not encrypted."""
+    identity: tuple[NameKind, ...] = NAME_KINDS
+    """Which names of a peer's certificate say who it is: the first kind that it has."""
+
+    def __post_init__(self) -> None:
+        if self.mode is TlsMode.OFF:
+            return
+        for name in ("ca", "cert", "key"):
+            if not getattr(self, name):
+                raise InvalidTls(
+                    f"{VARIABLE}={self.mode} needs {VARIABLE}_{name.upper()}, the path of a file"
+                )
+
+
+OFF: Final = TlsSettings()
+
+
+def tls_settings(
+    mode: str | None = None,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    identity: str | None = None,
+) -> TlsSettings:
+    """Return what texts from outside say; None and "" were not given.
+
+    Raises `InvalidTls`, also for files without a mode: who names them does not mean "off"."""
+    if not mode:
+        if ca or cert or key:
+            raise InvalidTls(f"files of TLS are named, and {VARIABLE} is not; say one of {MODES}")
+        return OFF
+    try:
+        found = TlsMode(mode.lower())
+    except ValueError:
+        raise InvalidTls(f"{VARIABLE}={mode!r} means nothing; say one of {MODES}") from None
+    return TlsSettings(
+        mode=found,
+        ca=ca or "",
+        cert=cert or "",
+        key=key or "",
+        identity=_kinds(identity) if identity else NAME_KINDS,
+    )
+
+
+def _kinds(text: str) -> tuple[NameKind, ...]:
+    names = [name.strip().lower() for name in text.split(",")]
+    known = ", ".join(NameKind)
+    for name in names:
+        if name not in NameKind._value2member_map_:
+            raise InvalidTls(f"{VARIABLE}_IDENTITY has {name!r}; name some of {known}, by commas")
+    return tuple(dict.fromkeys(map(NameKind, names)))

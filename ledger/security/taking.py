@@ -1,0 +1,126 @@
+"""Takes connections on a listening socket that may be secured, or have to be.
+
+The first byte of who comes says which it is: TLS begins with 22, nothing of ours does. It is looked
+at and left where it is. Until TLS is agreed, a stranger costs a socket and a handshake, for a few
+seconds; how many do at a time is bounded.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from ledger.security.certificates import Security
+from ledger.security.explaining import why_failed
+
+STRANGERS_MAX: Final = 256
+"""Connections of which it is not known yet whether they are secured. One more is closed."""
+FIRST_BYTE_S_MAX: Final = 5.0
+HANDSHAKE_S_MAX: Final = 5.0
+SHUTDOWN_S_MAX: Final = 2.0
+_AT_ONCE_MAX: Final = 64
+_AGAIN_S: Final = 1.0
+_TLS: Final = 22
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class Taker:
+    """`start`, then `close`; both on the event loop that serves."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        factory: Factory,
+        security: Security,
+        *,
+        refused: Callable[[str, str], None] = lambda _peer, _reason: None,
+        open_to_all: bool = False,
+    ) -> None:
+        """*refused* hears of who did not get in: address and reason. Who does not speak TLS gets in
+        all the same: *factory*'s protocol tells it what it needs, as its words are known there.
+        *open_to_all*: a client may come without a certificate."""
+        self._listening, self._factory, self._security = listening, factory, security
+        self._refused, self._open_to_all = refused, open_to_all
+        self._loop = asyncio.get_running_loop()
+        self._strangers: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._listening.setblocking(False)
+        self._loop.add_reader(self._listening, self._accept)
+
+    async def close(self) -> None:
+        """Take nobody more; who was not let in yet is closed. Idempotent."""
+        if self._again is not None:
+            self._again.cancel()
+        if self._listening.fileno() != -1:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+        for task in tuple(self._strangers):
+            task.cancel()
+        await asyncio.gather(*self._strangers, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE_MAX):
+            try:
+                stranger, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no descriptors are left; it would be reported again at once, for ever
+                self._loop.remove_reader(self._listening)
+                self._again = self._loop.call_later(_AGAIN_S, self.start)
+                return
+            if len(self._strangers) >= STRANGERS_MAX:
+                stranger.close()
+                self._refused(str(address), f"there are {STRANGERS_MAX} strangers already")
+                continue
+            stranger.setblocking(False)
+            task = self._loop.create_task(self._let_in(stranger, str(address)))
+            self._strangers.add(task)
+            task.add_done_callback(self._strangers.discard)
+
+    async def _let_in(self, stranger: socket.socket, address: str) -> None:
+        is_ours = True
+        try:
+            async with asyncio.timeout(FIRST_BYTE_S_MAX):
+                first = await self._first_byte(stranger)
+            if not first:
+                return
+            is_ours = False  # from here on a transport closes it
+            if first[0] != _TLS:
+                await self._loop.connect_accepted_socket(self._factory, stranger)
+            else:
+                security = self._security
+                await self._loop.connect_accepted_socket(
+                    self._factory,
+                    stranger,
+                    ssl=security.open_server() if self._open_to_all else security.server(),
+                    ssl_handshake_timeout=HANDSHAKE_S_MAX,
+                    ssl_shutdown_timeout=SHUTDOWN_S_MAX,
+                )
+        except TimeoutError:
+            self._refused(address, f"it said nothing within {FIRST_BYTE_S_MAX:g} s")
+        except OSError as error:
+            self._refused(address, why_failed(error))
+        finally:
+            if is_ours:
+                stranger.close()
+
+    async def _first_byte(self, stranger: socket.socket) -> bytes:
+        """Return the first byte of *stranger*, b"" if it went; the byte is read again later."""
+        while True:
+            try:
+                return stranger.recv(1, socket.MSG_PEEK)
+            except (BlockingIOError, InterruptedError):
+                readable = self._loop.create_future()
+                self._loop.add_reader(stranger, _wake, readable)
+                try:
+                    await readable
+                finally:
+                    self._loop.remove_reader(stranger)
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)

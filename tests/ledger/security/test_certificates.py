@@ -1,0 +1,163 @@
+"""Files of TLS: what is wrong with them is said when a process starts; renewed ones are used."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from ledger.errors import CertificateUnusable
+from ledger.security.certificates import Security
+from ledger.security.settings import TlsMode, TlsSettings
+from tests.certificates import authority, certificate, put
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def renewing(settings: TlsSettings, clock: Clock) -> Security:
+    return Security(settings, look_s=1.0, clock=clock)
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    settings = put(tmp_path, certificate("writer"))
+    (tmp_path / f"{name}.pem").unlink()
+    with pytest.raises(CertificateUnusable, match=f"{name}.pem: No such file"):
+        Security(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ca", "there is no certificate in it"),
+        ("cert", "there is no certificate in it"),
+        ("key", "there is no private key in it"),
+    ],
+)
+def test_a_file_with_something_else_in_it_is_named(tmp_path: Path, name: str, reason: str) -> None:
+    settings = put(tmp_path, certificate("writer"))
+    (tmp_path / f"{name}.pem").write_text("nothing of use\n")
+    with pytest.raises(CertificateUnusable, match=f"{name}.pem: {reason}"):
+        Security(settings)
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    settings = put(tmp_path, replace(certificate("writer"), key=certificate("reader").key))
+    with pytest.raises(CertificateUnusable, match=r"key.pem: it is not the key of the certificate"):
+        Security(settings)
+
+
+def test_a_damaged_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+    good = certificate("writer").key
+    settings = put(tmp_path, replace(certificate("writer"), key=good[:60] + b"!!" + good[62:]))
+    with pytest.raises(CertificateUnusable) as refused:
+        Security(settings)
+    lines = good.decode().splitlines()[1:-1]
+    assert not any(line[10:40] in f"{refused.value!r} {refused.value}" for line in lines)
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(tmp_path: Path) -> None:
+    key = serialization.load_pem_private_key(certificate("writer").key, None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    settings = put(tmp_path, replace(certificate("writer"), key=encrypted))
+    with pytest.raises(CertificateUnusable, match=r"key.pem: the key is encrypted"):
+        Security(settings)
+
+
+def test_a_certificate_that_has_expired_is_refused(tmp_path: Path) -> None:
+    settings = put(tmp_path, certificate("old", days=-1))
+    with pytest.raises(CertificateUnusable, match=r"cert.pem: it has expired"):
+        Security(settings)
+
+
+def test_a_certificate_that_is_not_valid_yet_is_refused(tmp_path: Path) -> None:
+    settings = put(tmp_path, certificate("early", begins_days=1.0, days=2.0))
+    with pytest.raises(
+        CertificateUnusable, match=r"cert.pem: it is not valid yet; check the clock"
+    ):
+        Security(settings)
+
+
+def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    settings = put(tmp_path, certificate("writer", by="other"))
+    with pytest.raises(CertificateUnusable, match="the authority that signed it is not in"):
+        Security(settings)
+
+
+def test_a_key_that_others_may_read_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = put(tmp_path, certificate("writer"))
+    (tmp_path / "key.pem").chmod(0o644)
+    Security(settings)
+    assert "private_key_readable_by_others" in caplog.text
+
+
+def test_nothing_that_is_kept_shows_the_key(tmp_path: Path) -> None:
+    settings = put(tmp_path, certificate("writer"))
+    security = Security(settings)
+    assert "PRIVATE" not in f"{security!r} {settings!r} {security.pem()!r} {security._loaded!r}"
+    assert "PRIVATE" not in repr(certificate("writer"))
+
+
+def test_renewed_files_are_used_from_the_next_look_on(tmp_path: Path) -> None:
+    clock = Clock()
+    security = renewing(put(tmp_path, certificate("writer")), clock)
+    before = security.client()
+    put(tmp_path, certificate("renewed", hosts=("renewed.example",)))
+    assert security.client() is before, "files are not looked at with each connection"
+    clock.now = 1.0
+    assert security.client() is not before
+    assert security.certificate.dns == ("renewed.example",)
+    assert (security.generation, security.failures) == (1, 0)
+
+
+def test_half_a_renewal_keeps_what_there_was_until_the_rest_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    settings = put(tmp_path, certificate("writer"))
+    security = renewing(settings, clock)
+    renewed = certificate("renewed", hosts=("renewed.example",))
+    Path(settings.cert).write_bytes(renewed.cert)
+    for second in (1.0, 2.0, 3.0):
+        clock.now = second
+        security.look()
+    assert (security.generation, security.failures) == (0, 1)
+    assert not security.certificate.dns
+    assert caplog.text.count("tls_files_not_used") == 1
+    Path(settings.key).write_bytes(renewed.key)
+    clock.now = 4.0
+    security.look()
+    assert security.certificate.dns == ("renewed.example",)
+
+
+def test_files_that_vanish_end_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    security = renewing(put(tmp_path, certificate("writer")), clock)
+    before = security.server()
+    (tmp_path / "cert.pem").unlink()
+    clock.now = 1.0
+    assert security.server() is before
+
+
+def test_the_end_of_our_certificate_is_known(tmp_path: Path) -> None:
+    security = Security(put(tmp_path, certificate("writer", days=1.0)))
+    assert abs(security.certificate.expires_at - time.time() - 86_400) < 3600
+
+
+def test_off_has_no_files(tmp_path: Path) -> None:
+    assert Security.of(TlsSettings()) is None
+    settings = put(tmp_path, certificate("writer"), mode=TlsMode.OFF, ca=authority("other"))
+    assert Security.of(settings) is None
