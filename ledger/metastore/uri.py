@@ -140,7 +140,7 @@ def _parse_zookeeper(uri: str, netloc: str, path: str, query: str) -> ZooKeeperU
         ca_file=options.get("ca", ""),
         cert_file=options.get("cert", ""),
         key_file=options.get("key", ""),
-        tls=options["tls"] == "required" if "tls" in options else "ca" in options or None,
+        tls=options["tls"] == "required" if "tls" in options else None,
     )
 
 
