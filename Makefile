@@ -22,7 +22,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark clean distclean
+.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -48,6 +48,7 @@ help:
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
 	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
+	@echo 'make fuzz [FUZZ_S=60] [ONLY="parser ..."]   parsers of what comes from outside, for so long each, by coverage'
 	@echo 'make proto             generate the protobuf code again'
 	@echo 'make venv | clean | distclean'
 
@@ -141,6 +142,11 @@ bench-spark: $(STAMP)
 
 bench-repair: $(STAMP)
 	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))
+
+# Atheris has no wheels for some platforms; without it mutants are drawn by chance.
+fuzz: $(STAMP)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[fuzz]' || echo 'make: Atheris cannot be installed here' >&2
+	@exec $(PY) -m tests.fuzz --seconds $(or $(FUZZ_S),60) $(ONLY)
 
 chaos: $(STAMP)
 	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1)

@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import pairwise
+from operator import le, lt
 from struct import Struct
 from sys import byteorder
 from typing import Final, Self
@@ -145,5 +145,7 @@ def _decode(data: bytes, path: str) -> _Ranges:
         raise IndexDamaged(path, _HEADER_BYTES, "the checksum of its ranges differs")
     half = count * _RANGE_BYTES // 2
     firsts, lasts = array("q", body[:half]), array("q", body[half:])
-    assert all(a < b for a, b in pairwise(firsts)), "the checksum was right"
+    ascend = all(map(le, firsts, lasts)) and all(map(lt, lasts, firsts[1:]))
+    if not ascend or (firsts and firsts[0] < 0):
+        raise IndexDamaged(path, _HEADER_BYTES, "its ranges are no ascending ids")
     return firsts, lasts

@@ -100,6 +100,8 @@ class Census:
         if magic != _MAGIC or version != VERSION:
             raise ValueError(f"it is not of version {VERSION}")
         places_end = _HEADER.size + rolls * _PLACE.size
+        if len(body) != places_end + journals * _JOURNAL.size:
+            raise ValueError("it is longer or shorter than it says")
         places = _PLACE.iter_unpack(body[_HEADER.size : places_end])
         ends = [*_JOURNAL.iter_unpack(body[places_end : places_end + journals * _JOURNAL.size])]
         return cls(

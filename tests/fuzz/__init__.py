@@ -1,0 +1,1 @@
+"""Whatever parses bytes that came from outside, fed with bytes that nobody expected."""

@@ -1,0 +1,90 @@
+"""Entries, and the batches of records in them."""
+
+from typing import Any, Final
+
+from dlog.columns import Columns
+from dlog.headers import decode_headers, encode_headers
+from dlog.position import Place
+from dlog.receipts import Receipt
+from dlog.recordbatch import Codec, RecordBatch, decode_batch, encode_batch
+from ledger.entry import (
+    HEADER_BYTES,
+    Bad,
+    check_frames,
+    parse_header,
+    verify_frame,
+    verify_proof,
+)
+from tests.fuzz.target import Target, crc
+from tests.fuzz.targets.samples import AUTHENTIC, FRAMES
+
+
+def _frame_sealed(data: bytes) -> bytes:
+    """Let both checksums of a frame be right."""
+    payload = data[HEADER_BYTES : HEADER_BYTES + int.from_bytes(data[4:8], "little")]
+    head = data[: HEADER_BYTES - 8] + crc(payload)
+    return head + crc(head) + data[HEADER_BYTES:]
+
+
+def _frames_of(data: bytes) -> Any:
+    """Take *data* as the frames of a run whose columns its first bytes are."""
+    count = data[0] % 4 if data else 0
+    lengths = [int.from_bytes(data[1 + 2 * at : 3 + 2 * at], "little") for at in range(count)]
+    checked = check_frames(7, range(count), lengths, data[1 + 2 * count :])
+    if isinstance(checked, Bad):
+        raise ValueError(checked.reason)  # noqa: TRY004 - of what was checked
+    return checked
+
+
+def _batch(data: bytes) -> RecordBatch:
+    batch = decode_batch(data)
+    list(batch.records(Place(1, 0, 0)))
+    batch.check_headers()
+    return batch
+
+
+def _use_batch(batch: RecordBatch) -> None:
+    batch.key_list()
+    batch.timestamps_ms()
+    batch.txid_list()
+
+
+RECORDS: Final = Columns.of(
+    [
+        b"plain",
+        (b"value", b"key", 5, 1_700_000_000_000, encode_headers({"trace": b"1"})),
+        (b"", None, None, None, None),
+    ]
+)
+BATCHES: Final = tuple(
+    encode_batch(
+        records, base_index=0, base_timestamp_ms=1_700_000_000_000, codec=codec, receipt=receipt
+    )
+    for codec in Codec
+    for records in (RECORDS, Columns.of([b"x" * 40] * 9))
+    for receipt in (None, Receipt(b"o" * 16, 3))
+)
+ENTRIES: Final = (
+    Target("entry-header", parse_header, (FRAMES[0], AUTHENTIC), seal=_frame_sealed),
+    Target(
+        "entry", lambda data: verify_frame(data, 7, 0), (FRAMES[0], AUTHENTIC), seal=_frame_sealed
+    ),
+    Target(
+        "entry-proof",
+        lambda data: verify_proof(data, 7, None),
+        (FRAMES[1],),
+        seal=_frame_sealed,
+    ),
+    Target(
+        "entries",
+        _frames_of,
+        (
+            bytes([2])
+            + b"".join(len(frame).to_bytes(2, "little") for frame in FRAMES[:2])
+            + b"".join(FRAMES[:2]),
+        ),
+        refuses=(ValueError,),
+    ),
+    Target("batch", _batch, BATCHES, use=_use_batch),
+    Target("headers", decode_headers, (encode_headers({"a": b"1", "b": b""}) or b"",)),
+)

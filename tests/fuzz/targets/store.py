@@ -1,0 +1,89 @@
+"""Nodes of the metadata store."""
+
+from typing import Final
+
+from bookie.identity.cookie import Cookie
+from dlog.manifest import Manifest, Sealed
+from dlog.protocol import consumer_steps
+from dlog.protocol.consuming import ConsumerState
+from leader.election import Candidacy
+from leader.record import CandidateRecord
+from ledger import registry
+from ledger.entry import (
+    Digest,
+)
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.manager import ids as ledger_ids
+from ledger.mark import Lack, Mark, Reason
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.quorum import Quorum
+from ledger.wire import metadata_pb2
+from tests.fuzz.target import Target
+from tests.fuzz.targets.samples import KEY
+
+METADATA: Final = LedgerMetadata(
+    quorum=Quorum(2, 2, 2),
+    fragments=(
+        Fragment(EntryId(0), (BookieId("a"), BookieId("b"))),
+        Fragment(EntryId(9), (BookieId("a"), BookieId("c"))),
+    ),
+    digest=Digest.HMAC_SHA256,
+    access_key=KEY,
+    custom={"log": b"flights"},
+)
+MANIFEST: Final = (
+    Manifest(incarnation="i")
+    .with_segment(1, LedgerId(101), 5)
+    .with_sealed(1, Sealed(EntryId(9), 10, 100, 3, 4, 1000, 2000))
+    .with_segment(2, LedgerId(102), 6)
+)
+MARK: Final = Mark(
+    (Lack(BookieId("a"), Reason.AWAY, 5, EntryId(9)), Lack(BookieId("b"), Reason.LOST, 6)),
+    attempts=1,
+    lost=((3, 4),),
+)
+COOKIE: Final = Cookie("b-1", "i", "c", "h:1", "/a", tries=("t",), census=b"x")
+REGISTRATION: Final = metadata_pb2.BookieNode(
+    version=registry.FORMAT_VERSION, address="h:1", incarnation="i", operator_address="h:2"
+).SerializeToString()
+CONSUMER: Final = consumer_steps.encode(
+    ConsumerState(incarnation="i", log_incarnation="l", position=5)
+)
+STORE: Final = (
+    Target(
+        "node-ledger",
+        lambda data: LedgerMetadata.decode(data, path="/l"),
+        (METADATA.encode(), METADATA.closed(EntryId(40), 999).encode()),
+        use=lambda metadata: (metadata.encode(), metadata.fragment_of(9)),
+    ),
+    Target(
+        "node-manifest",
+        lambda data: Manifest.decode(data, path="/m"),
+        (
+            Manifest(incarnation="i").encode("log"),
+            MANIFEST.encode("log"),
+            MANIFEST.trimmed(5).encode("log"),
+        ),
+        use=repr,
+    ),
+    Target("node-mark", lambda data: Mark.decode(data, path="/u"), (MARK.encode(),)),
+    Target("node-cookie", Cookie.decode, (COOKIE.encode(),), refuses=(ValueError,)),
+    Target(
+        "node-registration",
+        lambda data: registry._decode(data, "/bookies/available/b-1", read_only=False),
+        (REGISTRATION,),
+    ),
+    Target("node-ids", ledger_ids._decode, (ledger_ids._encode(7),)),
+    Target("node-consumer", lambda data: consumer_steps.decode(data, path="/c"), (CONSUMER,)),
+    Target(
+        "node-candidate",
+        lambda data: CandidateRecord.decode(data, path="/e"),
+        (CandidateRecord("me", 5).encode(),),
+    ),
+    Target(
+        "name-candidate",
+        lambda data: Candidacy.parse(data.decode()),
+        (b"t-0000000001",),
+        refuses=(UnicodeDecodeError,),
+    ),
+)
