@@ -10,8 +10,9 @@ STAMP_DEV := $(VENV)/.installed-dev
 PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 # A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
-# The quick ones start nothing, and many wait for a moment: more of them than cores run at once.
-PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile
+# They wait half of the time, and the quick ones start nothing: more of them than cores run at once.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PARALLEL ?= -n $(shell expr $(CORES) + 1) --maxprocesses 4 --dist loadfile
 PARALLEL_QUICK ?= -n 3 --dist worksteal
 SEED ?=
 SEEDS ?=

@@ -20,7 +20,7 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 
 from ledger.entry import Digest
-from ledger.errors import DamagedMetadata
+from ledger.errors import DamagedMetadata, InvalidQuorum
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.quorum import Quorum
 from ledger.wire import metadata_pb2 as pb
@@ -219,5 +219,5 @@ class LedgerMetadata:
                 creation_token=node.creation_token,
                 created_ms=node.created_ms,
             )
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, ValueError, InvalidQuorum) as error:
             raise DamagedMetadata(path, str(error)) from error

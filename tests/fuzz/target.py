@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from google_crc32c import extend
 
-from ledger.errors import LogError
-
 CORPUS: Final = Path(__file__).with_name("corpus")
 
 
@@ -24,7 +22,7 @@ class Target:
     name: str
     parse: Callable[[bytes], Any]
     seeds: tuple[bytes, ...]
-    refuses: tuple[type[Exception], ...] = (LogError,)
+    refuses: type[Exception] | tuple[type[Exception], ...]
     seal: Callable[[bytes], bytes] = field(default=bytes)
     use: Callable[[Any], object] = field(default=repr)
 

@@ -13,6 +13,7 @@ from bookie.collector.garbage import Seen
 from bookie.entrylog import format as entrylog_format
 from bookie.entrylog.ledger_map import TRAILER_BYTES, LedgerMapBuilder, encode_map, read_map
 from bookie.entrylog.scan import LogScan
+from bookie.errors import FileDamaged
 from bookie.index import format as index_format
 from bookie.index import redo
 from bookie.index.format import LedgerHeader
@@ -209,26 +210,29 @@ DISK: Final = (
         "journal",
         _replay,
         (JOURNAL, JOURNAL + b"".join(JOURNAL_RECORDS), JOURNAL + JOURNAL_RECORDS[0] + bytes(64)),
+        refuses=FileDamaged,
         seal=_journal_sealed,
     ),
-    Target("journal-record", _record, JOURNAL_RECORDS, refuses=(ValueError,), seal=_record_sealed),
+    Target("journal-record", _record, JOURNAL_RECORDS, refuses=ValueError, seal=_record_sealed),
     Target(
         "journal-mark",
         lambda data: journal_format.decode_mark(data, "mark"),
         (journal_format.encode_mark(JournalMark(1, 64)),),
+        refuses=FileDamaged,
         seal=sealed_at_end,
     ),
     Target(
         "entry-log",
         _scan,
         (entrylog_format.encode_header(3) + b"".join(FRAMES), entrylog_format.encode_header(3)),
-        refuses=(ValueError,),
+        refuses=ValueError,
     ),
-    Target("ledger-map", _ledger_map, (_a_map(),), refuses=(ValueError,), seal=_map_sealed),
+    Target("ledger-map", _ledger_map, (_a_map(),), refuses=ValueError, seal=_map_sealed),
     Target(
         "index-header",
         _index_header,
         (index_format.encode_header(LedgerHeader(7, KEY, extents=((0, 3),))),),
+        refuses=FileDamaged,
         seal=_page_sealed,
         use=lambda header: [*header.pages(0, 5000)],
     ),
@@ -236,36 +240,38 @@ DISK: Final = (
         "index-overflow",
         _index_header,
         (_overflowing(),),
+        refuses=FileDamaged,
         use=lambda header: [*header.pages(0, 5000)],
     ),
     Target(
         "redo",
         _redo,
         (_made(redo.PATH, _made_redo),),
-        refuses=(ValueError,),
+        refuses=ValueError,
         seal=_two_part_sealed(redo._HEADER, redo._HEADER.size - 4),
     ),
     Target(
         "tombstones",
         _tombstones,
         (_made(TOMBSTONES_PATH, _made_tombstones),),
+        refuses=FileDamaged,
         use=lambda tombstones: tombstones.add([1 << 40]),
         seal=_two_part_sealed(Struct("<8sIII"), 16),
     ),
-    Target("roll", _roll, (_made(ROLL_PATH, _made_roll),), refuses=(ValueError,)),
+    Target("roll", _roll, (_made(ROLL_PATH, _made_roll),), refuses=ValueError),
     Target(
         "census",
         Census.decode,
         (Census(3, (RollPlace(1, 2),), (JournalMark(1, 64),), (100,)).encode(),),
-        refuses=(ValueError,),
+        refuses=ValueError,
         seal=sealed_at_end,
     ),
-    Target("limbo", Limbo.decode, (LIMBO.encode(),), refuses=(ValueError,), seal=sealed_at_end),
+    Target("limbo", Limbo.decode, (LIMBO.encode(),), refuses=ValueError, seal=sealed_at_end),
     Target(
         "collected",
         _collected,
         (remembering.encode(Seen(5, 1, 0, 99, older=False)),),
-        refuses=(ValueError,),
+        refuses=ValueError,
         seal=sealed_at_end,
     ),
 )

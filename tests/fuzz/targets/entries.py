@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from dlog.columns import Columns
+from dlog.errors import BatchTooNew, DamagedBatch
 from dlog.headers import decode_headers, encode_headers
 from dlog.position import Place
 from dlog.receipts import Receipt
@@ -15,6 +16,7 @@ from ledger.entry import (
     verify_frame,
     verify_proof,
 )
+from ledger.errors import DamagedEntry
 from tests.fuzz.target import Target, crc
 from tests.fuzz.targets.samples import AUTHENTIC, FRAMES
 
@@ -65,14 +67,25 @@ BATCHES: Final = tuple(
     for receipt in (None, Receipt(b"o" * 16, 3))
 )
 ENTRIES: Final = (
-    Target("entry-header", parse_header, (FRAMES[0], AUTHENTIC), seal=_frame_sealed),
     Target(
-        "entry", lambda data: verify_frame(data, 7, 0), (FRAMES[0], AUTHENTIC), seal=_frame_sealed
+        "entry-header",
+        parse_header,
+        (FRAMES[0], AUTHENTIC),
+        refuses=DamagedEntry,
+        seal=_frame_sealed,
+    ),
+    Target(
+        "entry",
+        lambda data: verify_frame(data, 7, 0),
+        (FRAMES[0], AUTHENTIC),
+        refuses=DamagedEntry,
+        seal=_frame_sealed,
     ),
     Target(
         "entry-proof",
         lambda data: verify_proof(data, 7, None),
         (FRAMES[1],),
+        refuses=DamagedEntry,
         seal=_frame_sealed,
     ),
     Target(
@@ -83,8 +96,13 @@ ENTRIES: Final = (
             + b"".join(len(frame).to_bytes(2, "little") for frame in FRAMES[:2])
             + b"".join(FRAMES[:2]),
         ),
-        refuses=(ValueError,),
+        refuses=ValueError,
     ),
-    Target("batch", _batch, BATCHES, use=_use_batch),
-    Target("headers", decode_headers, (encode_headers({"a": b"1", "b": b""}) or b"",)),
+    Target("batch", _batch, BATCHES, refuses=(DamagedBatch, BatchTooNew), use=_use_batch),
+    Target(
+        "headers",
+        decode_headers,
+        (encode_headers({"a": b"1", "b": b""}) or b"",),
+        refuses=DamagedBatch,
+    ),
 )

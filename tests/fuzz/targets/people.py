@@ -7,13 +7,16 @@ from typing import Any, Final
 import typer
 
 from dlog.cli import parsing
+from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.position import DLSN
 from dlog.spark import offsets as spark_offsets
 from dlog.spark.bounds import parse_bounds
+from dlog.spark.errors import InvalidOption
 from dlog.spark.offsets import Position
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.keeper import frames as keeper_frames
+from ledger.errors import InvalidUri
 from ledger.metastore.uri import parse_uri
 from tests.fuzz.target import Target
 
@@ -48,9 +51,15 @@ PEOPLE: Final = (
             "memory://x",
             "zk://h:1,[::1]:2/root?auth=digest:u:p&ca=/c&cert=/a&key=/b",
         ),
+        refuses=InvalidUri,
     ),
-    Target("log-name", _text(check_name), _encoded("flights", "eu/orders", "größe")),
-    Target("dlsn", _text(DLSN.parse), _encoded("3:17:0"), refuses=(ValueError,)),
+    Target(
+        "log-name",
+        _text(check_name),
+        _encoded("flights", "eu/orders", "größe"),
+        refuses=InvalidName,
+    ),
+    Target("dlsn", _text(DLSN.parse), _encoded("3:17:0"), refuses=ValueError),
     Target(
         "option-start",
         _option(parsing.parse_start),
@@ -74,10 +83,12 @@ PEOPLE: Final = (
         "spark-bounds",
         _text(lambda text: parse_bounds({"startingoffsets": text}, "starting")),
         _encoded("earliest", '{"a": 5, "b": "latest"}'),
+        refuses=InvalidOption,
     ),
     Target(
         "spark-options",
         _text(_source_options),
         _encoded("uri=file:///x\nlogs=a,b\nmaxrecordspertrigger=5\nendingtimestamp=2026-01-01"),
+        refuses=InvalidOption,
     ),
 )

@@ -12,6 +12,7 @@ from ledger import registry
 from ledger.entry import (
     Digest,
 )
+from ledger.errors import DamagedMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import ids as ledger_ids
 from ledger.mark import Lack, Mark, Reason
@@ -54,6 +55,7 @@ STORE: Final = (
         "node-ledger",
         lambda data: LedgerMetadata.decode(data, path="/l"),
         (METADATA.encode(), METADATA.closed(EntryId(40), 999).encode()),
+        refuses=DamagedMetadata,
         use=lambda metadata: (metadata.encode(), metadata.fragment_of(9)),
     ),
     Target(
@@ -64,26 +66,39 @@ STORE: Final = (
             MANIFEST.encode("log"),
             MANIFEST.trimmed(5).encode("log"),
         ),
+        refuses=DamagedMetadata,
         use=repr,
     ),
-    Target("node-mark", lambda data: Mark.decode(data, path="/u"), (MARK.encode(),)),
-    Target("node-cookie", Cookie.decode, (COOKIE.encode(),), refuses=(ValueError,)),
+    Target(
+        "node-mark",
+        lambda data: Mark.decode(data, path="/u"),
+        (MARK.encode(),),
+        refuses=DamagedMetadata,
+    ),
+    Target("node-cookie", Cookie.decode, (COOKIE.encode(),), refuses=ValueError),
     Target(
         "node-registration",
         lambda data: registry._decode(data, "/bookies/available/b-1", read_only=False),
         (REGISTRATION,),
+        refuses=DamagedMetadata,
     ),
-    Target("node-ids", ledger_ids._decode, (ledger_ids._encode(7),)),
-    Target("node-consumer", lambda data: consumer_steps.decode(data, path="/c"), (CONSUMER,)),
+    Target("node-ids", ledger_ids._decode, (ledger_ids._encode(7),), refuses=DamagedMetadata),
+    Target(
+        "node-consumer",
+        lambda data: consumer_steps.decode(data, path="/c"),
+        (CONSUMER,),
+        refuses=DamagedMetadata,
+    ),
     Target(
         "node-candidate",
         lambda data: CandidateRecord.decode(data, path="/e"),
         (CandidateRecord("me", 5).encode(),),
+        refuses=DamagedMetadata,
     ),
     Target(
         "name-candidate",
         lambda data: Candidacy.parse(data.decode()),
         (b"t-0000000001",),
-        refuses=(UnicodeDecodeError,),
+        refuses=UnicodeDecodeError,
     ),
 )

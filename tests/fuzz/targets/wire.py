@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
+from ledger.errors import BadMessage
 from ledger.requests import (
     AddRun,
     HeldAnswer,
@@ -56,7 +57,7 @@ def _wire(
         _, body, rest = decode_envelope(seed)
         return len(body).to_bytes(2, "little") + body + bytes(rest)
 
-    return Target(f"wire-{name}", parse, tuple(map(opened, seeds)), seal=seal)
+    return Target(f"wire-{name}", parse, tuple(map(opened, seeds)), refuses=BadMessage, seal=seal)
 
 
 def _read_frames(data: bytes) -> list[object]:
@@ -101,25 +102,28 @@ WIRE: Final = (
             b"\x07" + frame_header(FrameKind.ADD, 1, 300) + bytes(300),
             b"\xff" + frame_header(FrameKind.CANCEL, 1, 0) * 2,
         ),
+        refuses=BadMessage,
         seal=_frames_sealed,
     ),
     Target(
         "wire-hello",
         decode_hello,
         (encode_hello(Hello(Purpose.ADDS, "b-1")),),
+        refuses=BadMessage,
         seal=sealed_at_end,
     ),
     Target(
         "wire-welcome",
         decode_answer,
         (encode_answer(Welcome(1, "b-1", "life")), encode_answer(Refusal("no"))),
+        refuses=BadMessage,
         seal=sealed_at_end,
     ),
     Target(
         "wire-envelope",
         decode_envelope,
         (messages.batch_message([RUN]), READ),
-        refuses=(DecodeError,),
+        refuses=DecodeError,
     ),
     _wire("add", pb.AddBatch, messages.batch_runs, messages.batch_message([RUN, LAST_RUN])),
     _wire("ack", pb.AddAck, messages.ack_values, messages.ack_message(1, 2, [Status.OK])),
