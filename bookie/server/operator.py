@@ -15,11 +15,13 @@ from bookie.server.operator_messages import (
     journal_message,
     memtable_message,
     run_message,
+    trace_message,
 )
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from bookie.storage.status import StorageStatus
+from ledger.clock import now_ms
 from ledger.wire import bookie_pb2 as pb
 
 _PACKAGE: Final = "dlog"
@@ -78,6 +80,7 @@ class OperatorService:
                 for one, its_logs in zip(storage.ledger_directories, logs, strict=True)
             ],
             collector=collector_message(collector),
+            clock_ms=now_ms(),
         )
 
     def _ask_disks(
@@ -108,3 +111,7 @@ class OperatorService:
         """Raises `OrderNotKept`."""
         await self._keeper.set_by_operator(read_only=request.read_only)
         return pb.SetReadOnlyReply(read_only=self._storage.read_only, reasons=self._keeper.reasons)
+
+    async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
+        found = await asyncio.to_thread(self._storage.trace, request.ledger, request.entry)
+        return trace_message(found)

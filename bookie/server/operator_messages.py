@@ -9,6 +9,7 @@ from bookie.entrylog.format import DIRECTORY, logs_of, path_of
 from bookie.server.read_only import Measured
 from bookie.storage.ledger_directory import LedgerDirectory
 from bookie.storage.status import CacheStatus, JournalStatus, StorageStatus
+from bookie.storage.tracing import Traced
 from ledger.wire import bookie_pb2 as pb
 
 
@@ -127,3 +128,23 @@ def _size_bytes(directory: LedgerDirectory, log_id: int) -> int:
         return file.size()
     finally:
         file.close()
+
+
+def trace_message(found: Traced) -> pb.TraceReply:
+    return pb.TraceReply(
+        ledger=found.ledger.value,
+        fenced=found.fenced,
+        last_entry=found.last_entry,
+        doubts=found.doubts,
+        copies=[
+            pb.TracedCopy(
+                place=copy.place,
+                path=copy.path,
+                offset=copy.offset,
+                bytes=copy.size_bytes,
+                damage=copy.damage,
+                since_ms=copy.since_ms,
+            )
+            for copy in found.copies
+        ],
+    )

@@ -78,6 +78,7 @@ class _Edge:
             "Collect": operator.collect,
             "Compact": operator.compact,
             "SetReadOnly": operator.set_read_only,
+            "Trace": operator.trace,
         }
         return operator_handlers(
             {name: self._carrying_out(order) for name, order in orders.items()}

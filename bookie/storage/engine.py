@@ -25,7 +25,7 @@ Invariants:
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hmac import compare_digest
 from os import urandom
@@ -52,6 +52,7 @@ from bookie.storage.prepared import Prepared, Vetted
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.replay import Replay
 from bookie.storage.status import StorageStatus, status_of
+from bookie.storage.tracing import Traced, trace
 from ledger.entry import ENTRIES_AHEAD_MAX, LAC_ENTRY, Bad, Checked, check_frames
 from ledger.requests import (
     AddRun,
@@ -351,6 +352,13 @@ class BookieStorage:
         """Say what is where, for operators; asks the disk for the sizes of files."""
         self._holdings.check()
         return status_of(self._holdings, self._journals, self._keeper.marks, self._config)
+
+    def trace(self, ledger_id: int, entry_id: int) -> Traced:
+        """Say where one entry is, for operators; may block, and reads files."""
+        found = trace(self._holdings, self._keeper.marks, ledger_id, entry_id)
+        limbo = self.limbo
+        in_doubt = limbo is not None and limbo.doubts(ledger_id)
+        return replace(found, doubts=self.doubts) if in_doubt else found
 
     # What may be lost.
 

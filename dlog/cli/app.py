@@ -7,7 +7,7 @@ import typer
 from bookie.start_options import program
 from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata
 from dlog.cli.bookie import app as bookie
-from dlog.cli.health import STATUS_EPILOG, status
+from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
 from dlog.cli.log import app as log
 from dlog.cli.options import examples
 from dlog.cli.up import EPILOG as UP_EPILOG
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 app.command(epilog=UP_EPILOG)(up)
 app.command(epilog=STATUS_EPILOG)(status)
+app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=completing.EPILOG)(completing.completion)
 app.add_typer(log.app, name="log")
 app.add_typer(consumer.app, name="consumer")

@@ -1,4 +1,4 @@
-"""``dlog status``: is it well? What is wrong first, and what to do about it."""
+"""``dlog status|doctor``: is it well? What is wrong first, and what to do about it."""
 
 import sys
 import textwrap
@@ -21,6 +21,7 @@ STATUS_EPILOG: Final = examples(
     "dlog status --json | jq -r '.signs[].what'",
     "dlog status --uri zk://host:2181/dlog || page-somebody",
 )
+DOCTOR_EPILOG: Final = examples("dlog doctor", "dlog doctor --json | jq .servers")
 _WIDTH: Final = 100
 
 
@@ -32,6 +33,16 @@ def status(uri: Uri = None, as_json: Json = False) -> None:
     of a large cluster it says what it did not look at. A bookie that was killed is missed here once
     its session has ended, after 10 s by default. Exits with 1 if something is wrong."""
     _examine(uri, deep=False, as_json=as_json)
+
+
+def doctor(uri: Uri = None, as_json: Json = False) -> None:
+    """Look at the whole cluster, deeper than 'dlog status': ask every bookie, read every log.
+
+    Besides what 'dlog status' sees: whether clients and operators reach each bookie from here, its
+    disks, alarms, version, and how far its clock is from the one here; deletions that do not get
+    on, and who would finish them. Changes nothing; each answer has 5 s at most. Exits with 1 if
+    something is wrong."""
+    _examine(uri, deep=True, as_json=as_json)
 
 
 def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dlog.health.asking import gather_deletions, gather_servers
 from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_repair
 from dlog.health.signs import Checked, Facts, Report
 from dlog.health.store import StoreFacts
@@ -35,6 +36,8 @@ CHECKS: Final = (
     Check("bookies", gather_bookies),
     Check("repair", gather_repair),
     Check("logs", gather_logs),
+    Check("servers", gather_servers, deep=True),
+    Check("deletions", gather_deletions, deep=True),
 )
 
 

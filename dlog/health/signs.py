@@ -66,11 +66,11 @@ class Report:
 
     @property
     def signs(self) -> Sequence[Sign]:
-        """The gravest first; of one kind and gravity `KIND_MAX`, and then how many more."""
+        """The gravest first; of one kind and gravity `KIND_MAX`, and then how many more. What two
+        checks saw is said once."""
         found: dict[tuple[Gravity, str], list[Sign]] = {}
-        for one in self.checked:
-            for sign in _signs(one):
-                found.setdefault((sign.gravity, sign.kind), []).append(sign)
+        for sign in dict.fromkeys(sign for one in self.checked for sign in _signs(one)):
+            found.setdefault((sign.gravity, sign.kind), []).append(sign)
         kinds = sorted(found.values(), key=lambda signs: -signs[0].gravity)
         return [sign for signs in kinds for sign in _bounded(signs)]
 

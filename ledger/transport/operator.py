@@ -87,6 +87,12 @@ class BookieOperator:
         reply: pb.SetReadOnlyReply = await self._call("SetReadOnly", request, self._timeout_s)
         return reply
 
+    async def trace(self, ledger_id: int, entry_id: int) -> pb.TraceReply:
+        """Ask where an entry is on the bookie, and whether it is whole; reads files there."""
+        request = pb.TraceRequest(ledger=ledger_id, entry=entry_id)
+        reply: pb.TraceReply = await self._call("Trace", request, self._timeout_s)
+        return reply
+
     async def close(self) -> None:
         await self._channel.close()
 

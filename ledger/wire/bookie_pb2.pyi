@@ -473,6 +473,7 @@ class StatusReply(_message.Message):
     LEDGERS_FIELD_NUMBER: _builtins.int
     LEDGER_DIRECTORIES_FIELD_NUMBER: _builtins.int
     COLLECTOR_FIELD_NUMBER: _builtins.int
+    CLOCK_MS_FIELD_NUMBER: _builtins.int
     bookie: _builtins.str
     incarnation: _builtins.str
     instance: _builtins.str
@@ -482,6 +483,8 @@ class StatusReply(_message.Message):
     uptime_s: _builtins.float
     read_only: _builtins.bool
     ledgers: _builtins.int
+    clock_ms: _builtins.int
+    """of the machine, since 1970, when this was said; 0: of a program before it"""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """for being read-only"""
@@ -521,10 +524,11 @@ class StatusReply(_message.Message):
         ledgers: _builtins.int = ...,
         ledger_directories: _abc.Iterable[Global___LedgerDirectoryStatus] | None = ...,
         collector: Global___CollectorStatus | None = ...,
+        clock_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["collector", b"collector", "memtable", b"memtable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "clock_ms", b"clock_ms", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1031,3 +1035,100 @@ class SetReadOnlyReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetReadOnlyReply: _TypeAlias = SetReadOnlyReply  # noqa: Y015
+
+@_typing.final
+class TraceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_FIELD_NUMBER: _builtins.int
+    ENTRY_FIELD_NUMBER: _builtins.int
+    ledger: _builtins.int
+    entry: _builtins.int
+    def __init__(
+        self,
+        *,
+        ledger: _builtins.int = ...,
+        entry: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "ledger", b"ledger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceRequest: _TypeAlias = TraceRequest  # noqa: Y015
+
+@_typing.final
+class TraceReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEDGER_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
+    LAST_ENTRY_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    DOUBTS_FIELD_NUMBER: _builtins.int
+    ledger: _builtins.str
+    """"here", "not here", "deleted", "unreadable" """
+    fenced: _builtins.bool
+    last_entry: _builtins.int
+    """highest id stored here, -1 for none"""
+    doubts: _builtins.str
+    """why it may have lost the entry, if it has it not; empty: it says for sure"""
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___TracedCopy]: ...
+    def __init__(
+        self,
+        *,
+        ledger: _builtins.str = ...,
+        fenced: _builtins.bool = ...,
+        last_entry: _builtins.int = ...,
+        copies: _abc.Iterable[Global___TracedCopy] | None = ...,
+        doubts: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copies", b"copies", "doubts", b"doubts", "fenced", b"fenced", "last_entry", b"last_entry", "ledger", b"ledger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceReply: _TypeAlias = TraceReply  # noqa: Y015
+
+@_typing.final
+class TracedCopy(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    place: _builtins.str
+    """"memory", "journal", "entry log", "index": the last if it cannot be read"""
+    path: _builtins.str
+    """of the file; empty in memory"""
+    offset: _builtins.int
+    """in it: of the frame, in a journal of the record that has it"""
+    bytes: _builtins.int
+    """of the frame"""
+    damage: _builtins.str
+    """why it is not whole; empty: its checksums are right"""
+    since_ms: _builtins.int
+    """when the file was made: it is there since then or later; 0: not known"""
+    def __init__(
+        self,
+        *,
+        place: _builtins.str = ...,
+        path: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        damage: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "damage", b"damage", "offset", b"offset", "path", b"path", "place", b"place", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracedCopy: _TypeAlias = TracedCopy  # noqa: Y015

@@ -55,3 +55,18 @@ mutant(
     new='            Gravity.NOTE,\n            f"{one.name}-unknown",\n',
     test=_HEALTH + "a_check_that_cannot_be_made_takes_no_other_with_it",
 )
+mutant(
+    "takes a bookie that does not answer for one that does",
+    "dlog/health/asking.py",
+    old="        reached=info is not None,\n",
+    new="        reached=True,\n",
+    test=_HEALTH + "the_doctor_finds_one_that_is_registered_and_does_not_answer",
+)
+mutant(
+    "takes a damaged copy for a whole one",
+    "bookie/storage/tracing.py",
+    old='    return checked.reason if isinstance(checked, Bad) else ""\n',
+    new='    return ""\n',
+    test="tests/bookie/storage/test_tracing.py::test_"
+    "a_damaged_copy_is_named_with_its_place[entry log]",
+)

@@ -19,6 +19,7 @@ from bookie.server.ordering import OperatorServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.engine import BookieStorage
+from ledger.clock import now_ms
 from ledger.cluster import Namespace, open_namespace
 from ledger.errors import BookieRefused, BookieUnavailable
 from ledger.ids import EntryId, LedgerId
@@ -110,6 +111,18 @@ async def test_it_tells_who_it_is_and_how_it_is() -> None:
             "main, journal 0 of 1", "ledger 0 of 2", "ledger 1 of 2",
         ]  # fmt: skip
         assert all(usage.total_bytes >= usage.free_bytes > 0 for usage in status.directories)
+
+
+async def test_it_tells_where_one_entry_is_and_what_time_it_has() -> None:
+    async with operated() as (bookie, operator), transport_to(bookie.address) as transport:
+        assert await add(transport, run_of(0, 1)) is Status.OK
+        found = await operator.trace(7, 1)
+        assert (found.ledger, found.last_entry, found.fenced) == ("here", 1, False)
+        assert [copy.place for copy in found.copies] == ["memory", "journal"]
+        assert all(copy.bytes > 0 and not copy.damage for copy in found.copies)
+        assert (await operator.trace(8, 0)).ledger == "not here"
+        before_ms = now_ms()
+        assert before_ms <= (await operator.status()).clock_ms <= now_ms()
 
 
 async def test_it_tells_what_its_storage_holds_and_where() -> None:

@@ -1,22 +1,25 @@
-"""``dlog status``: what is wrong with a cluster, first of all."""
+"""``dlog status|doctor``: what is wrong with a cluster, first of all."""
 
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bookie.autorecovery.marks import Marks
 from dlog.aio import Log
-from dlog.health import gathering
+from dlog.aio.store.manifests import ManifestNode
+from dlog.health import asking, gathering
 from dlog.health.checks import CHECKS
 from dlog.sync.loop_thread import LoopThread
 from ledger.ids import BookieId, LedgerId
 from ledger.mark import Lack, Reason
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
-from ledger.registry import AVAILABLE, COOKIES
+from ledger.metastore.port import MetadataStore
+from ledger.registry import AVAILABLE, COOKIES, BookieRegistration, register
 from ledger.wire import metadata_pb2 as pb
 from tests.dlog.cli.cli_shell import CliShell, cli_shell
 from tests.patience import patient_campaign
@@ -169,3 +172,62 @@ def test_looking_makes_no_namespace(shell: CliShell) -> None:
 
 def test_a_directory_that_is_none_is_one_sentence(shell: CliShell) -> None:
     assert "there is no namespace at" in shell.refused("status", "--uri", "file:///none/such")
+
+
+def test_the_doctor_asks_each_bookie_and_reads_each_log(shell: CliShell) -> None:
+    shell.write("orders")
+    shell.run("log", "settings", "set", "orders", "retention_age_s=7d")
+    text = shell.run("doctor")
+    assert "3 of 3 reached by clients, 0 by operators" in text
+    found = shell.json("doctor")
+    assert found.keys() >= {check.name for check in CHECKS}
+    assert found["deletions"]["with_retention"] == 1
+    notes = [sign["kind"] for sign in found["signs"]]
+    assert notes == ["no-auditor", "no-orders", "no-orders", "no-orders", "no-janitor"]
+
+
+def test_the_doctor_finds_one_that_is_registered_and_does_not_answer(shell: CliShell) -> None:
+    async def register_nobody() -> MetadataStore:
+        store = await open_store(shell.uri)
+        cookie = pb.CookieNode(version=2, bookie="ghost")
+        await store.create(f"{COOKIES}/ghost", cookie.SerializeToString())
+        # Nobody listens on port 1 of this machine.
+        await register(store, BookieRegistration("ghost", "127.0.0.1:1", "gone"))
+        return store
+
+    loop = LoopThread.get()
+    store = loop.run(register_nobody())
+    try:
+        sign = shell.json("doctor", code=1)["signs"][0]
+        assert sign["kind"] == "bookie-unreachable"
+        assert "bookie ghost is registered, and does not answer clients" in sign["what"]
+    finally:
+        loop.run(store.close())
+
+
+def test_the_doctor_sees_deletions_that_nobody_finishes(
+    shell: CliShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "MANIFESTS_MAX", 2)
+    for log in ("a", "b", "c"):
+        shell.write(log, end=1)
+
+    async def begin() -> None:
+        store = await open_store(shell.uri)
+        node = ManifestNode(store, "a")
+        manifest, version = await node.read()
+        await node.write(manifest.dropping(), version)
+        node = ManifestNode(store, "b")
+        manifest, version = await node.read()
+        await node.write(replace(manifest, deleting=(LedgerId(10**6),)), version)
+        await store.close()
+
+    asyncio.run(begin())
+    found = shell.json("doctor", code=1)
+    assert found["deletions"]["half_deleted"] == ["a"]
+    assert found["deletions"]["waiting"] == {"b": 1}
+    assert found["not_looked_at"] == ["the manifests of 1 more logs"]
+    wrong = [sign["kind"] for sign in found["signs"] if sign["gravity"] == "wrong"]
+    assert wrong == ["logs-half-deleted", "ledgers-wait"]
+    shell.run("janitor", "run", "--once")
+    assert shell.json("doctor")["deletions"]["half_deleted"] == []

@@ -146,6 +146,18 @@ def test_the_status_of_all_and_of_one(cluster: Cluster) -> None:
     assert "below live share" in shown
 
 
+def test_the_doctor_hears_what_bookies_say_of_themselves(cluster: Cluster) -> None:
+    runner = CliRunner(env={"DLOG_URI": cluster.uri})
+    found = json.loads(runner.invoke(app, ["doctor", "--json"]).stdout)
+    structlog.reset_defaults()
+    for each in found["servers"]["bookies"]:
+        assert each["reached_by_clients"]
+        assert each["reached_by_operators"]
+        assert abs(each["clock_off_s"]) <= each["answered_s"] + 0.01, "it is one machine"
+        assert 0 <= each["fullest_disk"] <= 1
+        assert each["version"] == found["servers"]["version"]
+
+
 def test_readonly_keeps_entries_out_until_it_is_off_again(cluster: Cluster) -> None:
     async def create() -> None:
         client = await LedgerClient.connect(cluster.uri, PATIENT)

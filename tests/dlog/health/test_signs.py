@@ -5,17 +5,31 @@ from dataclasses import replace
 import pytest
 
 from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.deletions import DeletionsFacts
 from dlog.health.logs import LogsFacts
 from dlog.health.repair import RepairFacts, sample
+from dlog.health.servers import ServerFacts, ServersFacts
 from dlog.health.signs import KIND_MAX, Checked, Facts, Gravity, Report, Sign, named
 from dlog.health.store import StoreFacts
+from ledger.wire import bookie_pb2 as pb
 
 THREE = tuple(BookieFacts(bookie=f"b{at}", address=f"h{at}:1") for at in range(3))
+ROOMY = pb.DirectoryUsage(path="/d", place="main", total_bytes=100, free_bytes=50)
+SERVER = ServerFacts(
+    bookie="b0",
+    address="h0:1",
+    operator_address="h0:2",
+    status=pb.StatusReply(bookie="b0", version="1.0", directories=[ROOMY]),
+    answered_s=0.01,
+    clock_off_s=0.001,
+)
 WELL: tuple[Facts, ...] = (
     StoreFacts(uri="zk://h/r", instance="i", answered_s=0.002),
     BookiesFacts(bookies=THREE),
     RepairFacts(auditor="h:1", workers=2),
     LogsFacts(logs=3, elections=2, looked_at=2, led=2),
+    ServersFacts(version="1.0", servers=(SERVER,)),
+    DeletionsFacts(logs=3, looked_at=3, janitor="h:2", retained=1),
 )
 
 
@@ -208,3 +222,79 @@ def test_a_sample_has_the_newest_and_some_of_all_before(count: int) -> None:
     if count > 100:
         assert found[0] == 0
         assert found[4] > count // 2
+
+
+def servers(*each: ServerFacts) -> ServersFacts:
+    return ServersFacts(version="1.0", servers=each)
+
+
+def saying(**fields: object) -> ServersFacts:
+    """Return facts of one that says this of itself."""
+    status = pb.StatusReply(bookie="b0", version="1.0", **fields)  # type: ignore[arg-type]
+    return servers(replace(SERVER, status=status))
+
+
+def test_a_bookie_that_is_not_reached_is_wrong_and_one_that_takes_no_orders_is_not() -> None:
+    gone = replace(SERVER, reached=False, status=None, silent="no answer")
+    assert signs(servers(gone)) == [(Gravity.WRONG, "bookie-unreachable")]
+    shut = replace(SERVER, status=None, silent="it takes no orders")
+    assert signs(servers(shut)) == [(Gravity.NOTE, "no-orders")]
+    assert servers(gone, shut).summary() == "1 of 2 reached by clients, 0 by operators"
+
+
+def test_what_a_bookie_says_of_its_disks_is_told() -> None:
+    full = pb.DirectoryUsage(path="/d", total_bytes=100, free_bytes=9)
+    assert signs(saying(directories=[full])) == [(Gravity.WRONG, "disk-filling")]
+    assert "/d of bookie b0 is 91 % full" in next(saying(directories=[full]).signs()).what
+    assert saying(directories=[full]).summary().endswith("the fullest disk is at 91 %")
+    assert signs(saying(directories=[pb.DirectoryUsage(path="/no-answer")])) == []
+    failed = pb.LedgerDirectoryStatus(path="/l", failure="I/O error")
+    assert signs(saying(ledger_directories=[failed])) == [(Gravity.WRONG, "directory-failed")]
+    journal = pb.JournalStatus(path="/j", full=True)
+    assert signs(saying(journals=[journal])) == [(Gravity.WRONG, "journal-full")]
+    assert signs(saying(warnings=["86 % full"])) == [(Gravity.WRONG, "bookie-warns")]
+    alarm = pb.CollectorAlarm(kind="untraced-deletions", reason="no trace")
+    waiting = pb.CollectorStatus(waiting=3, alarms=[alarm])
+    assert signs(saying(collector=waiting)) == [(Gravity.WRONG, "deletions-stuck")]
+
+
+@pytest.mark.parametrize(
+    ("off_s", "answered_s", "differs"),
+    [(None, 0.0, False), (1.9, 0.0, False), (2.1, 0.0, True), (-9.0, 1.0, True), (2.4, 1.0, False)],
+)
+def test_a_clock_differs_if_it_does_so_for_sure(
+    off_s: float | None, answered_s: float, differs: bool
+) -> None:
+    facts = servers(replace(SERVER, clock_off_s=off_s, answered_s=answered_s))
+    assert signs(facts) == ([(Gravity.WRONG, "clock-differs")] if differs else [])
+    if off_s == -9.0:
+        assert "is 9.0 s behind the one here" in next(facts.signs()).what
+
+
+def test_versions_that_differ_are_a_note() -> None:
+    newer = replace(SERVER, bookie="b1", status=pb.StatusReply(version="1.1"))
+    assert signs(servers(SERVER, newer)) == [(Gravity.NOTE, "versions-differ")]
+    assert "1.0: b0; 1.1: b1" in next(servers(SERVER, newer).signs()).what
+    assert signs(replace(servers(SERVER), version="0.9")) == [(Gravity.NOTE, "versions-differ")]
+
+
+def test_deletions_that_nobody_finishes_are_wrong() -> None:
+    begun = DeletionsFacts(logs=9, looked_at=9, half_deleted=("a",), waiting=(("b", 2), ("c", 1)))
+    assert signs(begun) == [
+        (Gravity.WRONG, "logs-half-deleted"),
+        (Gravity.WRONG, "ledgers-wait"),
+    ]
+    assert "3 trimmed ledgers not deleted yet, of b, c" in [s.what for s in begun.signs()]
+    assert {gravity for gravity, _ in signs(replace(begun, janitor="h:1"))} == {Gravity.NOTE}
+    assert signs(DeletionsFacts(logs=1, looked_at=1, retained=1)) == [(Gravity.NOTE, "no-janitor")]
+    unread = DeletionsFacts(logs=9, looked_at=5, unread=("x",))
+    assert signs(unread) == [(Gravity.WRONG, "log-unreadable")]
+    assert list(unread.unseen()) == ["the manifests of 4 more logs"]
+
+
+def test_what_two_checks_saw_is_said_once() -> None:
+    found = report(
+        DeletionsFacts(logs=1, looked_at=1, unread=("x",)),
+        LogsFacts(logs=1, elections=1, looked_at=1, led=0, unread=("x",)),
+    )
+    assert [sign.kind for sign in found.signs] == ["log-unreadable"]

@@ -1,0 +1,135 @@
+"""Gathers what only the doctor looks at: each bookie is asked, each manifest read. See `gathering`
+for what holds for both."""
+
+import asyncio
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from dlog.aio.maintain.janitor import ELECTION as JANITORS
+from dlog.aio.store.manifests import ManifestNode
+from dlog.aio.store.watching import log_names
+from dlog.errors import InvalidName, NoSuchLog
+from dlog.health.deletions import DeletionsFacts
+from dlog.health.gathering import ASKS_MAX, READS_MAX, Reach
+from dlog.health.servers import ServerFacts, ServersFacts
+from leader import current_leader
+from ledger.attendance import KnownBookie
+from ledger.clock import now_ms
+from ledger.concurrently import for_each
+from ledger.errors import DamagedMetadata, LogError
+from ledger.ids import BookieId
+from ledger.transport.sockets import SocketTransport
+from ledger.wire import bookie_pb2 as pb
+
+SERVERS_MAX: Final = 1_000
+MANIFESTS_MAX: Final = 10_000
+
+
+async def gather_servers(reach: Reach) -> ServersFacts:
+    """Ask all bookies that are registered, as clients and as operators do."""
+    registered = [each for each in reach.there.bookies if each.registration is not None]
+    addresses = {BookieId(each.bookie): each.address for each in registered}
+    transport = SocketTransport(addresses.get, timeout_s=reach.timeout_s)
+    found: dict[str, ServerFacts] = {}
+
+    async def ask(bookie: KnownBookie) -> None:
+        found[bookie.bookie] = await _asked(bookie, transport, reach.timeout_s)
+
+    asked = registered[:SERVERS_MAX]
+    try:
+        await for_each(asked, ask, at_once=ASKS_MAX)
+    finally:
+        await transport.close()
+    return ServersFacts(
+        version=_own_version(),
+        servers=tuple(found[each.bookie] for each in asked),
+        left_out=len(registered) - len(asked),
+    )
+
+
+async def _asked(bookie: KnownBookie, transport: SocketTransport, timeout_s: float) -> ServerFacts:
+    assert bookie.registration is not None
+    address = bookie.registration.operator_address
+    info, (status, silent, answered_s, clock_off_s) = await asyncio.gather(
+        transport.info(BookieId(bookie.bookie)), _status(bookie.bookie, address, timeout_s)
+    )
+    return ServerFacts(
+        bookie=bookie.bookie,
+        address=bookie.address,
+        operator_address=address,
+        reached=info is not None,
+        silent=silent,
+        status=status,
+        answered_s=answered_s,
+        clock_off_s=clock_off_s,
+    )
+
+
+async def _status(
+    bookie: str, address: str, timeout_s: float
+) -> tuple[pb.StatusReply | None, str, float, float | None]:
+    """Return what it said, why not, how long that took, and how far its clock is ahead of ours
+    going by the middle of that time."""
+    # Only now: it brings gRPC along, which takes longer to import than 'dlog status' takes.
+    from ledger.transport.operator import BookieOperator
+
+    if not address:
+        return None, "it takes no orders", 0.0, None
+    operator = BookieOperator(address, bookie=bookie, timeout_s=timeout_s)
+    try:
+        await operator.status()  # connects, and warms up what the answer needs
+        began_ms, began = now_ms(), time.perf_counter()
+        status = await operator.status()
+        took_s = time.perf_counter() - began
+    except LogError as error:
+        return None, str(error), 0.0, None
+    finally:
+        await operator.close()
+    off_s = (status.clock_ms - began_ms) / 1000 - took_s / 2
+    return status, "", took_s, off_s if status.clock_ms else None
+
+
+async def gather_deletions(reach: Reach) -> DeletionsFacts:
+    """Raises `MetadataUnavailable`."""
+    logs = await log_names(reach.store)
+    half_deleted: list[str] = []
+    waiting: list[tuple[str, int]] = []
+    unread: list[str] = []
+    retained = 0
+
+    async def look(log: str) -> None:
+        nonlocal retained
+        try:
+            manifest, _ = await ManifestNode(reach.store, log).read(fresh=False)
+        except NoSuchLog:
+            return  # deleted since
+        except (DamagedMetadata, InvalidName):
+            unread.append(log)
+            return
+        settings = manifest.settings
+        retained += bool(settings.retention_age_s or settings.retention_bytes)
+        if manifest.dropped:
+            half_deleted.append(log)
+        elif manifest.deleting:
+            waiting.append((log, len(manifest.deleting)))
+
+    looked_at = logs[:MANIFESTS_MAX]
+    await for_each(looked_at, look, at_once=READS_MAX)
+    janitor = await current_leader(reach.store, JANITORS)
+    return DeletionsFacts(
+        logs=len(logs),
+        looked_at=len(looked_at),
+        janitor="" if janitor is None else janitor.candidate,
+        half_deleted=tuple(sorted(half_deleted)),
+        waiting=tuple(sorted(waiting)),
+        retained=retained,
+        unread=tuple(sorted(unread)),
+    )
+
+
+def _own_version() -> str:
+    try:
+        return version("dlog")
+    except PackageNotFoundError:
+        return "unknown"

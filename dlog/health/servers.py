@@ -1,0 +1,183 @@
+"""How bookies that are registered do, as each of them says: disks, clock, version. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dlog.health.signs import Gravity, Sign, named
+from ledger.wire import bookie_pb2 as pb
+
+FILLED_SHARE: Final = 0.9
+"""A disk that is fuller is told of; the bookie itself stops at 95 %."""
+CLOCK_S: Final = 2.0
+"""Retention by age, and times that people read, are wrong by as much as clocks are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    bookie: str
+    address: str
+    operator_address: str = ""
+    """Empty: it takes no orders."""
+    reached: bool = True
+    """Whether it answered as clients ask it."""
+    silent: str = ""
+    """Why it did not answer as operators ask it."""
+    status: pb.StatusReply | None = None
+    answered_s: float = 0.0
+    """How long that took."""
+    clock_off_s: float | None = None
+    """How far its clock is ahead of ours; None: it did not say."""
+
+    @property
+    def clock_differs(self) -> bool:
+        """Whether for sure: when within the time of the answer it looked is not known."""
+        off_s = self.clock_off_s
+        return off_s is not None and abs(off_s) - self.answered_s / 2 > CLOCK_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersFacts:
+    version: str
+    """Of the program that asks."""
+    servers: tuple[ServerFacts, ...]
+    left_out: int = 0
+
+    def signs(self) -> Iterator[Sign]:
+        for each in self.servers:
+            yield from _signs_of_reach(each)
+            if each.status is not None:
+                yield from _signs_of_state(each.bookie, each.status)
+            if each.clock_differs:
+                yield _clock_sign(each)
+        versions = self._versions()
+        if len({*versions, self.version}) > 1:
+            running = "; ".join(f"{version}: {named(who)}" for version, who in versions.items())
+            yield Sign(
+                Gravity.NOTE,
+                "versions-differ",
+                f"bookies run other versions than each other or than this program "
+                f"({self.version}): {running}",
+                "Finish the update, one bookie after the other.",
+            )
+
+    def _versions(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for each in self.servers:
+            if each.status is not None:
+                found.setdefault(each.status.version, []).append(each.bookie)
+        return dict(sorted(found.items()))
+
+    def summary(self) -> str:
+        reached = sum(each.reached for each in self.servers)
+        told = sum(each.status is not None for each in self.servers)
+        fullest = max((used for each in self.servers for used in _used(each.status)), default=None)
+        full = "" if fullest is None else f"; the fullest disk is at {100 * fullest:.0f} %"
+        all_ = len(self.servers)
+        return f"{reached} of {all_} reached by clients, {told} by operators{full}"
+
+    def unseen(self) -> Iterator[str]:
+        if self.left_out:
+            yield f"how {self.left_out} more bookies do"
+
+    def shown(self) -> Mapping[str, object]:
+        return {
+            "version": self.version,
+            "bookies": [
+                {
+                    "bookie": each.bookie,
+                    "address": each.address,
+                    "operator_address": each.operator_address,
+                    "reached_by_clients": each.reached,
+                    "reached_by_operators": each.status is not None,
+                    "version": "" if each.status is None else each.status.version,
+                    "clock_off_s": each.clock_off_s,
+                    "answered_s": each.answered_s,
+                    "fullest_disk": max(_used(each.status), default=None),
+                }
+                for each in self.servers
+            ],
+        }
+
+
+def _signs_of_reach(each: ServerFacts) -> Iterator[Sign]:
+    if not each.reached:
+        yield Sign(
+            Gravity.WRONG,
+            "bookie-unreachable",
+            f"bookie {each.bookie} is registered, and does not answer clients at {each.address} "
+            "from here",
+            "If it was just killed, its registration goes in a moment. Else look for a firewall, "
+            "for an address that only its own machine knows (--advertise), or for a process that "
+            "hangs.",
+        )
+    elif each.silent:
+        yield Sign(
+            Gravity.NOTE,
+            "no-orders",
+            f"bookie {each.bookie} serves clients, but how it does is not known: {each.silent}",
+            "Let operators reach its --operator-port from here, or ask on its own machine.",
+        )
+
+
+def _signs_of_state(bookie: str, status: pb.StatusReply) -> Iterator[Sign]:
+    for directory in status.ledger_directories:
+        if directory.failure:
+            yield Sign(
+                Gravity.WRONG,
+                "directory-failed",
+                f"bookie {bookie} only reads from {directory.path}: {directory.failure}",
+                "Replace the disk, or start the bookie again once it works.",
+            )
+    for journal in status.journals:
+        if journal.full:
+            yield Sign(
+                Gravity.WRONG,
+                "journal-full",
+                f"bookie {bookie} has no room for its journal {journal.path}",
+                "Free space there; nothing that was acknowledged is lost.",
+            )
+    for usage in status.directories:
+        if usage.total_bytes and 1 - usage.free_bytes / usage.total_bytes > FILLED_SHARE:
+            share = 100 * (1 - usage.free_bytes / usage.total_bytes)
+            yield Sign(
+                Gravity.WRONG,
+                "disk-filling",
+                f"{usage.path} of bookie {bookie} is {share:.0f} % full",
+                "Add bookies, shorten retention, or look for a consumer that holds it up; 'dlog "
+                f"bookie compact {bookie}' frees what is dead already.",
+            )
+    for alarm in status.collector.alarms:
+        yield Sign(
+            Gravity.WRONG,
+            "deletions-stuck",
+            f"bookie {bookie} keeps {status.collector.waiting} ledgers that may be garbage: "
+            f"{alarm.reason}",
+            "Find out first what became of the metadata store; then 'dlog bookie gc "
+            f"{bookie} --allow-deletions N' gives them up.",
+        )
+    for warning in status.warnings:
+        yield Sign(
+            Gravity.WRONG,
+            "bookie-warns",
+            f"bookie {bookie} warns: {warning}",
+            f"'dlog bookie status {bookie}' shows all that it says.",
+        )
+
+
+def _clock_sign(each: ServerFacts) -> Sign:
+    off_s = each.clock_off_s or 0.0
+    return Sign(
+        Gravity.WRONG,
+        "clock-differs",
+        f"the clock of bookie {each.bookie} is {abs(off_s):.1f} s "
+        f"{'ahead of' if off_s > 0 else 'behind'} the one here",
+        "Let all machines follow a time server. No record is in danger: retention by age and the "
+        "times in reports are wrong by as much.",
+    )
+
+
+def _used(status: pb.StatusReply | None) -> Iterator[float]:
+    for usage in () if status is None else status.directories:
+        if usage.total_bytes:
+            yield 1 - usage.free_bytes / usage.total_bytes
