@@ -15,10 +15,8 @@ from collections import OrderedDict
 from collections.abc import Container
 from typing import Final
 
-from bookie.disk.file_cache import FileCache
-from bookie.disk.port import Disk
-from bookie.errors import IndexDamaged
-from bookie.index.format import PAGE_BYTES, check_page, new_page, page_offset, path_of
+from bookie.index.blocks import Blocks
+from bookie.index.format import PAGE_BYTES, check_page, new_page, page_offset
 
 _PAGE_COST_BYTES: Final = PAGE_BYTES + 300
 _DIRTY_SHARE: Final = 4
@@ -29,9 +27,8 @@ _Place = tuple[int, int]
 class LedgerCache:
     """Pages by (ledger id, page number). See the module's docstring."""
 
-    def __init__(self, disk: Disk, files: FileCache, *, bytes_max: int) -> None:
-        self._disk = disk
-        self._files = files
+    def __init__(self, blocks: Blocks, *, bytes_max: int) -> None:
+        self._blocks = blocks
         self.pages_max = max(1, bytes_max // _PAGE_COST_BYTES)
         self.hits = self.misses = 0
         self._lock = threading.Lock()
@@ -92,16 +89,8 @@ class LedgerCache:
             self.hits += 1
         else:
             self.misses += 1
-            path = path_of(ledger_id)
-            try:
-                with self._files.use(path) as file:
-                    page = file.read(PAGE_BYTES, page_offset(number))
-            except FileNotFoundError:
-                raise IndexDamaged(self._disk.describe(path), 0, "the file is gone") from None
-            except OSError as error:
-                at = page_offset(number)
-                raise IndexDamaged(self._disk.describe(path), at, str(error)) from error
-            check_page(page, ledger_id, number, self._disk.describe(path))
+            page = self._blocks.read(ledger_id, page_offset(number))
+            check_page(page, ledger_id, number, self._blocks.describe(ledger_id))
             if not keep:
                 return page
         self._keep(place, page)

@@ -4,24 +4,24 @@ Invariants:
     what it points to was synced before it points there (rule 67; the caller's duty)
     a flush is all or nothing, whatever tears (`bookie.index.redo`)
     the header of a ledger reaches the disk together with the pages it names
-    what the redo file says is in place before the redo file says something else
-Writing (`put`, `flush`, `move`, `remove`) is done by one thread at a time; reading by any. After
-`DiskFull` each of them may be called again; after another error nothing may be written any more.
+    a block is in the redo file, durably, until it is in its index file, durably
+Writing (`put`, `flush`, `put_in_place`, `move`, `remove`) is done by one thread at a time; reading
+by any. After `DiskFull` each of them may be called again; after another error nothing may be
+written any more.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, compress, count, groupby, islice, repeat
-from operator import attrgetter, sub
+from itertools import chain, compress, count, repeat
+from operator import sub
 from struct import Struct
 from typing import Final, NamedTuple
 
-from bookie.disk.file_cache import FileCache
-from bookie.disk.port import Disk, DiskFile
+from bookie.disk.port import Disk, DiskFile, DiskFull
 from bookie.errors import IndexDamaged
-from bookie.index import redo
+from bookie.index.blocks import Blocks
 from bookie.index.format import (
     DIRECTORY,
     PAGE_BYTES,
@@ -41,12 +41,14 @@ from bookie.index.format import (
     seal_page,
 )
 from bookie.index.ledger_cache import LedgerCache
-from bookie.index.redo import Image
+from bookie.index.redo import Image, RedoPlace, is_all
 from bookie.pieces import Piece
 
 _DIRECTORY_CHARACTERS: Final = 2
 _FILES_AT_ONCE: Final = 64
 """Written, then synced together."""
+_ROUND_LEDGERS: Final = 4096
+"""Put in place, and then their directories synced together."""
 
 
 class Location(NamedTuple):
@@ -63,50 +65,52 @@ class LedgerIndex:
 
     def __init__(self, disk: Disk, *, cache_bytes: int, files_max: int) -> None:
         self._disk = disk
-        self._files = FileCache(disk, files_max)
-        self.cache = LedgerCache(disk, self._files, bytes_max=cache_bytes)
+        self._blocks = Blocks(disk, files_max=files_max)
+        self.redo = self._blocks.redo
+        self.cache = LedgerCache(self._blocks, bytes_max=cache_bytes)
         self._headers: dict[int, LedgerHeader] = {}
         self._directories: dict[str, None] = {}
         self._new_names: dict[str, None] = {}
         """Directories with files that are not there for sure."""
-        self._in_place = True
-        """Whether all that the redo file says is where it belongs."""
         self.made: list[int] = []
-        """Ledgers whose files were made since somebody emptied it."""
+        """Ledgers of which nothing was there before; noted until somebody empties it."""
 
-    def recover(self) -> list[int]:
-        """Finish the flush that a crash may have interrupted; return all ledgers.
+    def recover(self, needed: RedoPlace | None = None) -> list[int]:
+        """Take what the redo file has, and see that it has what is *needed*; return all ledgers.
 
         Raises `IndexDamaged` for what is called like an index file and is none: it may be one
-        that was renamed, and its ledger would be denied."""
-        self.finish()
-        found = []
+        that was renamed, and its ledger would be denied; and for a redo file that lacks
+        something."""
+        self.redo.load(needed)
+        found: dict[int, None] = {}
         for directory in self._disk.list(DIRECTORY):
             if len(directory) == _DIRECTORY_CHARACTERS:
-                for name in self._disk.list(f"{DIRECTORY}/{directory}"):
-                    ledger_id = ledger_of(name)
-                    if ledger_id is not None:
-                        found.append(ledger_id)
-                    elif name.endswith(SUFFIX):
-                        path = self._disk.describe(f"{DIRECTORY}/{directory}/{name}")
-                        raise IndexDamaged(path, 0, "no index file has such a name")
-        return found
+                self._list(f"{DIRECTORY}/{directory}", found)
+        self._doubt_names()
+        self._drop_lost(found.__contains__)
+        found.update(dict.fromkeys(self.redo))
+        if self.redo.is_spent:
+            self.put_in_place()
+        return list(found)
+
+    def finish(self, needed: RedoPlace | None) -> None:
+        """Put in place what the redo file has, whatever it lacks, and leave it empty, durably;
+        for a start of another kind."""
+        with suppress(IndexDamaged):
+            self.redo.load(needed)
+        self._doubt_names()
+        self._drop_lost(self._blocks.files_has)
+        self.put_in_place()
+        self.redo.begin()
 
     def load(self, ledger_id: int) -> LedgerHeader:
         """Return what is on disk of a ledger. Raises `IndexDamaged`."""
-        path = path_of(ledger_id)
-        try:
-            with self._files.use(path) as file:
-                read = partial(file.read, PAGE_BYTES)
-                return decode_header(read(0), ledger_id, self._disk.describe(path), read)
-        except FileNotFoundError:
-            raise IndexDamaged(self._disk.describe(path), 0, "the file is gone") from None
-        except OSError as error:
-            raise IndexDamaged(self._disk.describe(path), 0, str(error)) from error
+        read = partial(self._blocks.read, ledger_id)
+        return decode_header(read(0), ledger_id, self._blocks.describe(ledger_id), read)
 
     def has_file(self, ledger_id: int) -> bool:
         """Whether anything of a ledger was ever written, and is not gone."""
-        return self._files.has(path_of(ledger_id))
+        return self._blocks.has(ledger_id)
 
     def page_locations(self, header: LedgerHeader, number: int) -> Iterator[Location]:
         """Yield where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
@@ -143,6 +147,8 @@ class LedgerIndex:
         Flushes by itself when the cache is full of dirty pages, also half way: what was put by
         then is named. Raises `IndexDamaged`."""
         new: list[int] = []
+        if not header.extents:
+            self.made.append(header.ledger_id)
         for piece, (log_id, offset) in zip(pieces, places, strict=True):
             header = self._put_piece(header, piece, log_id, offset, new)
         header = self._name(header, new)
@@ -163,13 +169,23 @@ class LedgerIndex:
         )
         if not images:
             return
-        if not self._in_place:
-            self.finish()
-        redo.write(self._disk, images)
-        self._in_place = False
-        self._write_in_place(images)
+        self.redo.append(images)
         self.cache.flushed()
         self._headers.clear()
+
+    def put_in_place(
+        self, ledgers_max: int | None = None, *, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Write what waits in the redo file to index files, durably: of the *ledgers_max* that
+        have waited longest, or of all, until it *is_over*."""
+        left = len(self.redo) if ledgers_max is None else min(ledgers_max, len(self.redo))
+        while left > 0 and not is_over():
+            some = self.redo.oldest(min(left, _ROUND_LEDGERS))
+            self._write_in_place(some)
+            self.redo.put_in_place(some)
+            left -= len(some)
+        if not self.redo:
+            self.redo.clear()
 
     def newest(self, ledger_id: int) -> LedgerHeader:
         """Return what `put` said last of a ledger, or what is on disk. Raises `IndexDamaged`.
@@ -258,20 +274,22 @@ class LedgerIndex:
         takes long for many ledgers: after the next start this is called again, or `sync_names`
         now."""
         gone = dict.fromkeys(ledger_ids)
-        self.settle()
         for ledger_id in gone:
             with suppress(FileNotFoundError):
                 self._disk.remove(path_of(ledger_id))
         for ledger_id in gone:  # only now: a reader may have opened or read one meanwhile
-            self._files.forget(path_of(ledger_id))
+            self._blocks.files.forget(path_of(ledger_id))
             self._headers.pop(ledger_id, None)
         self.cache.remove(gone)
+        with suppress(DiskFull):  # as with the names
+            self.redo.strike(gone)
 
-    def settle(self) -> None:
-        """Leave nothing of a flush for the next start to do again, durably."""
-        if not self._in_place:
-            self.finish()
-        redo.clear(self._disk)
+    def settle(self, ledger_ids: Iterable[int]) -> None:
+        """Put in place what waits of these ledgers, and leave nothing in the redo file from which
+        a start would make their files again, durably."""
+        ledger_ids = list(ledger_ids)
+        self._write_in_place([one for one in ledger_ids if one in self.redo])
+        self.redo.strike(ledger_ids)
 
     def sync_names(self, ledger_ids: Iterable[int]) -> None:
         """Make it durable that files of these ledgers were removed."""
@@ -279,24 +297,39 @@ class LedgerIndex:
             self._disk.sync_directory(directory)
 
     def close(self) -> None:
-        self._files.close()
+        self._blocks.close()
 
     def _page(self, header: LedgerHeader, number: int) -> bytes | bytearray | None:
         """Return a page for reading; None if there is none."""
         return self.cache.page(header.ledger_id, number) if header.has_page(number) else None
 
-    def finish(self) -> None:
-        """Put in place what the redo file says, durably, whatever of it is there already; but make
-        no file again that is lost."""
-        images = list(redo.read(self._disk))
-        redo.confirm(self._disk, images)
-        images = redo.placeable(images, self.has_file)
+    def _list(self, directory: str, found: dict[int, None]) -> None:
+        """Add the ledgers with a file in *directory*."""
+        for name in self._disk.list(directory):
+            ledger_id = ledger_of(name)
+            if ledger_id is not None:
+                found[ledger_id] = None
+            elif name.endswith(SUFFIX):
+                path = self._disk.describe(f"{directory}/{name}")
+                raise IndexDamaged(path, 0, "no index file has such a name")
+
+    def _doubt_names(self) -> None:
+        """A file of a ledger that waits may have been made by a process that was killed."""
         directories = set(self._disk.list(DIRECTORY))
-        for image in images:
-            directory = directory_of(image.ledger_id)
-            if directory.rpartition("/")[2] in directories:  # its file may not be there for sure
+        for directory in dict.fromkeys(map(directory_of, self.redo)):
+            if directory.rpartition("/")[2] in directories:
                 self._new_names[directory] = None
-        self._write_in_place(images)
+
+    def _drop_lost(self, is_there: Callable[[int], bool]) -> None:
+        """Make no file again that is lost."""
+        self.redo.drop(
+            [
+                ledger_id
+                for ledger_id in self.redo
+                if not is_there(ledger_id)
+                and not is_all(ledger_id, partial(self.redo.block, ledger_id))
+            ]
+        )
 
     def _put_piece(
         self, header: LedgerHeader, piece: Piece, log_id: int, offset: int, new: list[int]
@@ -343,35 +376,31 @@ class LedgerIndex:
         header = self._headers[header.ledger_id] = replace(header, last_entry=last, extents=extents)
         return header
 
-    def _write_in_place(self, images: Sequence[Image]) -> None:
-        """Write *images* to their files, durably."""
-        ordered = sorted(images, key=attrgetter("ledger_id", "offset"))
-        by_ledger = groupby(ordered, key=attrgetter("ledger_id"))
-        while some := list(islice(((i, list(group)) for i, group in by_ledger), _FILES_AT_ONCE)):
+    def _write_in_place(self, ledger_ids: Sequence[int]) -> None:
+        """Write what waits of these ledgers to their files, durably."""
+        for start in range(0, len(ledger_ids), _FILES_AT_ONCE):
             with ExitStack() as in_use:
                 files = []
-                for ledger_id, of_file in some:
+                for ledger_id in ledger_ids[start : start + _FILES_AT_ONCE]:
                     file = self._open(ledger_id, in_use)
-                    _write_images(file, of_file)
+                    _write_images(file, self.redo.images(ledger_id))
                     files.append(file)
                 self._disk.sync_files(files)
         for directory in self._new_names:
             self._disk.sync_directory(directory)
         self._new_names.clear()
-        self._in_place = True
 
     def _open(self, ledger_id: int, in_use: ExitStack) -> DiskFile:
         """Open the file of a ledger; make it if it is not there, and note in which directory."""
         path = path_of(ledger_id)
         try:
-            return in_use.enter_context(self._files.use(path))
+            return in_use.enter_context(self._blocks.files.use(path))
         except FileNotFoundError:
             directory = directory_of(ledger_id)
             self._make_directory(directory)
             self._new_names[directory] = None
             self._disk.create(path).close()
-            self.made.append(ledger_id)
-            return in_use.enter_context(self._files.use(path))
+            return in_use.enter_context(self._blocks.files.use(path))
 
     def _make_directory(self, directory: str) -> None:
         if directory in self._directories:

@@ -1,33 +1,61 @@
-"""The redo file: what is about to be written over in index files, durable beforehand.
+"""The redo file: what index files are to say, durable before they say it.
 
-Index pages are written in place, and a crash may tear such a write, together with entries in
-that page that were durable long ago. So all pages of a flush go to this file first; a start
-writes them to their places again if the file is whole. If it is not, no page was touched.
+Index blocks are written in place, and a crash may tear such a write, together with entries in
+that block that were durable long ago. And each index file costs a sync of its own. So all blocks
+of a flush go to this file first, as one batch, with one sync. From then on they count: whoever
+reads a block asks here before the index file (`bookie.index.blocks`), and a start reads all of
+this file again. They are put in place later, oldest first; when none waits any more, the file
+is begun anew.
 
-That the file is whole is no proof that it is on the disk: a killed process leaves behind what it
-wrote and did not sync, and a sync that failed leaves pages that the system takes for clean. So
-it is written again before anything rests on it (`confirm`).
+Invariants:
+    a block is found here from the sync of its batch until it is in place, durably
+    batches are numbered on and on; each is checksummed together with all before it in the file,
+        so a file that is shorter, older or another one than the roll says is found
+    who removes an index file lets a batch say that what is here of its ledger does not count any
+        more, or a start would bring the file back
+
+That a batch is whole is no proof that it is on the disk: a killed process leaves behind what it
+wrote and did not sync, and a sync that failed leaves blocks that the system takes for clean. What
+the roll does not name was perhaps never synced; it is written again before anything rests on it
+(`confirm`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from struct import Struct
 from typing import Final
 
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from bookie.disk.port import Disk
+from bookie.disk.port import Disk, DiskFile, DiskFull
 from bookie.errors import IndexDamaged
 from bookie.index.format import DIRECTORY, PAGE_BYTES, decode_header, page_offset
 
-VERSION: Final = 1
+VERSION: Final = 2
 PATH: Final = f"{DIRECTORY}/redo"
+TEMPORARY_SUFFIX: Final = ".tmp"
 _MAGIC: Final = b"DLOGREDO"
-_HEADER: Final = Struct("<8sIII")  # magic, version, images, CRC32C of the images
+_HEADER: Final = Struct("<8sIIQ")  # magic, version, zero, number of the first batch
 _CRC: Final = Struct("<I")
 _HEADER_BYTES: Final = _HEADER.size + _CRC.size
-_IMAGE: Final = Struct("<qq")
+_BATCH: Final = Struct("<IIQQ")  # chain, blocks, number, bytes of the blocks
+_CHAIN_BYTES: Final = 4
+_BLOCK: Final = Struct("<qqI")  # ledger, offset in its index file or -1, bytes that follow
+_GONE: Final = -1
+_TAIL_BYTES: Final = 4
+"""Of a block; what is before is kept without the zeros at its end."""
+_LENGTH_BITS: Final = 12
+_LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
+_COPY_BYTES: Final = 1024 * 1024
+
+_VERSION_1: Final = 1
+_HEADER_1: Final = Struct("<8sIII")  # magic, version, images, CRC32C of the images
+_HEADER_1_BYTES: Final = _HEADER_1.size + _CRC.size
+_IMAGE_1: Final = Struct("<qq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,106 +67,312 @@ class Image:
     data: bytes
 
 
-def write(disk: Disk, images: Sequence[Image]) -> None:
-    """Replace the redo file, durably. Requires that its images are all in place and synced."""
-    _write(disk, images)
+@dataclass(frozen=True, slots=True)
+class RedoPlace:
+    """The batches that are needed: *first* to *last*, none if that is less."""
+
+    first: int = 1
+    last: int = 0
+    chain: int = 0
+    """Checksum of the last and of all before it in the file."""
 
 
-def confirm(disk: Disk, images: Sequence[Image]) -> None:
-    """Make durable what was read as *images* just now, by writing the same bytes again: each
-    sector stays as it is or becomes what it should be."""
-    if images:
-        _write(disk, images)
+class Redo:
+    """See the module's docstring. Written by one thread at a time, read by any."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._file: DiskFile | None = None
+        self._end = 0
+        self._first, self._last, self._chain = 1, 0, 0
+        self._is_spent = False
+        """Whether nothing may be appended: the file is of version 1, or damaged."""
+        self._waiting: dict[int, dict[int, int]] = {}
+        """Of each ledger, oldest first: where each of its blocks lies in this file, and its
+        length in the lower bits."""
+        self.blocks = 0
+        """How many blocks wait."""
+
+    @property
+    def place(self) -> RedoPlace:
+        return RedoPlace(self._first, self._last, self._chain)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether all that waits has to be put in place before anything is appended."""
+        return self._is_spent
+
+    def __len__(self) -> int:
+        """Return how many ledgers have blocks that wait."""
+        return len(self._waiting)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._waiting
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._waiting)
+
+    def block(self, ledger_id: int, offset: int) -> bytes | None:
+        """Return the block that belongs at *offset* of an index file, if it waits for that.
+        Raises `OSError`."""
+        if ledger_id not in self._waiting:
+            return None
+        with self._lock:  # it is not begun anew meanwhile
+            position = self._waiting.get(ledger_id, {}).get(offset)
+            return None if position is None else self._read(position)
+
+    def oldest(self, ledgers_max: int) -> list[int]:
+        """Return the ledgers that have waited longest."""
+        return list(islice(self._waiting, ledgers_max))
+
+    def images(self, ledger_id: int) -> list[Image]:
+        """Return all that waits of a ledger, ascending. Raises `OSError`."""
+        with self._lock:
+            return [
+                Image(ledger_id, offset, self._read(position))
+                for offset, position in sorted(self._waiting.get(ledger_id, {}).items())
+            ]
+
+    def load(self, needed: RedoPlace | None = None, *, looks_only: bool = False) -> None:
+        """Take what is in the file. Raises `IndexDamaged` if something that is *needed* is not
+        there, and `OSError`; what is there was taken all the same.
+
+        Afterwards what was taken is durable, unless one *looks_only*."""
+        needed = RedoPlace() if needed is None else needed
+        self.close()
+        self._waiting.clear()
+        self.blocks = 0
+        unsure_from = self._load(needed)
+        if self._last < needed.last:
+            at, self._is_spent = self._end, True
+            self._last = needed.last
+            if needed.first <= needed.last:
+                reason = f"batch {needed.last}, which index files lack, is not whole in it"
+                raise IndexDamaged(self._disk.describe(PATH), at, reason)
+            self._waiting.clear()  # an older file: what was in it was put in place since
+            self.blocks = 0
+        elif unsure_from is not None and not looks_only:
+            assert self._file is not None
+            confirm(self._file, unsure_from, self._end)
+
+    def append(self, images: Sequence[Image], gone: Iterable[int] = ()) -> None:
+        """Add a batch, durably: *images*, and that what was here of ledgers that are *gone* does
+        not count. Raises `OSError`; after `DiskFull` it may be done again."""
+        if self._file is None or self._is_spent:
+            self.begin()
+        assert self._file is not None
+        gone = list(gone)
+        buffers: list[bytes] = [_BLOCK.pack(ledger_id, _GONE, 0) for ledger_id in gone]
+        at = self._end + _BATCH.size + _BLOCK.size * len(gone)
+        positions = []
+        for image in images:
+            data = _packed(image.data)
+            buffers += (_BLOCK.pack(image.ledger_id, image.offset, len(data)), data)
+            positions.append((at + _BLOCK.size) << _LENGTH_BITS | len(data))
+            at += _BLOCK.size + len(data)
+        body = b"".join(buffers)
+        count = len(gone) + len(images)
+        head = _BATCH.pack(0, count, self._last + 1, len(body))[_CHAIN_BYTES:]
+        chain = _chained(self._chain, head, body)
+        self._file.write([_CRC.pack(chain), head, body], self._end)
+        self._file.sync()
+        with self._lock:
+            self._forget(gone)
+            for image, position in zip(images, positions, strict=True):
+                self._keep(image.ledger_id, image.offset, position)
+            self._end, self._last, self._chain = at, self._last + 1, chain
+
+    def put_in_place(self, ledger_ids: Iterable[int]) -> None:
+        """Take note that all that waited of these ledgers is in place, durably. When nothing
+        waits any more, the file is begun anew; if there is no space for that, later. Raises
+        `OSError`."""
+        with self._lock:
+            self._forget(ledger_ids)
+        if not self._waiting:
+            self.clear()
+
+    def strike(self, ledger_ids: Iterable[int]) -> None:
+        """Let nothing count any more that is here of these ledgers, durably. Raises `OSError`;
+        after `DiskFull` a start may bring back what was here."""
+        ledger_ids = list(ledger_ids)
+        with self._lock:
+            self._forget(ledger_ids)
+        if self._end > _HEADER_BYTES:
+            self.append((), gone=ledger_ids)
+
+    def drop(self, ledger_ids: Iterable[int]) -> None:
+        """Forget what is here of these ledgers; a start finds it again."""
+        with self._lock:
+            self._forget(ledger_ids)
+
+    def clear(self) -> None:
+        """Begin the file anew, if there is space and anything in it. Requires that nothing
+        waits."""
+        assert not self._waiting
+        if self._end > _HEADER_BYTES or self._is_spent:
+            with suppress(DiskFull):
+                self.begin()
+
+    def begin(self) -> None:
+        """Put an empty file in the place of what is there, durably. Requires that nothing waits.
+        Raises `OSError`; after `DiskFull` nothing is changed."""
+        assert not self._waiting
+        temporary = PATH + TEMPORARY_SUFFIX
+        header = _HEADER.pack(_MAGIC, VERSION, 0, self._last + 1)
+        header += _CRC.pack(crc32c(header))
+        try:
+            file = self._disk.create(temporary)
+            try:
+                file.write([header], 0)
+                file.sync()
+            finally:
+                file.close()
+        except DiskFull:
+            with suppress(OSError):
+                self._disk.remove(temporary)
+            raise
+        self._disk.rename(temporary, PATH)
+        self._disk.sync_directory(DIRECTORY)
+        with self._lock:
+            self.close()
+            self._file = self._disk.open(PATH)
+            self._end, self._first, self._chain = _HEADER_BYTES, self._last + 1, crc32c(header)
+            self._is_spent = False
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _load(self, needed: RedoPlace) -> int | None:
+        """Take all batches up to the first that is not whole; return from which byte on they may
+        not be durable."""
+        try:
+            self._file = self._disk.open(PATH)
+        except FileNotFoundError:
+            return None
+        data = self._file.read(_HEADER_BYTES, 0)
+        if _is_whole(data, _HEADER_1_BYTES, _VERSION_1):
+            return self._load_version_1(data)
+        if not _is_whole(data, _HEADER_BYTES, VERSION):
+            self.close()
+            return None
+        first = _HEADER.unpack_from(data)[3]
+        self._first, self._last, self._chain = first, first - 1, crc32c(data)
+        self._end = unsure_from = _HEADER_BYTES
+        size_bytes = self._file.size()
+        while self._load_batch(self._file, size_bytes):
+            if self._last == needed.last:
+                if self._chain != needed.chain:  # it is another file than there was
+                    self._last -= 1
+                    break
+                unsure_from = self._end
+        return unsure_from
+
+    def _load_batch(self, file: DiskFile, size_bytes: int) -> bool:
+        """Take the next batch; return whether it is whole."""
+        head = file.read(_BATCH.size, self._end)
+        if len(head) < _BATCH.size:
+            return False
+        crc, count, number, body_bytes = _BATCH.unpack(head)
+        begin = self._end + _BATCH.size
+        if number != self._last + 1 or body_bytes > size_bytes - begin:
+            return False
+        body = file.read(body_bytes, begin)
+        chain = _chained(self._chain, head[_CHAIN_BYTES:], body)
+        if chain != crc:
+            return False
+        at = 0
+        for _ in range(count):
+            ledger_id, offset, length = _BLOCK.unpack_from(body, at)
+            at += _BLOCK.size
+            if offset == _GONE:
+                self._forget((ledger_id,))
+            else:
+                self._keep(ledger_id, offset, (begin + at) << _LENGTH_BITS | length)
+            at += length
+        self._end, self._last, self._chain = begin + body_bytes, number, chain
+        return True
+
+    def _load_version_1(self, data: bytes) -> int | None:
+        assert self._file is not None
+        _, _, count, crc = _HEADER_1.unpack_from(data)
+        step = _IMAGE_1.size + PAGE_BYTES
+        body = self._file.read(count * step, _HEADER_1_BYTES)
+        if len(body) != count * step or crc32c(body) != crc:
+            self.close()
+            return None
+        for at in range(0, len(body), step):
+            ledger_id, offset = _IMAGE_1.unpack_from(body, at)
+            position = _HEADER_1_BYTES + at + _IMAGE_1.size
+            self._keep(ledger_id, offset, position << _LENGTH_BITS | PAGE_BYTES)
+        self._end, self._is_spent = _HEADER_1_BYTES + len(body), True
+        return 0
+
+    def _read(self, position: int) -> bytes:
+        assert self._file is not None
+        data = self._file.read(position & _LENGTH_MASK, position >> _LENGTH_BITS)
+        return _unpacked(data)
+
+    def _keep(self, ledger_id: int, offset: int, position: int) -> None:
+        of_ledger = self._waiting.setdefault(ledger_id, {})
+        self.blocks += offset not in of_ledger
+        of_ledger[offset] = position
+
+    def _forget(self, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            self.blocks -= len(self._waiting.pop(ledger_id, ()))
 
 
-def _write(disk: Disk, images: Sequence[Image]) -> None:
-    crc = 0
-    buffers: list[bytes | memoryview] = []
-    for image in images:
-        assert len(image.data) == PAGE_BYTES
-        head = _IMAGE.pack(image.ledger_id, image.offset)
-        crc = extend(extend(crc, head), image.data)
-        buffers += (head, image.data)
-    header = _HEADER.pack(_MAGIC, VERSION, len(images), crc)
-    try:
-        file = disk.open(PATH)
-    except FileNotFoundError:
-        file = disk.create(PATH)
-        disk.sync_directory(DIRECTORY)
-    try:
-        file.write([header + _CRC.pack(crc32c(header)), *buffers], 0)
-        file.sync()
-    finally:
-        file.close()
-
-
-def read(disk: Disk) -> Iterator[Image]:
-    """Yield the images of the redo file; nothing if it is not there or not whole."""
-    try:
-        file = disk.open(PATH)
-    except FileNotFoundError:
+def confirm(file: DiskFile, start: int, end: int) -> None:
+    """Make durable what was read from *start* to *end* just now, by writing the same bytes again:
+    each sector stays as it is or becomes what it should be."""
+    if start == end:
         return
+    for at in range(start, end, _COPY_BYTES):
+        file.write([file.read(min(_COPY_BYTES, end - at), at)], at)
+    file.sync()
+
+
+def is_all(ledger_id: int, block: Callable[[int], bytes | None]) -> bool:
+    """Whether the blocks of a ledger that wait are a whole index file; *block* returns the one at
+    an offset.
+
+    If its file is not there, and they are not, it was lost. Of some of its blocks it would become
+    a damaged file, which hides that it is gone: what is gone is missed (`bookie.loss.census`)."""
     try:
-        data = file.read(_HEADER_BYTES, 0)
-        if len(data) < _HEADER_BYTES:
-            return
-        header = data[: _HEADER.size]
-        magic, version, count, crc_expected = _HEADER.unpack(header)
-        if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(header):
-            return
-        if magic != _MAGIC or version != VERSION:
-            return
-        body = file.read(count * (_IMAGE.size + PAGE_BYTES), _HEADER_BYTES)
-    finally:
-        file.close()
-    if len(body) != count * (_IMAGE.size + PAGE_BYTES) or crc32c(body) != crc_expected:
-        return
-    for at in range(0, len(body), _IMAGE.size + PAGE_BYTES):
-        ledger_id, offset = _IMAGE.unpack_from(body, at)
-        yield Image(ledger_id, offset, body[at + _IMAGE.size : at + _IMAGE.size + PAGE_BYTES])
-
-
-def placeable(images: Sequence[Image], is_there: Callable[[int], bool]) -> list[Image]:
-    """Return those of *images* that are to be written to their places again: of files that are
-    there, and of those that they are all of.
-
-    Any other file was lost since. Of some of its pages it would become a damaged file, which hides
-    that it is gone: what is gone is missed (`bookie.loss.census`), and then written again."""
-    of_ledger: dict[int, dict[int, bytes]] = {}
-    for image in images:
-        of_ledger.setdefault(image.ledger_id, {})[image.offset] = image.data
-    lost = {
-        ledger_id
-        for ledger_id, blocks in of_ledger.items()
-        if not is_there(ledger_id) and not _is_all(ledger_id, blocks)
-    }
-    return [image for image in images if image.ledger_id not in lost]
-
-
-def _is_all(ledger_id: int, blocks: dict[int, bytes]) -> bool:
-    """Whether these *blocks* are a whole index file."""
-    try:
-        header = decode_header(blocks.get(0, b""), ledger_id, "", lambda at: blocks.get(at, b""))
+        header = decode_header(block(0) or b"", ledger_id, "", lambda at: block(at) or b"")
     except IndexDamaged:
         return False
-    count = sum(last - first + 1 for first, last in header.extents)
-    return count < len(blocks) and all(
-        page_offset(page) in blocks
+    return all(
+        block(page_offset(page)) is not None
         for first, last in header.extents
         for page in range(first, last + 1)
     )
 
 
-def clear(disk: Disk) -> None:
-    """Leave nothing to be done again, durably. Requires that all images are in place and synced.
+def _is_whole(data: bytes, size_bytes: int, version: int) -> bool:
+    """Whether *data* begins with a whole header of this version."""
+    header = data[: size_bytes - _CRC.size]
+    if len(data) < size_bytes or not header.startswith(_MAGIC + _CRC.pack(version)):
+        return False
+    return bool(_CRC.unpack_from(data, len(header))[0] == crc32c(header))
 
-    Who removes index files comes here first, or the next start would make them again."""
-    try:
-        file = disk.open(PATH)
-    except FileNotFoundError:
-        return
-    try:
-        file.write([bytes(_HEADER_BYTES)], 0)
-        file.sync()
-    finally:
-        file.close()
+
+def _packed(block: bytes) -> bytes:
+    """Return *block* without most of its zeros; few are full."""
+    assert len(block) == PAGE_BYTES
+    return block[:-_TAIL_BYTES].rstrip(b"\0") + block[-_TAIL_BYTES:]
+
+
+def _unpacked(data: bytes) -> bytes:
+    return data[:-_TAIL_BYTES].ljust(PAGE_BYTES - _TAIL_BYTES, b"\0") + data[-_TAIL_BYTES:]
+
+
+def _chained(chain: int, head: bytes, body: bytes) -> int:
+    return int(extend(extend(crc32c(_CRC.pack(chain)), head), body))

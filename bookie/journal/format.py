@@ -20,6 +20,9 @@ from google_crc32c import value as crc32c
 from bookie.errors import JournalDamaged, MarkDamaged
 
 VERSION: Final = 1
+MARK_VERSION: Final = 2
+"""Programs of before do not know that what is before a mark may be in redo files (`bookie.index`)
+alone; they refuse this version, and read nothing wrong."""
 DIRECTORY: Final = "journal"
 MARK_PATH: Final = f"{DIRECTORY}/mark"
 FILE_SUFFIX: Final = ".journal"
@@ -70,7 +73,8 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """All records before this place are in entry logs and index (BookKeeper's LastLogMark)."""
+    """All records before this place are in entry logs, and in index or redo files (BookKeeper's
+    LastLogMark)."""
 
     journal_id: int
     offset: int
@@ -213,7 +217,7 @@ def decode_record(data: bytes) -> Record | str:
 
 
 def encode_mark(mark: Mark) -> bytes:
-    body = _MARK.pack(_MARK_MAGIC, VERSION, 0, mark.journal_id, mark.offset)
+    body = _MARK.pack(_MARK_MAGIC, MARK_VERSION, 0, mark.journal_id, mark.offset)
     return body + _CRC.pack(crc32c(body))
 
 
@@ -225,8 +229,8 @@ def decode_mark(data: bytes, path: str) -> Mark:
     magic, version, _, journal_id, offset = _MARK.unpack(body)
     if _CRC.unpack_from(data, _MARK.size)[0] != crc32c(body):
         raise MarkDamaged(path, 0, "the checksum differs")
-    if magic != _MARK_MAGIC or version != VERSION:
-        raise MarkDamaged(path, 0, f"not a mark of version {VERSION}")
+    if magic != _MARK_MAGIC or version not in (VERSION, MARK_VERSION):
+        raise MarkDamaged(path, 0, f"not a mark of version {VERSION} or {MARK_VERSION}")
     return Mark(journal_id, offset)
 
 

@@ -12,6 +12,7 @@ Invariants:
     each flush has a batch in the roll of every directory that it wrote to, before a mark moves
     each batch of a roll is checksummed together with all before it, so a roll that is shorter or
         another one than the census says is found
+    each batch says what of the redo file is needed beside the index files, so that is found, too
     what is found missing is remembered (`bookie.loss.limbo`) before roll and census are
         rewritten
 """
@@ -30,6 +31,7 @@ from google_crc32c import value as crc32c
 from bookie.disk.port import Disk, DiskFull
 from bookie.errors import CensusDamaged
 from bookie.index.format import DIRECTORY as INDEX
+from bookie.index.redo import RedoPlace
 from bookie.journal.format import Mark
 
 VERSION: Final = 1
@@ -44,7 +46,9 @@ _JOURNAL: Final = Struct("<qqq")  # newest file, end of its records, its size
 _CRC: Final = Struct("<I")
 _ROLL_MAGIC: Final = b"DLOGROLL"
 _ROLL_HEADER: Final = Struct("<8sIIQ")  # magic, version, 0, number of the first batch
-_BATCH: Final = Struct("<III")  # chain, removed?, ids
+_BATCH_1: Final = Struct("<III")  # chain, removed?, ids
+_BATCH: Final = Struct("<IIIQQI")  # chain, removed?, ids; of the redo file: first, last, chain
+_ROLL_VERSION: Final = 2
 
 assert byteorder == "little", "columns are written as they are in memory"
 
@@ -167,6 +171,8 @@ class Roll:
         self._end = 0
         self.place = RollPlace()
         """How far it has come, durably."""
+        self.redo = RedoPlace()
+        """What of the redo file is needed, as its last batch says."""
 
     def load(self, expected: RollPlace | None) -> tuple[dict[int, None], str]:
         """Return the ledgers that are in it, and what is wrong with it; "" for nothing.
@@ -177,32 +183,34 @@ class Roll:
         there, problem, seen = dict[int, None](), "", RollPlace()
         if data is not None and len(data) >= _ROLL_HEADER.size:
             magic, version, _, first = _ROLL_HEADER.unpack_from(data)
-            if magic == _ROLL_MAGIC and version == VERSION:
-                there, problem, seen = self._read(data, first, expected)
+            if magic == _ROLL_MAGIC and version in (VERSION, _ROLL_VERSION):
+                layout = _BATCH_1 if version == VERSION else _BATCH
+                there, problem, seen = self._read(data, first, expected, layout)
         self.place = seen
         if expected is not None and seen.batch < expected.batch:
             problem = f"{path} is shorter than at the last checkpoint"
             self.place = expected  # what is written next is newer than both
         return there, problem
 
-    def write(self, ledger_ids: Iterable[int]) -> None:
+    def write(self, ledger_ids: Iterable[int], redo: RedoPlace) -> None:
         """Start it over with these ledgers, durably."""
         ids = array("q", sorted(ledger_ids)).tobytes()
-        header = _ROLL_HEADER.pack(_ROLL_MAGIC, VERSION, 0, self.place.batch + 1)
-        batch, chain = _batch(crc32c(header), ids, removed=False)
+        header = _ROLL_HEADER.pack(_ROLL_MAGIC, _ROLL_VERSION, 0, self.place.batch + 1)
+        batch, chain = _batch(crc32c(header), ids, redo, removed=False)
         replace_file(self._disk, ROLL_PATH, [header, batch, ids])
         self._end = len(header) + len(batch) + len(ids)
         self.place = RollPlace(self.place.batch + 1, chain)
 
-    def append(self, ledger_ids: Iterable[int], *, removed: bool = False) -> None:
-        """Note that index files of these ledgers are there, or are not any more, durably.
+    def append(self, ledger_ids: Iterable[int], redo: RedoPlace, *, removed: bool = False) -> None:
+        """Note that these ledgers are in the index, or are not any more, and what of the redo file
+        is needed from now on, durably.
 
         Raises `OSError`; after `DiskFull` it may be done again."""
         if not self._end:
-            self.write(() if removed else ledger_ids)
+            self.write(() if removed else ledger_ids, redo)
             return
         ids = array("q", ledger_ids).tobytes()
-        batch, chain = _batch(self.place.chain, ids, removed=removed)
+        batch, chain = _batch(self.place.chain, ids, redo, removed=removed)
         file = self._disk.open(ROLL_PATH)
         try:
             file.write([batch, ids], self._end)
@@ -213,20 +221,21 @@ class Roll:
         self.place = RollPlace(self.place.batch + 1, chain)
 
     def _read(
-        self, data: bytes, first: int, expected: RollPlace | None
+        self, data: bytes, first: int, expected: RollPlace | None, layout: Struct
     ) -> tuple[dict[int, None], str, RollPlace]:
         """Take the batches of *data* up to the first that is not whole."""
         there: dict[int, None] = {}
         problem = ""
         at, number, chain = _ROLL_HEADER.size, first, crc32c(data[: _ROLL_HEADER.size])
         seen = RollPlace()
-        while at + _BATCH.size <= len(data):
-            crc, removed, count = _BATCH.unpack_from(data, at)
-            ids_at = at + _BATCH.size
+        while at + layout.size <= len(data):
+            crc, removed, count, *redo = layout.unpack_from(data, at)
+            ids_at = at + layout.size
             ids = data[ids_at : ids_at + 8 * count]
-            expected_batch, chain = _batch(chain, ids, removed=bool(removed))
-            if len(ids) != 8 * count or expected_batch != data[at:ids_at]:
+            chain = _chained(chain, data[at + _CRC.size : ids_at], ids)
+            if len(ids) != 8 * count or chain != crc:
                 break  # never finished, or damaged: then the census knows of more
+            self.redo = RedoPlace(*redo)
             seen = RollPlace(number, crc)
             if expected is not None and number == expected.batch and seen != expected:
                 problem = f"{self._disk.describe(ROLL_PATH)} is another one than was written"
@@ -241,9 +250,13 @@ class Roll:
         return there, problem, seen
 
 
-def _batch(chain: int, ids: bytes, *, removed: bool) -> tuple[bytes, int]:
+def _batch(chain: int, ids: bytes, redo: RedoPlace, *, removed: bool) -> tuple[bytes, int]:
     """Return the head of a batch that follows *chain*, and the chain after it."""
     count = len(ids) // 8
-    body = _BATCH.pack(0, removed, count)[4:]
-    crc = int(extend(crc32c(_CRC.pack(chain) + body), ids))
-    return _BATCH.pack(crc, removed, count), crc
+    rest = _BATCH.pack(0, removed, count, redo.first, redo.last, redo.chain)[_CRC.size :]
+    crc = _chained(chain, rest, ids)
+    return _CRC.pack(crc) + rest, crc
+
+
+def _chained(chain: int, rest: bytes, ids: bytes) -> int:
+    return int(extend(extend(crc32c(_CRC.pack(chain)), rest), ids))

@@ -178,6 +178,7 @@ class BookieService:
     def stop_taking(self) -> None:
         """Let waiting reads answer now and streams end after what they have taken."""
         self.stopping.set()
+        self._storage.hurry()
         for waiting in self._until_changed.values():
             for future in waiting:
                 _resolve(future, False)

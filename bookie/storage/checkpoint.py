@@ -143,6 +143,8 @@ class Keeper:
         began = time.perf_counter()
         begun = self._begun or self._begin()
         if begun is None:
+            for directory in self._holdings.ledger_directories:
+                directory.put_in_place()
             return
         begun.flush.run()
         rolls = [directory.roll.place for directory in self._holdings.ledger_directories]

@@ -23,6 +23,13 @@ class StorageConfig:
     entry_log_bytes_max: int = 1024 * 1024 * 1024
     index_cache_bytes: int = 32 * 1024 * 1024
     """Shared out among the ledger directories, as the files are."""
+    index_in_place_ledgers: int = 1000
+    """Whose blocks a checkpoint puts into their index files, in each ledger directory; those of
+    others stay in the redo file for now."""
+    index_redo_bytes_max: int = 128 * 1024 * 1024
+    """When the redo files are larger, or have more blocks that wait, a checkpoint puts all of them
+    into index files. Shared out among the ledger directories."""
+    index_redo_blocks_max: int = 1 << 18
     read_cache_bytes: int = 64 * 1024 * 1024
     """Of entries that were read ahead; 0 switches reading ahead off."""
     read_ahead_bytes: int = 4 * 1024 * 1024

@@ -402,6 +402,11 @@ class BookieStorage:
         """See `Keeper.checkpoint`."""
         self._keeper.checkpoint()
 
+    def hurry(self) -> None:
+        """Leave to the next start, from now on, what a checkpoint can leave to it."""
+        for directory in self._holdings.ledger_directories:
+            directory.is_hurried = True
+
     @property
     def ledger_directories(self) -> Sequence[LedgerDirectory]:
         """For the collector, which works on them beside everything else."""

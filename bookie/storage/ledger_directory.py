@@ -4,6 +4,7 @@ Invariants:
     `lock` is held by what writes entry logs' places into the index: a flush, a deletion or
         a compaction, one at a time
     an index never points to bytes that are not synced (rule 67), nor into a file whose name is not
+    after each flush the roll says what of the redo file is needed, before a mark moves
     after a write or a sync failed, the directory is never written again, only read (rule 60)
 """
 
@@ -35,6 +36,9 @@ class LedgerDirectoryConfig:
     entry_log_bytes_max: int
     index_cache_bytes: int
     files_open_max: int
+    in_place_ledgers: int
+    redo_bytes_max: int
+    redo_blocks_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,9 @@ class LedgerDirectory:
             disk.sync_directory(directory)
         self.disk = disk
         self.owns = owns
+        self._config = config
+        self.is_hurried = False
+        """Whether what can be left to the next start is left to it; set by any thread."""
         self.lock = threading.Lock()
         self.failure: OSError | FileDamaged | None = None
         """Why it is only read from, if so."""
@@ -87,12 +94,12 @@ class LedgerDirectory:
         """Finish what a crash may have interrupted; return the ledgers that are here, and what
         should be here. *counted*: how far the roll had come at the last census, if there was
         one. The roll stays as it was, until `begin`."""
-        found = self.index.recover()
+        counts, problem = self.roll.load(counted)
+        found = self.index.recover(self.roll.redo)
         deleted = [ledger_id for ledger_id in found if ledger_id in self.tombstones]
         if deleted:
             self.index.remove(deleted)
         here = [ledger_id for ledger_id in found if ledger_id not in self.tombstones]
-        counts, problem = self.roll.load(counted)
         missing = [
             ledger_id
             for ledger_id in counts.keys() - dict.fromkeys(here).keys()
@@ -106,7 +113,7 @@ class LedgerDirectory:
         Rewritten in any case: what was read of it may be in the system's memory only."""
         self.index.made.clear()
         if recovered.here or self.roll.place.batch:
-            self.roll.write(recovered.here)
+            self.roll.write(recovered.here, self.index.redo.place)
         if self._problem:
             self.fences.write()
 
@@ -124,12 +131,19 @@ class LedgerDirectory:
                 self.logs.abandon()
                 raise
 
+    def put_in_place(self) -> None:
+        """Go on with what flushes have left for later. Raises as `flush` does, but for
+        `DiskFull`."""
+        if self.index.redo:
+            with self.lock, self._writing(), suppress(DiskFull):
+                self._put_in_place()
+
     def bury(self, ledger_ids: Sequence[int]) -> None:
         """Remember, durably, that these ledgers were deleted. Raises as `flush` does."""
         with self.lock, self._writing():
             self.tombstones.add(ledger_ids)
             with suppress(DiskFull):  # the next start finds them among the tombstones
-                self.roll.append(ledger_ids, removed=True)
+                self.roll.append(ledger_ids, self.index.redo.place, removed=True)
 
     def remove(self, ledger_ids: Sequence[int]) -> None:
         """Remove the index of ledgers that are buried; the entries stay in the entry logs until
@@ -148,8 +162,8 @@ class LedgerDirectory:
         a crash brings back. Raises as `flush` does; `DiskFull` comes before *forget* is called."""
         with self.lock, self._writing():
             self.fences.add(ledger_ids)
-            self.index.settle()
-            self.roll.append(ledger_ids, removed=True)
+            self.index.settle(ledger_ids)
+            self.roll.append(ledger_ids, self.index.redo.place, removed=True)
             gone = forget(ledger_ids)
             self.index.made += [one for one in ledger_ids if one not in gone]  # the next flush
             self.index.remove(gone)
@@ -191,10 +205,22 @@ class LedgerDirectory:
         self.logs.sync()
         stored = [self.index.put(header, pieces, places) for header, pieces, places in placed]
         self.index.flush()
+        self._put_in_place()
         if stored:  # also if none is new: else an older state of this directory is not noticed
-            self.roll.append(self.index.made)
+            self.roll.append(self.index.made, self.index.redo.place)
             self.index.made.clear()
         return stored
+
+    def _put_in_place(self) -> None:
+        """Write some of what the redo file has to index files; all, when that is too much. Raises
+        `DiskFull` only then."""
+        redo, config = self.index.redo, self._config
+        is_much = redo.size_bytes > config.redo_bytes_max or redo.blocks > config.redo_blocks_max
+        if is_much and not self.is_hurried:
+            self.index.put_in_place(is_over=lambda: self.is_hurried)
+        else:
+            with suppress(DiskFull):
+                self.index.put_in_place(config.in_place_ledgers)
 
 
 def open_ledger_directories(
@@ -206,6 +232,9 @@ def open_ledger_directories(
         entry_log_bytes_max=config.entry_log_bytes_max,
         index_cache_bytes=config.index_cache_bytes // count,
         files_open_max=max(1, config.files_open_max // count),
+        in_place_ledgers=config.index_in_place_ledgers,
+        redo_bytes_max=config.index_redo_bytes_max // count,
+        redo_blocks_max=config.index_redo_blocks_max // count,
     )
 
     def owner(at: int) -> Callable[[int], bool]:

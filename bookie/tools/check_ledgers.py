@@ -13,7 +13,6 @@ from bookie.entrylog.ledger_map import LedgerMap, LedgerMapBuilder
 from bookie.entrylog.scan import Batch
 from bookie.errors import IndexDamaged
 from bookie.index import format as index_format
-from bookie.index import redo
 from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import Location
 from bookie.index.tombstones import FENCES_PATH, Tombstones
@@ -25,7 +24,6 @@ from bookie.tools.intervals import EntrySets
 from ledger.entry import Bad, check_frames, parse_header
 from ledger.errors import DamagedEntry
 
-_REDO_HEADER_BYTES: Final = 24
 _FILES_MAX: Final = 64
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
 _UNFENCED: Final = (
@@ -79,9 +77,9 @@ class LedgerDirectoryCheck:
         findings, counts = self._findings, self._findings.counts
         for stray in self._index.strays:
             findings.note(stray.path, stray.reason)
-        if self._has_torn_redo():
-            reason = "the redo file holds nothing that is whole, so it was never acted upon"
-            findings.note(self._disk.describe(redo.PATH), reason)
+        damage = self._index.redo_damage
+        if damage is not None:
+            findings.damage(damage.path, damage.offset, damage.reason, REBUILD)
         ledgers = self._index.ledgers()
         for done, ledger_id in enumerate(ledgers):
             self._progress("index", done, len(ledgers))
@@ -97,19 +95,6 @@ class LedgerDirectoryCheck:
             counts.fenced += header.fenced
             self._check_header(header)
             self._check_entries(header)
-
-    def _has_torn_redo(self) -> bool:
-        """Whether there is a redo file that is not whole, and was not emptied either."""
-        if self._index.redo_images:
-            return False
-        try:
-            file = self._disk.open(redo.PATH)
-        except FileNotFoundError:
-            return False
-        try:
-            return any(file.read(_REDO_HEADER_BYTES, 0))
-        finally:
-            file.close()
 
     def _load_tombstones(self) -> Tombstones:
         try:

@@ -12,13 +12,11 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from bookie.disk.file_cache import FileCache
 from bookie.disk.port import Disk
 from bookie.errors import IndexDamaged
-from bookie.index import redo
+from bookie.index.blocks import Blocks
 from bookie.index.format import (
     DIRECTORY,
-    PAGE_BYTES,
     PAGE_ENTRIES,
     SLOT,
     SLOTS_AT,
@@ -30,6 +28,8 @@ from bookie.index.format import (
     path_of,
 )
 from bookie.index.ledger_index import Location
+from bookie.index.redo import is_all
+from bookie.loss.census import Roll
 
 _DIRECTORY_CHARACTERS: Final = 2
 _FILES_MAX: Final = 64
@@ -50,18 +50,14 @@ class IndexFiles:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._files = FileCache(disk, _FILES_MAX)
-        images = redo.placeable(list(redo.read(disk)), lambda at: self._files.has(path_of(at)))
-        self._redo = {(image.ledger_id, image.offset): image.data for image in images}
+        self._blocks = Blocks(disk, files_max=_FILES_MAX)
+        self.redo_damage: IndexDamaged | None = None
+        """Why a start refuses the redo file, if it does."""
+        self._load_redo()
         self._pages: OrderedDict[tuple[int, int], list[Location]] = OrderedDict()
         self._headers: OrderedDict[int, LedgerHeader | IndexDamaged] = OrderedDict()
         self.strays: list[Stray] = []
         self._here = self._list()
-
-    @property
-    def redo_images(self) -> int:
-        """How many blocks a start would write to their places again."""
-        return len(self._redo)
 
     def ledgers(self) -> list[int]:
         return list(self._here)
@@ -77,7 +73,7 @@ class IndexFiles:
         found = self._headers.get(ledger_id)
         if found is None:
             try:
-                read = partial(self._block, ledger_id)
+                read = partial(self._blocks.read, ledger_id)
                 found = decode_header(read(0), ledger_id, self.path(ledger_id), read)
             except IndexDamaged as damage:
                 found = damage
@@ -95,7 +91,7 @@ class IndexFiles:
         if found is not None:
             self._pages.move_to_end(place)
             return found
-        page = self._block(header.ledger_id, page_offset(number))
+        page = self._blocks.read(header.ledger_id, page_offset(number))
         check_page(page, header.ledger_id, number, self.path(header.ledger_id))
         first = number * PAGE_ENTRIES
         found = [
@@ -122,22 +118,23 @@ class IndexFiles:
         return chain.from_iterable(range(first, last + 1) for first, last in header.extents)
 
     def close(self) -> None:
-        self._files.close()
+        self._blocks.close()
 
-    def _block(self, ledger_id: int, offset: int) -> bytes:
-        image = self._redo.get((ledger_id, offset))
-        if image is not None:
-            return image
+    def _load_redo(self) -> None:
+        redo = self._blocks.redo
+        roll = Roll(self._disk)
+        roll.load(None)
         try:
-            with self._files.use(path_of(ledger_id)) as file:
-                return file.read(PAGE_BYTES, offset)
-        except FileNotFoundError:
-            raise IndexDamaged(self.path(ledger_id), 0, "the file is gone") from None
-        except OSError as error:
-            raise IndexDamaged(self.path(ledger_id), offset, str(error)) from error
+            redo.load(roll.redo, looks_only=True)
+        except IndexDamaged as damage:
+            self.redo_damage = damage
+        for ledger_id in list(redo):
+            whole = is_all(ledger_id, partial(redo.block, ledger_id))
+            if not whole and not self._blocks.files_has(ledger_id):
+                redo.drop((ledger_id,))
 
     def _list(self) -> dict[int, None]:
-        found = dict.fromkeys(ledger_id for ledger_id, _ in self._redo)
+        found = dict.fromkeys(self._blocks.redo)
         for path in index_paths(self._disk):
             name = path.rpartition("/")[2]
             ledger_id = ledger_of(name)

@@ -31,9 +31,10 @@ from bookie.disk.port import Disk, DiskFile
 from bookie.entrylog.graves import owner_of
 from bookie.entrylog.scan import Batch
 from bookie.errors import CensusDamaged
-from bookie.index import redo, tombstones
+from bookie.index import tombstones
 from bookie.index.format import DIRECTORY, ENTRY_ID_MAX, LedgerHeader, directory_of, path_of
 from bookie.index.ledger_index import LedgerIndex
+from bookie.index.redo import RedoPlace
 from bookie.loss.census import Roll, read_census
 from bookie.tools import entrylog_files
 from bookie.tools.entrylog_files import LogEnd
@@ -113,7 +114,8 @@ def _count(directories: Directories, plan: RebuildPlan) -> None:
     for disk, headers, place in zip(directories.ledgers, plan.headers, census.rolls, strict=True):
         roll = Roll(disk)
         roll.load(place)
-        roll.write(headers)
+        nothing = RedoPlace(roll.redo.last + 1, roll.redo.last)
+        roll.write(headers, nothing)
 
 
 class _Build:
@@ -203,11 +205,12 @@ def _put_in_place(
 ) -> None:
     """Let the new files take the place of the old ones."""
     old = LedgerIndex(disk, cache_bytes=0, files_max=_FILES_AT_ONCE)
+    roll = Roll(disk)
+    roll.load(None)
     try:
-        old.finish()  # else the redo file would be written over the new files one day
+        old.finish(roll.redo)  # else the redo file would lie over the new files one day
     finally:
         old.close()
-    redo.clear(disk)
     if drop_tombstones:
         disk.remove(tombstones.PATH)
         disk.sync_directory(DIRECTORY)

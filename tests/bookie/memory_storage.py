@@ -175,6 +175,9 @@ class MemoryStorage:
     def checkpoint(self) -> None:
         self.checkpoints += 1
 
+    def hurry(self) -> None:
+        """There is nothing that could be left for later."""
+
     def close(self) -> None:
         self.closed = True
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from bookie.collector.collection import DirectoryCollection
@@ -31,6 +32,8 @@ SMALL: Final = StorageConfig(
     files_open_max=2,
 )
 """Limits so small that a short workload meets every one of them."""
+DEFERRED: Final = replace(SMALL, index_in_place_ledgers=1, index_redo_bytes_max=12_000)
+"""Most of the index waits in the redo file, for a while."""
 COLLECTOR: Final = CollectorConfig(log_bytes_max=6000, reserve_bytes=0)
 EVERYTHING: Final = 1 << 30
 

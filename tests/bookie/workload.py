@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from bookie.storage.config import StorageConfig
 from ledger.requests import Status
 from tests.bookie.machine import Machine
-from tests.bookie.promises import SMALL, Promises
+from tests.bookie.promises import DEFERRED, SMALL, Promises
 
 TURNS = 4
 
@@ -17,10 +17,13 @@ class Setting:
 
     several: bool
     recent_bytes_max: int = 0
+    is_deferred: bool = False
+    """Whether most of the index is put in place later."""
 
     def __str__(self) -> str:
         where = "several directories" if self.several else "one directory"
-        return f"{where}, {self.recent_bytes_max} recent bytes"
+        index = ", index put in place later" if self.is_deferred else ""
+        return f"{where}, {self.recent_bytes_max} recent bytes{index}"
 
     def promises(self, machine: Machine) -> Promises:
         return Promises(machine, self.config)
@@ -30,13 +33,14 @@ class Setting:
 
     @property
     def config(self) -> StorageConfig:
-        return replace(SMALL, recent_bytes_max=self.recent_bytes_max)
+        config = DEFERRED if self.is_deferred else SMALL
+        return replace(config, recent_bytes_max=self.recent_bytes_max)
 
 
 SETTINGS = (
     Setting(several=False),
-    Setting(several=False, recent_bytes_max=6000),
-    Setting(several=True),
+    Setting(several=False, recent_bytes_max=6000, is_deferred=True),
+    Setting(several=True, is_deferred=True),
     Setting(several=True, recent_bytes_max=1 << 20),
 )
 

@@ -3,6 +3,8 @@
 from tests.mutants.mutant import mutant
 
 _STORAGE = "tests/bookie/storage/test_storage.py::test_"
+_REDO = "tests/bookie/index/test_redo.py::test_"
+_IN_PLACE = "tests/bookie/storage/test_index_in_place.py::test_"
 _LIMBO = "tests/bookie/loss/test_limbo.py::test_"
 
 mutant(
@@ -213,6 +215,112 @@ mutant(
     old="                marks[at],\n",
     new="                ends[at],\n",
     test=_STORAGE + "the_status_says_what_is_where",
+)
+mutant(
+    "moves the marks before the redo file is durable",
+    "bookie/index/redo.py",
+    old="head, body], self._end)\n        self._file.sync()\n",
+    new="head, body], self._end)\n",
+    test=_REDO + "the_newest_batch_counts_also_after_a_crash",
+)
+mutant(
+    "does not look into the redo file",
+    "bookie/index/blocks.py",
+    old="            if waiting is not None:\n",
+    new="            if False:\n",
+    test=_REDO + "a_flush_makes_no_index_file_and_all_is_found_at_once_and_after_a_start",
+)
+mutant(
+    "forgets what waits before it is in place",
+    "bookie/index/ledger_index.py",
+    old="            self._write_in_place(some)\n",
+    new="",
+    test=_REDO + "blocks_are_put_in_place_the_oldest_first_and_some_at_a_time",
+)
+mutant(
+    "forgets what waits before it is durable in place",
+    "bookie/index/ledger_index.py",
+    old="                self._disk.sync_files(files)\n",
+    new="",
+    test=_REDO + "blocks_are_put_in_place_the_oldest_first_and_some_at_a_time",
+)
+mutant(
+    "forgets what waits before the names of its files are durable",
+    "bookie/index/ledger_index.py",
+    old="            self._disk.sync_directory(directory)\n        self._new_names.clear()\n",
+    new="            pass\n        self._new_names.clear()\n",
+    test=_REDO + "blocks_are_put_in_place_the_oldest_first_and_some_at_a_time",
+)
+mutant(
+    "brings a ledger back out of the redo file",
+    "bookie/index/redo.py",
+    old="            self.append((), gone=ledger_ids)\n",
+    new="            pass\n",
+    test=_REDO + "a_ledger_that_is_struck_does_not_come_back",
+)
+mutant(
+    "strikes what waits of a ledger that it evicts before it is in place",
+    "bookie/index/ledger_index.py",
+    old="        self._write_in_place([one for one in ledger_ids if one in self.redo])\n",
+    new="",
+    test=_IN_PLACE + "an_eviction_that_a_crash_cuts_short_leaves_all_of_a_ledger_or_nothing",
+)
+mutant(
+    "does not miss what the redo file lacks",
+    "bookie/index/redo.py",
+    old="            if needed.first <= needed.last:\n",
+    new="            if False:\n",
+    test=_REDO + "every_byte_of_what_is_needed_damaged_or_cut_refuses_the_start",
+)
+mutant(
+    "believes an older redo file",
+    "bookie/index/redo.py",
+    old="            self._waiting.clear()  # an older file",
+    new="            pass  # an older file",
+    test=_REDO + "an_older_redo_file_is_refused_while_it_is_needed_and_not_believed_otherwise",
+)
+mutant(
+    "takes what an earlier batch left behind for the next one",
+    "bookie/index/redo.py",
+    old="if number != self._last + 1 or body_bytes > size_bytes - begin:",
+    new="if body_bytes > size_bytes - begin:",
+    test=_REDO + "a_batch_that_was_written_elsewhere_is_not_the_next",
+)
+mutant(
+    "does not let the roll say what of the redo file is needed",
+    "bookie/storage/ledger_directory.py",
+    old="            self.roll.append(self.index.made, self.index.redo.place)\n",
+    new="            self.roll.append(self.index.made, type(self.index.redo.place)())\n",
+    test=_IN_PLACE + "a_start_without_what_only_the_redo_file_has_is_refused",
+)
+mutant(
+    "believes the end of a redo file that may not be on the disk",
+    "bookie/index/redo.py",
+    old="            confirm(self._file, unsure_from, self._end)\n",
+    new="            pass\n",
+    test="tests/bookie/storage/test_storage_crash_twice.py::"
+    "test_a_redo_file_that_was_not_synced_is_not_believed",
+)
+mutant(
+    "puts all of the index in place before it stops",
+    "bookie/storage/ledger_directory.py",
+    old="        if is_much and not self.is_hurried:\n",
+    new="        if is_much:\n",
+    test=_IN_PLACE + "a_bookie_that_stops_leaves_it_to_the_next_start_also_then",
+)
+mutant(
+    "lets the redo file grow without a bound",
+    "bookie/storage/ledger_directory.py",
+    old="redo.size_bytes > config.redo_bytes_max or ",
+    new="",
+    test=_IN_PLACE + "a_redo_file_with_too_much_in_it_is_put_in_place_at_once",
+)
+mutant(
+    "leaves what waits to the next checkpoint that has something to write",
+    "bookie/storage/checkpoint.py",
+    old="                directory.put_in_place()\n",
+    new="                pass\n",
+    test=_IN_PLACE + "a_checkpoint_puts_a_few_ledgers_in_place_and_those_after_it_go_on",
 )
 mutant(
     "lets go of what is in memory before everybody can see it on disk",

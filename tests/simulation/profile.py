@@ -190,6 +190,7 @@ def _any_world(random: Random) -> Profile:
     )
     entries = random.randrange(4, 60)
     crashes = random.random() < 0.7
+    index_is_late = entries % 2 == 0
     return Profile(
         quorum=quorum,
         bookies=quorum.ensemble + random.randrange(4),
@@ -206,6 +207,8 @@ def _any_world(random: Random) -> Profile:
             index_cache_bytes=random.choice((8192, 65536)),
             ledgers_in_memory_max=random.choice((1, 100)),
             files_open_max=random.choice((1, 4)),
+            index_in_place_ledgers=1 if index_is_late else 1000,
+            index_redo_bytes_max=4096 if index_is_late else 1 << 20,
         ),
         entries=entries,
         pauses_s=(0.0, 0.0, 0.001, 0.01, 0.1, 0.3),

@@ -34,7 +34,12 @@ class Collecting:
     def open(self) -> None:
         """Start, for the first time or again; nothing of an earlier start is used any more."""
         config = LedgerDirectoryConfig(
-            entry_log_bytes_max=self.log_bytes_max, index_cache_bytes=20_000, files_open_max=3
+            entry_log_bytes_max=self.log_bytes_max,
+            index_cache_bytes=20_000,
+            files_open_max=3,
+            in_place_ledgers=1000,
+            redo_bytes_max=50_000,
+            redo_blocks_max=100,
         )
         self.directory = LedgerDirectory(self.disk, config)
         recovered = self.directory.recover(None)

@@ -1,6 +1,5 @@
 """Index files: pages, header, cache, and every kind of damage to them."""
 
-import random
 from itertools import pairwise
 
 import pytest
@@ -9,11 +8,9 @@ from hypothesis import strategies as st
 
 from bookie.errors import IndexDamaged
 from bookie.index import format as fmt
-from bookie.index import redo
-from bookie.index.format import PAGE_ENTRIES, LedgerHeader, path_of
+from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex, Location
 from bookie.pieces import Piece, whole
-from bookie.tools.index_files import IndexFiles
 from ledger.entry import Checked, check_frames
 from tests.bookie.promises import KEY, run_of
 from tests.simulation.disk import Loss, PowerLost, SimDisk
@@ -22,7 +19,9 @@ from tests.simulation.disk import Loss, PowerLost, SimDisk
 def new_index(disk: SimDisk, *, cache_bytes: int = 1 << 20) -> LedgerIndex:
     disk.make_directory(fmt.DIRECTORY)
     disk.sync_directory("")
-    return LedgerIndex(disk, cache_bytes=cache_bytes, files_max=2)
+    index = LedgerIndex(disk, cache_bytes=cache_bytes, files_max=2)
+    index.recover()
+    return index
 
 
 def piece_of(ledger_id: int, *entries: int) -> Piece:
@@ -92,7 +91,7 @@ def test_the_cache_stays_within_its_bounds_and_dirty_pages_are_not_lost() -> Non
     index.flush()
     assert all(ids(index, header) == [0, 200, 300] for header in headers)
     assert len(index.cache) <= 4
-    assert len(index._files._open) <= 2
+    assert len(index._blocks.files._open) <= 2
 
 
 def test_a_flush_begins_long_before_dirty_pages_fill_the_cache() -> None:
@@ -130,6 +129,7 @@ def test_every_damaged_byte_of_the_pages_with_extents_is_told() -> None:
     index = new_index(disk)
     header = put(index, LedgerHeader(1, KEY), 64, *range(0, 127 * 2 * 110, 127 * 2))
     index.flush()
+    index.put_in_place()
     ((number, _),) = fmt.overflow(header)
     at = fmt.page_offset(number)
     for offset in (*range(at, at + 400, 7), at + fmt.PAGE_BYTES - 1):
@@ -188,6 +188,7 @@ def test_every_damaged_byte_of_an_index_file_is_told_and_never_a_no() -> None:
     index = new_index(disk)
     header = put(index, LedgerHeader(1, KEY, True), 64, 0, 1, 200)
     index.flush()
+    index.put_in_place()
     path = fmt.path_of(1)
     content = disk.content(path)
     assert len(content) == 3 * fmt.PAGE_BYTES
@@ -202,7 +203,7 @@ def test_every_damaged_byte_of_an_index_file_is_told_and_never_a_no() -> None:
                 damaged.damage(path, at, bytes([content[at] ^ 0x10]))
             if damaged.content(path) == content:
                 continue
-            again = new_index(damaged)  # without the redo, which would heal it
+            again = new_index(damaged)  # the redo file has nothing that would heal it
             try:
                 assert again.load(1) == header
                 found = locations(again, header)
@@ -217,6 +218,7 @@ def test_a_page_of_another_ledger_or_place_is_damage() -> None:
     header = put(index, LedgerHeader(1, KEY), 64, 0, 200)
     other = put(index, LedgerHeader(257, KEY), 64, 0)
     index.flush()
+    index.put_in_place()
     first = disk.content(fmt.path_of(1))[fmt.PAGE_BYTES : 2 * fmt.PAGE_BYTES]
     disk.damage(fmt.path_of(1), 2 * fmt.PAGE_BYTES, first)
     disk.damage(fmt.path_of(257), fmt.PAGE_BYTES, first)
@@ -232,7 +234,12 @@ def test_a_page_that_cannot_be_read_is_told_as_damage() -> None:
     header = put(index, LedgerHeader(1, KEY), 64, 0)
     index.flush()
     again = new_index(disk)
-    disk.fail("read", "index/")
+    disk.fail("read", "index/redo")
+    with pytest.raises(IndexDamaged, match="Input/output error"):
+        locations(again, header)
+    index.put_in_place()
+    again = new_index(disk)
+    disk.fail("read", "index/0")
     with pytest.raises(IndexDamaged, match="Input/output error"):
         locations(again, header)
 
@@ -248,41 +255,8 @@ def test_a_flush_that_a_crash_tears_is_finished_or_never_was() -> None:
         disk.crash_at = disk.operations + 1 + seed % 4  # write and sync, there and in place
         with pytest.raises(PowerLost):
             index.flush()
+            index.put_in_place()
         disk.crash(Loss.TORN)
         again = new_index(disk)
         again.recover()
         assert ids(again, again.load(1)) in ([0, 1], [0, 1, 2, 3])
-
-
-def test_a_start_makes_no_lost_file_again_of_a_part_of_it() -> None:
-    """It would be damaged then, and nobody would see that it was lost."""
-    disk = SimDisk(0)
-    index = new_index(disk)
-    header = put(index, LedgerHeader(1, KEY), 64, 0, PAGE_ENTRIES)
-    index.flush()
-    whole = disk.copy()
-    whole.remove(path_of(1))
-    assert new_index(whole).recover() == [1], "the redo file has all of it"
-    assert ids(new_index(whole), header) == [0, PAGE_ENTRIES]
-    put(index, header, 5000, PAGE_ENTRIES + 1)
-    index.flush()
-    disk.remove(path_of(1))
-    assert new_index(disk).recover() == []
-    assert IndexFiles(disk).ledgers() == [], "the check before a start sees what the start will"
-
-
-def test_a_damaged_redo_file_is_not_applied() -> None:
-    disk = SimDisk(0)
-    index = new_index(disk)
-    header = put(index, LedgerHeader(1, KEY), 64, 0)
-    index.flush()
-    lot = random.Random(0)
-    content = disk.content(redo.PATH)
-    for at in [*range(28), *(lot.randrange(len(content)) for _ in range(100))]:
-        damaged = disk.copy()
-        damaged.damage(redo.PATH, at, bytes([content[at] ^ 1]))
-        assert list(redo.read(damaged)) == []
-        cut = disk.copy()
-        cut.cut(redo.PATH, at)
-        assert list(redo.read(cut)) == []
-        assert ids(new_index(damaged), header) == [0]

@@ -189,11 +189,13 @@ def test_a_flush_that_found_no_space_is_finished_before_the_next_one_begins() ->
             put(index, 7, 1, place=(2, 900))
             with pytest.raises(DiskFull):
                 index.flush()
+                index.put_in_place()
             disk.capacity_bytes = None
             put(index, 2, 5, 300, place=(2, 2000))
             disk.crash_at = disk.operations + step
             try:
                 index.flush()
+                index.put_in_place()
             except PowerLost:
                 tried += 1
                 disk.crash(Loss.TORN)

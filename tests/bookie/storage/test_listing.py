@@ -30,7 +30,6 @@ def ranges(answer: HeldAnswer) -> list[tuple[int, int]]:
 
 def damage(disk: SimDisk, at: int) -> None:
     """Damage the index of ledger 1, so that the next start does not mend it."""
-    disk.remove("index/redo")
     disk.damage(path_of(1), at, b"\xff\xff")
 
 

@@ -16,7 +16,7 @@ import pytest
 from bookie.errors import StorageFailed
 from ledger.requests import Status
 from tests.bookie.machine import Machine
-from tests.bookie.promises import Promises, entries_of
+from tests.bookie.promises import DEFERRED, SMALL, Promises, entries_of
 from tests.bookie.tally import tally
 from tests.simulation.disk import Loss, PowerLost, SimDisk
 
@@ -94,7 +94,7 @@ def ended(several: bool, operation: int, end: str) -> tuple[Machine, Promises] |
     """Return what a first process leaves behind whose end is at *operation*; None if it does not
     come that far, or there is nothing to fail."""
     machine = Machine(SEED, several=several)
-    promises = Promises(machine)
+    promises = Promises(machine, DEFERRED if ENDS.index(end) % 2 == several else SMALL)
     if end == "a sync failed":
         for disk in machine.disks:
             disk.kept_by_failed_syncs = (Loss.LOST, Loss.TORN)[operation % 2]

@@ -228,8 +228,6 @@ def test_damage_at_any_byte_is_told_or_does_no_harm(kind: str, damage: Damage) -
     outcomes = dict.fromkeys(("refuse", "whole", "error", "limbo", "prefix"), 0)
     paths = [p for p in files_of(before.disk) if f"/{p}".endswith((f".{kind}", f"/{kind}"))]
     assert paths, f"there is no {kind}"
-    if kind == "index":
-        before.disk.remove("index/redo")  # it would heal what the last flush wrote
     for number, path in enumerate(paths):
         for at, disk in damaged(before, path, damage, offset=number):
             try:
@@ -314,7 +312,6 @@ def test_a_lost_entry_log_is_an_error_and_not_an_empty_ledger() -> None:
 def test_an_add_to_a_ledger_whose_index_is_damaged_is_refused_as_an_error() -> None:
     promises = life().promises
     path = next(p for p in files_of(promises.disk) if p.endswith(f"{2:016x}.index"))
-    promises.disk.remove("index/redo")  # else the start would write the page again
     promises.disk.damage(path, 100, b"\xff")
     storage = BookieStorage.open(promises.disk, CONFIG)
     run = promises.sent[2]

@@ -10,7 +10,6 @@ from bookie.disk.directories import Directories
 from bookie.entrylog.log_file import LogFile
 from bookie.errors import FileDamaged
 from bookie.index.format import PAGE_BYTES, decode_header, encode_header, path_of
-from bookie.index.redo import clear
 from bookie.index.tombstones import FENCES_PATH, Tombstones
 from bookie.pieces import whole
 from bookie.storage.engine import BookieStorage
@@ -199,7 +198,6 @@ def test_a_header_that_hides_entries_or_promises_more_is_damage() -> None:
     """Nothing behind the header's last entry is ever looked up."""
     for last_entry in (20, 40):
         disk = used_bookie().disk
-        clear(disk)
         path = path_of(2)
         header = decode_header(disk.content(path)[:PAGE_BYTES], 2, path)
         disk.damage(path, 0, encode_header(replace(header, last_entry=last_entry)))

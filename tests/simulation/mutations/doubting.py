@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bookie.collector.collection import DirectoryCollection
 from bookie.entrylog.catalog import LogInfo
-from bookie.index import redo
+from bookie.index import ledger_index
 from bookie.journal.writer import JournalWriter
 from bookie.loss.accounts import Accounts
 from bookie.loss.limbo import Limbo, Phase
@@ -69,7 +69,7 @@ def takes_unknown_for_absence(patch: Patch) -> None:
 )
 def makes_a_lost_index_again_of_a_part_of_it(patch: Patch) -> None:
     """It is damaged then, and no recovery can mend it: four of ten thousand seeds see it."""
-    patch.set(redo, "placeable", lambda images, _is_there: images)
+    patch.set(ledger_index, "is_all", lambda _ledger_id, _block: True)
 
 
 @mutation("rule 76, limbo")

@@ -13,7 +13,7 @@ from bookie.storage import replay
 from tests.simulation.mutations.mutation import Patch, mutation
 
 
-class _Unsynced:
+class Unsynced:
     """A file whose sync does nothing, or hides that it failed."""
 
     def __init__(self, file: DiskFile, *, tries: bool) -> None:
@@ -63,7 +63,7 @@ def does_not_sync_the_end_of_a_file_that_is_full(patch: Patch) -> None:
         last = self._end < self._file_bytes_max <= self._end + size_bytes
         file = self._file
         if last:
-            self._file = _Unsynced(file, tries=False)
+            self._file = Unsynced(file, tries=False)
         honest(self, queue)
         if last:
             self._file = file
@@ -76,8 +76,8 @@ def tries_a_failed_sync_again(patch: Patch) -> None:
     honest = JournalWriter._write
 
     def write(self: JournalWriter, queue: list[Record]) -> None:
-        if not isinstance(self._file, _Unsynced):
-            self._file = _Unsynced(self._file, tries=True)
+        if not isinstance(self._file, Unsynced):
+            self._file = Unsynced(self._file, tries=True)
         honest(self, queue)
 
     patch.set(JournalWriter, "_write", write)
