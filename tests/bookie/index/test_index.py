@@ -1,5 +1,6 @@
 """Index files: pages, header, cache, and every kind of damage to them."""
 
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -253,7 +254,7 @@ def test_a_flush_that_a_crash_tears_is_finished_or_never_was() -> None:
         index.flush()
         put(index, header, 5000, 2, 3)
         disk.crash_at = disk.operations + 1 + seed % 4  # write and sync, there and in place
-        with pytest.raises(PowerLost):
+        with suppress(PowerLost):
             index.flush()
             index.put_in_place()
         disk.crash(Loss.TORN)

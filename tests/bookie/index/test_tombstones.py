@@ -176,7 +176,7 @@ def test_nothing_of_a_removed_ledger_stays_in_memory_or_is_flushed() -> None:
 
 def test_a_flush_that_found_no_space_is_finished_before_the_next_one_begins() -> None:
     """Its redo file is the only whole copy of pages that it may have torn."""
-    tried = 0
+    tried = full = 0
     for seed in range(40):
         for step in range(1, 14):
             disk = new_disk(seed)
@@ -187,9 +187,11 @@ def test_a_flush_that_found_no_space_is_finished_before_the_next_one_begins() ->
             disk.capacity_bytes = disk.used_bytes() + 1000 * (seed % 5)
             put(index, 1, 1, place=(2, 64))
             put(index, 7, 1, place=(2, 900))
-            with pytest.raises(DiskFull):
+            try:
                 index.flush()
                 index.put_in_place()
+            except DiskFull:
+                full += 1
             disk.capacity_bytes = None
             put(index, 2, 5, 300, place=(2, 2000))
             disk.crash_at = disk.operations + step
@@ -207,6 +209,7 @@ def test_a_flush_that_found_no_space_is_finished_before_the_next_one_begins() ->
                 assert set(places(new_index(disk), 7)) == {1}
                 assert set(places(new_index(disk), 2)) == {0, 5, 300}
     assert tried > 300
+    assert full > 300
 
 
 def test_a_file_made_by_a_killed_flush_is_there_for_sure_after_the_next_start() -> None:
