@@ -116,6 +116,9 @@ class AppendingStorage:
     def checkpoint(self) -> None:
         pass
 
+    def hurry(self) -> None:
+        pass
+
     def delete(self, ledger_ids: Sequence[int]) -> None:
         raise NotImplementedError
 

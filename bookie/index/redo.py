@@ -224,11 +224,11 @@ class Redo:
         assert not self._waiting
         temporary = PATH + TEMPORARY_SUFFIX
         header = _HEADER.pack(_MAGIC, VERSION, 0, self._last + 1)
-        header += _CRC.pack(crc32c(header))
+        chain = crc32c(header)
         try:
             file = self._disk.create(temporary)
             try:
-                file.write([header], 0)
+                file.write([header, _CRC.pack(chain)], 0)
                 file.sync()
             finally:
                 file.close()
@@ -241,7 +241,7 @@ class Redo:
         with self._lock:
             self.close()
             self._file = self._disk.open(PATH)
-            self._end, self._first, self._chain = _HEADER_BYTES, self._last + 1, crc32c(header)
+            self._end, self._first, self._chain = _HEADER_BYTES, self._last + 1, chain
             self._is_spent = False
 
     def close(self) -> None:
@@ -263,7 +263,8 @@ class Redo:
             self.close()
             return None
         first = _HEADER.unpack_from(data)[3]
-        self._first, self._last, self._chain = first, first - 1, crc32c(data)
+        (chain,) = _CRC.unpack_from(data, _HEADER.size)
+        self._first, self._last, self._chain = first, first - 1, chain
         self._end = unsure_from = _HEADER_BYTES
         size_bytes = self._file.size()
         while self._load_batch(self._file, size_bytes):
@@ -285,17 +286,14 @@ class Redo:
             return False
         body = file.read(body_bytes, begin)
         chain = _chained(self._chain, head[_CHAIN_BYTES:], body)
-        if chain != crc:
+        blocks = _blocks(body, count) if chain == crc else None
+        if blocks is None:
             return False
-        at = 0
-        for _ in range(count):
-            ledger_id, offset, length = _BLOCK.unpack_from(body, at)
-            at += _BLOCK.size
+        for ledger_id, offset, length, at in blocks:
             if offset == _GONE:
                 self._forget((ledger_id,))
             else:
                 self._keep(ledger_id, offset, (begin + at) << _LENGTH_BITS | length)
-            at += length
         self._end, self._last, self._chain = begin + body_bytes, number, chain
         return True
 
@@ -362,6 +360,24 @@ def _is_whole(data: bytes, size_bytes: int, version: int) -> bool:
     if len(data) < size_bytes or not header.startswith(_MAGIC + _CRC.pack(version)):
         return False
     return bool(_CRC.unpack_from(data, len(header))[0] == crc32c(header))
+
+
+def _blocks(body: bytes, count: int) -> list[tuple[int, int, int, int]] | None:
+    """Return ledger, offset, length and place in *body* of *count* blocks; None if there are none
+    such."""
+    found = []
+    at = 0
+    for _ in range(min(count, len(body) // _BLOCK.size + 1)):
+        if at + _BLOCK.size > len(body):
+            return None
+        ledger_id, offset, length = _BLOCK.unpack_from(body, at)
+        at += _BLOCK.size
+        is_block = offset >= 0 and _TAIL_BYTES <= length <= PAGE_BYTES
+        if not is_block and (offset, length) != (_GONE, 0):
+            return None
+        found.append((ledger_id, offset, length, at))
+        at += length
+    return found if at == len(body) else None
 
 
 def _packed(block: bytes) -> bytes:

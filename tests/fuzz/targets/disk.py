@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Final
 
@@ -17,7 +18,7 @@ from bookie.errors import FileDamaged
 from bookie.index import format as index_format
 from bookie.index import redo
 from bookie.index.format import LedgerHeader
-from bookie.index.redo import Image
+from bookie.index.redo import Image, Redo, RedoPlace
 from bookie.index.tombstones import PATH as TOMBSTONES_PATH
 from bookie.index.tombstones import Tombstones
 from bookie.journal import format as journal_format
@@ -130,10 +131,23 @@ def _two_part_sealed(head: Struct, crc_at: int) -> Callable[[bytes], bytes]:
 
 
 def _redo(data: bytes) -> list[Image]:
-    images = [*redo.read(_disk_with(redo.PATH, data))]
-    if not images:
+    found = Redo(_disk_with(redo.PATH, data))
+    found.load()
+    if not found:
         raise ValueError("it is not whole")
-    return redo.placeable(images, lambda _: False)
+    for ledger_id in found:
+        redo.is_all(ledger_id, partial(found.block, ledger_id))
+    return [image for ledger_id in found for image in found.images(ledger_id)]
+
+
+def _redo_sealed(data: bytes) -> bytes:
+    """Let the header and the first batch have the checksums that they should."""
+    head, chain, batch = data[:24], data[24:28], data[28:]
+    if len(chain) < 4 or len(batch) < 24:
+        return head + chain + batch
+    size_bytes = max(24, min(len(batch), 24 + int.from_bytes(batch[16:24], "little")))
+    sealed = crc(crc(head) + batch[4:size_bytes])
+    return head + crc(head) + sealed + batch[4:]
 
 
 def _made(path: str, make: Callable[[MemoryDisk], object]) -> bytes:
@@ -185,8 +199,8 @@ def _made_tombstones(disk: MemoryDisk) -> None:
 
 def _made_roll(disk: MemoryDisk) -> Roll:
     roll = Roll(disk)
-    roll.append([1, 2])
-    roll.append([2], removed=True)
+    roll.append([1, 2], RedoPlace())
+    roll.append([2], RedoPlace(1, 3, 17), removed=True)
     return roll
 
 
@@ -194,7 +208,7 @@ ROLLED: Final = _made_roll(MemoryDisk("d", 1 << 24))
 
 
 def _made_redo(disk: MemoryDisk) -> None:
-    redo.write(disk, [Image(7, 0, index_format.encode_header(LedgerHeader(7, KEY)))])
+    Redo(disk).append([Image(7, 0, index_format.encode_header(LedgerHeader(7, KEY)))])
 
 
 def _collected(data: bytes) -> Seen:
@@ -248,7 +262,7 @@ DISK: Final = (
         _redo,
         (_made(redo.PATH, _made_redo),),
         refuses=ValueError,
-        seal=_two_part_sealed(redo._HEADER, redo._HEADER.size - 4),
+        seal=_redo_sealed,
     ),
     Target(
         "tombstones",
