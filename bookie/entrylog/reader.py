@@ -96,15 +96,15 @@ class EntryLogReader:
         for number in islice(pages, _PAGES_MAX):
             considered = max(considered, number * PAGE_ENTRIES - 1)
             try:
-                page = list(self._index.page_locations(header, number))
-            except IndexDamaged as damage:
-                return considered, damage
-            for location in page:
-                if first <= location.entry_id <= last:
+                for location in self._index.page_locations(header, number, from_entry=first):
+                    if location.entry_id > last:
+                        break
                     if locations and size_bytes + location.length > bytes_max:
                         return location.entry_id - 1, None
                     locations.append(location)
                     size_bytes += location.length
+            except IndexDamaged as damage:
+                return considered, damage
             considered = max(considered, min(last, (number + 1) * PAGE_ENTRIES - 1))
         return (considered if next(pages, None) is not None else last), None
 

@@ -112,15 +112,19 @@ class LedgerIndex:
         """Whether anything of a ledger was ever written, and is not gone."""
         return self._blocks.has(ledger_id)
 
-    def page_locations(self, header: LedgerHeader, number: int) -> Iterator[Location]:
-        """Yield where the entries of page *number* lie, ascending. Raises `IndexDamaged`."""
+    def page_locations(
+        self, header: LedgerHeader, number: int, *, from_entry: int = 0
+    ) -> Iterator[Location]:
+        """Yield where the entries of page *number* lie, ascending, from *from_entry* on. Raises
+        `IndexDamaged` before the first."""
         if not header.has_page(number):
             return
         page = self.cache.page(header.ledger_id, number)
-        first = number * PAGE_ENTRIES
-        for slot, (log_id, length, offset) in enumerate(SLOT.iter_unpack(page[SLOTS_AT:])):
+        first = max(number * PAGE_ENTRIES, from_entry)
+        slots = page[SLOTS_AT + (first - number * PAGE_ENTRIES) * SLOT.size :]
+        for entry_id, (log_id, length, offset) in enumerate(SLOT.iter_unpack(slots), first):
             if length:
-                yield Location(first + slot, log_id, offset, length)
+                yield Location(entry_id, log_id, offset, length)
 
     def held(self, header: LedgerHeader, number: int) -> list[tuple[int, int]]:
         """Return the ranges of ids that page *number*, which exists, names. Raises

@@ -22,6 +22,7 @@ from ledger.requests import (
     Status,
 )
 from ledger.transport.connection import Connection
+from ledger.transport.envelope import Buffer
 from ledger.transport.framing import Frame, Kind
 from ledger.transport.messages import (
     check_info_request,
@@ -43,7 +44,7 @@ QUESTIONS_MAX: Final = 12_288
 _log = get_logger(__name__)
 
 
-Reply = tuple[Kind, bytes]
+Reply = tuple[Kind, tuple[Buffer, ...]]
 
 
 class Room:
@@ -126,7 +127,7 @@ class Answering:
         answer = LacAnswer(Status.TOO_MANY_REQUESTS)
         if self._room.left >= 0:
             answer = await self._service.read_lac(query)
-        return Kind.ANSWER, lac_reply(answer, request)
+        return Kind.ANSWER, (lac_reply(answer, request),)
 
     async def _read_held(self, query: HeldQuery, request: bytes) -> Reply:
         answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
@@ -134,7 +135,7 @@ class Answering:
             answer = await self._service.read_held(query)
             if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
                 answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
-        return Kind.ANSWER, held_reply(answer, request)
+        return Kind.ANSWER, (held_reply(answer, request),)
 
     def _answered(self, number: int, answer: "asyncio.Task[Reply]") -> None:
         self._room.left += 1
@@ -146,5 +147,5 @@ class Answering:
             self._connection.abort()
         else:
             kind, body = answer.result()
-            self._connection.send(kind, number, body)
+            self._connection.send(kind, number, *body)
         self._connection.settled()

@@ -1,17 +1,22 @@
 """Answers reads from memory and disk, in the state of one moment."""
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
+from typing import Final
 
 from bookie.entrylog.reader import Stored
 from bookie.index.format import LedgerHeader
-from bookie.pieces import FoundPieces, limit, merge
+from bookie.pieces import FoundPieces, Piece, limit, merge
 from bookie.storage.holdings import Holdings
 from bookie.storage.ledger_table import LedgerRecord
 from bookie.storage.memtables import Recent
 from ledger.requests import LacAnswer, ReadAnswer, ReadQuery, Status
+
+_SHARE_MIN: Final = 4
+"""An answer that waits to be sent keeps no more than so many times its own bytes in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +143,16 @@ def _answer(query: ReadQuery, view: _View, stored: Stored) -> ReadAnswer:
         Status.OK,
         entries,
         lengths,
-        b"".join(piece.view() for piece in found.pieces),
+        _frames(found.pieces),
         considered=found.considered,
         lac_proof=view.lac_proof,
         fenced=view.fenced,
     )
+
+
+def _frames(pieces: Sequence[Piece]) -> bytes | memoryview:
+    """Return the frames of *pieces*, without a copy if they lie together, and are not so small a
+    part of what they would keep alive."""
+    if len(pieces) == 1 and _SHARE_MIN * len(view := pieces[0].view()) >= len(pieces[0].run.data):
+        return view
+    return b"".join(piece.view() for piece in pieces)

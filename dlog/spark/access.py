@@ -37,7 +37,7 @@ from ledger.errors import LogError
 
 T = TypeVar("T")
 
-READS_AHEAD_MAX: Final = 8
+READS_AHEAD_MAX: Final = 3
 """Reads of bookies before Spark asks for what they brought: `READ_BYTES_MAX` each, or one entry."""
 LOOKS_AT_ONCE_MAX: Final = 32
 

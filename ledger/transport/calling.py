@@ -28,6 +28,8 @@ most. A recovery asks five times within 800 ms, and fails if too few answer."""
 _CLOSED_IN_SILENCE: Final = (
     "it ended the connection without a word: it may not believe our certificate; its log says why"
 )
+ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""An answer of up to so much is received where it stays; what is larger, in pieces."""
 _ANSWERS: Final = (Kind.ANSWER, Kind.NOT_KNOWN)
 _log = get_logger(__name__)
 
@@ -71,7 +73,12 @@ class ClientConnection(Connection):
     ) -> None:
         # One bookie's answers, one at a time: nobody else's memory is at stake.
         budget = Budget(MESSAGE_BYTES_MAX)
-        super().__init__(scratch, body_bytes_max=MESSAGE_BYTES_MAX, budget=budget)
+        super().__init__(
+            scratch,
+            body_bytes_max=MESSAGE_BYTES_MAX,
+            budget=budget,
+            piece_bytes_max=ANSWER_BYTES,
+        )
         self.was_ready = False
         self.was_refused = False
         """Whether the peer said why it does not serve, or is nobody who could."""

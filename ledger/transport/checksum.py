@@ -19,7 +19,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from ledger.errors import BadMessage, DamagedMessage
-from ledger.transport.envelope import Buffer, Received, decode_envelope, encode_envelope
+from ledger.transport.envelope import Buffer, Received, decode_envelope, encode_head
 from ledger.wire import bookie_pb2 as pb
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -31,9 +31,15 @@ def checked(message: Message, *frames: Buffer, request: Received = b"") -> bytes
     """Return what travels: *message* and *frames* under one checksum.
 
     *request*: what travelled the other way, if this is the one answer to it."""
+    return b"".join(checked_parts(message, *frames, request=request))
+
+
+def checked_parts(message: Message, *frames: Buffer, request: Received = b"") -> tuple[Buffer, ...]:
+    """Return what `checked` does, in parts: *frames* as they are."""
     body = message.SerializeToString()
-    crc = _crc(type(message), body, sum(map(len, frames)), request)
-    return encode_envelope(crc, body, frames)
+    frames_bytes = sum(map(len, frames))
+    crc = _crc(type(message), body, frames_bytes, request)
+    return (encode_head(crc, body, frames_bytes), *frames)
 
 
 def verified(

@@ -6,6 +6,7 @@ that handles a frame. Bytes are received where they stay (`ledger.transport.fram
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Iterable
 from typing import Final, cast
 
@@ -14,25 +15,38 @@ from ledger.log_events import get_logger
 from ledger.security.certificates import certificate_of_peer
 from ledger.security.explaining import why_failed
 from ledger.security.names import Certificate, Identity
+from ledger.transport.envelope import Buffer
 from ledger.transport.framing import SCRATCH_BYTES, Budget, Frame, FrameReader, Kind, frame_header
 from ledger.transport.handshake import HANDSHAKE_BYTES_MAX
 
 _JOINED_BYTES_MAX: Final = 16 * 1024
 """A body up to here is copied behind its header: cheaper than another call of the system."""
+_WRITTEN_BYTES_MAX: Final = 256 * 1024
+"""Given to the system at once: what it does not take of that, Python's loop copies."""
 _UNSENT_BYTES_HIGH: Final = 1024 * 1024
 """From so much that was written and not taken by the system on, `Connection.is_blocked`."""
+_UNSENT_BYTES_LOW: Final = 256 * 1024
+"""And no more once it is down to this."""
 _log = get_logger(__name__)
 
 
-def new_scratch() -> memoryview:
+def new_scratch(size_bytes: int = SCRATCH_BYTES) -> memoryview:
     """Return memory to receive to, for all connections of one event loop."""
-    return memoryview(bytearray(SCRATCH_BYTES))
+    return memoryview(bytearray(size_bytes))
 
 
 class Connection(asyncio.BufferedProtocol):
     """See the module's docstring. A subclass says what is done with what comes."""
 
-    def __init__(self, scratch: memoryview, *, body_bytes_max: int, budget: Budget) -> None:
+    def __init__(
+        self,
+        scratch: memoryview,
+        *,
+        body_bytes_max: int,
+        budget: Budget,
+        piece_bytes_max: int | None = None,
+    ) -> None:
+        """See `FrameReader`."""
         self.is_blocked = False
         """Whether the other end takes less than is written; `unblocked` says that it is over."""
         self.is_lost = False
@@ -43,11 +57,21 @@ class Connection(asyncio.BufferedProtocol):
         """Of the other end, verified; None without TLS."""
         self.identity: Identity | None = None
         """Who the other end is by its certificate, at a bookie; None without TLS."""
-        self.reader = FrameReader(scratch, body_bytes_max=body_bytes_max, budget=budget)
+        self.reader = FrameReader(
+            scratch,
+            body_bytes_max=body_bytes_max,
+            budget=budget,
+            piece_bytes_max=piece_bytes_max,
+        )
         self._scratch = scratch
         self._greeting: bytearray | None = bytearray()
         self._transport: asyncio.Transport | None = None
         self._ended = False
+        self._waiting: deque[memoryview] = deque()
+        """What was written and not given to the system yet, by reference."""
+        self._waiting_bytes = 0
+        self._is_full = False
+        """Whether the system has to take something before it is given more."""
 
     # What a subclass does.
 
@@ -89,22 +113,30 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._transport is None:
+            return 0
+        return self._waiting_bytes + self._transport.get_write_buffer_size()
 
     @property
     def peer(self) -> str:
         return "" if self._transport is None else str(self._transport.get_extra_info("peername"))
 
-    def send(self, kind: Kind, number: int, body: bytes = b"") -> None:
-        """Write a frame. What is written is never waited for: see `is_blocked`."""
+    def send(self, kind: Kind, number: int, *body: Buffer) -> None:
+        """Write a frame with the parts of *body*, which nobody changes any more. What is written
+        is never waited for: see `is_blocked`."""
         if self._transport is None or self._ended or self.is_lost:
             return
-        header = frame_header(kind, number, len(body))
-        if len(body) <= _JOINED_BYTES_MAX:
-            self._transport.write(header + body)
-        else:
-            self._transport.write(header)
-            self._transport.write(body)
+        body_bytes = sum(map(len, body))
+        parts: Iterable[Buffer] = (frame_header(kind, number, body_bytes), *body)
+        if body_bytes <= _JOINED_BYTES_MAX:
+            parts = (b"".join(parts),)
+        for part in parts:
+            self._waiting.append(memoryview(part))
+            self._waiting_bytes += len(part)
+        self._write_waiting()
+        if not self.is_blocked and self.unsent_bytes > _UNSENT_BYTES_HIGH:
+            self.is_blocked = True
+            self.blocked()
 
     def keep_alive(self, options: "Iterable[tuple[str, int]]") -> None:
         """Let the system find out when the other end's machine is gone. *options* are those of
@@ -142,13 +174,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._ended:
             return
         self._ended = True
-        if self._transport.can_write_eof():
-            try:
-                self._transport.write_eof()
-            except OSError:  # the other end took it down, and the loop has not come to that yet
-                self._transport.abort()
-        else:
-            self._transport.close()
+        if not self._waiting:
+            self._write_end(self._transport)
 
     def abort(self) -> None:
         """End it at once."""
@@ -160,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: the transports of other event loops are none by name.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_HIGH)
+        self._transport.set_write_buffer_limits(high=1)  # 0 is never full, or always
         ssl_object = transport.get_extra_info("ssl_object")
         self.is_secured = ssl_object is not None
         self.certificate = certificate_of_peer(ssl_object)
@@ -198,14 +225,42 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self.is_blocked = True
-        self.blocked()
+        self._is_full = True
 
     def resume_writing(self) -> None:
-        self.is_blocked = False
-        self.unblocked()
+        self._is_full = False
+        self._write_waiting()
+        if self._ended and not self._waiting and self._transport is not None:
+            # Not from here: the loop is about to do so too, if it is told now.
+            asyncio.get_running_loop().call_soon(self._write_end, self._transport)
+        if self.is_blocked and self.unsent_bytes <= _UNSENT_BYTES_LOW:
+            self.is_blocked = False
+            self.unblocked()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         self.reader.drop()
+        self._waiting.clear()
+        self._waiting_bytes = 0
         self.lost("the other end closed it" if exc is None else why_failed(exc))
+
+    def _write_waiting(self) -> None:
+        """Give the system what it takes now; it says by `pause_writing` that it is enough."""
+        transport, waiting = self._transport, self._waiting
+        assert transport is not None
+        while waiting and not self._is_full and not transport.is_closing():
+            part = waiting.popleft()
+            if len(part) > _WRITTEN_BYTES_MAX:
+                waiting.appendleft(part[_WRITTEN_BYTES_MAX:])
+                part = part[:_WRITTEN_BYTES_MAX]
+            self._waiting_bytes -= len(part)
+            transport.write(part)
+
+    def _write_end(self, transport: asyncio.Transport) -> None:
+        if transport.can_write_eof():
+            try:
+                transport.write_eof()
+            except OSError:  # the other end took it down, and the loop has not come to that yet
+                transport.abort()
+        else:
+            transport.close()

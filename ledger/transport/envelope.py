@@ -2,11 +2,10 @@
 
 Frames are nearly all of what travels. Protobuf copies them three times on the way out (joined,
 set, serialised) and twice on the way in; with megabytes a second that is most of what the wire
-costs a process. Here the parts are joined once, and taken apart by reference. What is written
+costs a process. Here they follow a head, and are taken apart by reference. What is written
 is what protobuf would write, and whatever protobuf may write is read.
 """
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -23,9 +22,8 @@ Received = bytes | bytearray
 """A message as it came; nobody changes it."""
 
 
-def encode_envelope(crc: int, message: bytes, frames: Iterable[Buffer]) -> bytes:
-    """Return a `Checked` of *crc*, *message* and all of *frames*, one after the other."""
-    parts = list(frames)
+def encode_head(crc: int, message: bytes, frames_bytes: int) -> bytes:
+    """Return a `Checked` of *crc*, *message* and so many bytes of frames, which are to follow."""
     head = bytearray()
     if crc:
         head += _CRC.pack(_CRC_TAG, crc)
@@ -33,11 +31,10 @@ def encode_envelope(crc: int, message: bytes, frames: Iterable[Buffer]) -> bytes
         head.append(_MESSAGE_TAG)
         _add_varint(head, len(message))
         head += message
-    frames_bytes = sum(map(len, parts))
     if frames_bytes:
         head.append(_FRAMES_TAG)
         _add_varint(head, frames_bytes)
-    return b"".join((head, *parts))
+    return bytes(head)
 
 
 def decode_envelope(received: Received) -> tuple[int, bytes, Buffer]:

@@ -71,9 +71,20 @@ class FrameReader:
         pieces of a body of more than one piece are paid for by *budget*
     """
 
-    def __init__(self, scratch: memoryview, *, body_bytes_max: int, budget: Budget) -> None:
-        """*scratch* may be shared by all connections of a thread: nothing stays in it."""
-        assert len(scratch) <= PIECE_BYTES_MAX
+    def __init__(
+        self,
+        scratch: memoryview,
+        *,
+        body_bytes_max: int,
+        budget: Budget,
+        piece_bytes_max: int | None = None,
+    ) -> None:
+        """*scratch* may be shared by all connections of a thread: nothing stays in it.
+
+        *piece_bytes_max*: so much may be held of a body at its first byte; by default
+        `PIECE_BYTES_MAX`."""
+        self._piece_bytes_max = piece_bytes_max or PIECE_BYTES_MAX
+        assert len(scratch) <= self._piece_bytes_max
         self.progress = 0
         """Grows with each piece that begins and each frame that ends."""
         self._scratch = scratch
@@ -162,7 +173,7 @@ class FrameReader:
         frames.append(Frame(self._kind, self._number, body))
 
     def _new_piece(self) -> None:
-        size_bytes = min(self._left_bytes, PIECE_BYTES_MAX)
+        size_bytes = min(self._left_bytes, self._piece_bytes_max)
         if self._pieces or size_bytes < self._left_bytes:
             if size_bytes > self._budget.left_bytes:
                 raise BadMessage("Frame", "there is no room for large messages; send it again")

@@ -23,8 +23,8 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
-from ledger.transport.checksum import checked, verified
-from ledger.transport.envelope import Received
+from ledger.transport.checksum import checked, checked_parts, verified
+from ledger.transport.envelope import Buffer, Received
 from ledger.wire import bookie_pb2 as pb
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -130,7 +130,8 @@ def read_query(received: Received) -> ReadQuery:
     )
 
 
-def read_reply(answer: ReadAnswer, request: bytes) -> bytes:
+def read_reply(answer: ReadAnswer, request: bytes) -> tuple[Buffer, ...]:
+    """Return the parts of the reply: the frames are where they were."""
     message = pb.ReadReply(
         status=pb.Status.ValueType(answer.status),
         entries=answer.entries,
@@ -139,7 +140,7 @@ def read_reply(answer: ReadAnswer, request: bytes) -> bytes:
         lac_proof=answer.lac_proof,
         fenced=answer.fenced,
     )
-    return checked(message, answer.frames, request=request)
+    return checked_parts(message, answer.frames, request=request)
 
 
 def read_answer(received: Received, request: bytes) -> ReadAnswer:

@@ -64,6 +64,8 @@ _IDLE_S: Final = 60.0
 """An unused connection is closed here, long before its bookie would do so: a request that meets
 a bookie's end of the connection would count as its failure."""
 _LOOK_S: Final = 10.0
+_SCRATCH_BYTES: Final = 64 * 1024
+"""What is large is an answer, and is received where it stays after its beginning."""
 _IDLE: Final = "it was idle"
 _NO_TROUBLE: Final = (_IDLE, EXCHANGED)
 
@@ -103,7 +105,7 @@ class SocketTransport:
                 pending_bytes_max=pending_bytes_max,
             ),
         )
-        self._scratch = new_scratch()
+        self._scratch = new_scratch(_SCRATCH_BYTES)
         self._links: dict[BookieId, _Link] = {}
         self._retired: list[Asker] = []
         """Of addresses of before, until all that was asked there is answered."""

@@ -96,9 +96,13 @@ _SAMPLES = [
     _Sample("read", _READ, read_query),
     _Sample("fencing read", read_request(ReadQuery(7, KEY, 0, 9, fence=True)), read_query),
     _Sample("read of nothing", read_request(ReadQuery(0, b"", 0, 0, bytes_max=0)), read_query),
-    _Sample("found", read_reply(_FOUND, _READ), _read_answer),
-    _Sample("absent", read_reply(ReadAnswer(Status.OK, considered=9), _READ), _read_answer),
-    _Sample("no ledger", read_reply(ReadAnswer(Status.NO_SUCH_LEDGER), _READ), _read_answer),
+    _Sample("found", b"".join(read_reply(_FOUND, _READ)), _read_answer),
+    _Sample(
+        "absent", b"".join(read_reply(ReadAnswer(Status.OK, considered=9), _READ)), _read_answer
+    ),
+    _Sample(
+        "no ledger", b"".join(read_reply(ReadAnswer(Status.NO_SUCH_LEDGER), _READ)), _read_answer
+    ),
     _Sample("read LAC", _LAC, lac_query),
     _Sample("fencing read LAC", lac_request(LacQuery(0, b"", fence=True)), lac_query),
     _Sample(
@@ -136,7 +140,7 @@ def test_runs_survive_the_way_into_a_message_and_back() -> None:
 
 
 def test_an_answer_survives_the_way_into_a_message_and_back() -> None:
-    assert read_answer(read_reply(_FOUND, _READ), _READ) == _FOUND
+    assert read_answer(b"".join(read_reply(_FOUND, _READ)), _READ) == _FOUND
     assert held_answer(held_reply(_LISTED, _HELD), _HELD) == _LISTED
     query = HeldQuery(7, KEY, 3, 90, ranges_max=5)
     assert held_query(held_request(query)) == query
@@ -254,7 +258,7 @@ def test_frames_of_another_length_are_refused() -> None:
 def test_a_reply_does_not_pass_for_the_answer_to_another_request() -> None:
     other = ReadQuery(8, KEY, 0, 9)
     with pytest.raises(DamagedMessage):
-        read_answer(read_reply(_FOUND, _READ), read_request(other))
+        read_answer(b"".join(read_reply(_FOUND, _READ)), read_request(other))
     with pytest.raises(DamagedMessage):
         lac_answer(lac_reply(LacAnswer(Status.OK), _LAC), lac_request(LacQuery(8, KEY)))
 

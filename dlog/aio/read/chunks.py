@@ -30,8 +30,9 @@ from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.protocol.shared import TimePassed
 
-READ_BYTES_MAX: Final = 1024 * 1024
-DECODED_SHARE_MAX: Final = 8
+READ_BYTES_MAX: Final = 2560 * 1024
+"""Four full entries with their columns: what a read costs beside its bytes is shared by them."""
+DECODED_SHARE_MAX: Final = 3
 """How many times more than one read may bring is decompressed at once, apart from one entry."""
 WAIT_S: Final = 2.0
 """How long one read waits for new entries, or a wait for the manifest lasts."""

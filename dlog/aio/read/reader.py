@@ -64,9 +64,10 @@ class Reader:
         self._position = start
         self._chunks: deque[Chunk] = deque()
         self._ahead_bytes = 0
-        self._records: Iterator[Record] = iter(())
+        self._records: Iterator[Record] | None = None
+        """Of `_chunk`, from `position` on; None: nobody has asked for one by one yet."""
         self._chunk: Chunk | None = None
-        """The chunk that `_records` iterates."""
+        """What is read next, from `position` on."""
         self._finished = False
         self._error: LogError | None = None
         self._news = news or asyncio.Event()
@@ -129,7 +130,9 @@ class Reader:
 
     async def __anext__(self) -> Record:
         while True:
-            for record in self._records:
+            if self._records is None and self._chunk is not None:
+                self._records = self._chunk.records()
+            for record in self._records or ():
                 self._position = record.offset + 1
                 return record
             if not await self._next_chunk():
@@ -186,7 +189,7 @@ class Reader:
         if self._closing is None:
             self._error = self._error or LogClosed(self.log)
             self._chunks.clear()
-            self._records, self._chunk = iter(()), None
+            self._records = self._chunk = None
             self._wake()
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
@@ -211,7 +214,7 @@ class Reader:
             chunk = self._chunk
             assert chunk is not None
         chunk = chunk.since(self._position)
-        self._records, self._chunk = iter(()), None
+        self._records = self._chunk = None
         self._position = chunk.end
         return chunk
 
@@ -236,7 +239,7 @@ class Reader:
         self._given_ms = chunk.batch.header.base_timestamp_ms
         metrics.READ_RECORDS.add(by=chunk.take)
         metrics.READ_BYTES.add(by=_size(chunk))
-        self._records = chunk.records()
+        self._records = None
         return True
 
     async def _read_ahead(self) -> None:

@@ -47,8 +47,10 @@ def test_an_entry_whose_log_is_gone_is_looked_up_again(monkeypatch: pytest.Monke
     honest = LedgerIndex.page_locations
     moves = iter([2, 3])
 
-    def then_move(index: LedgerIndex, header: LedgerHeader, number: int) -> list[Location]:
-        found = list(honest(index, header, number))
+    def then_move(
+        index: LedgerIndex, header: LedgerHeader, number: int, *, from_entry: int
+    ) -> list[Location]:
+        found = list(honest(index, header, number, from_entry=from_entry))
         log_id = next(moves, None)
         if log_id is not None:
             first = 2 * log_id - 2
@@ -78,9 +80,11 @@ def test_an_entry_that_moves_for_ever_is_told_and_not_looked_for_for_ever(
     honest = LedgerIndex.page_locations
     log_id = 0
 
-    def then_move(index: LedgerIndex, header: LedgerHeader, number: int) -> list[Location]:
+    def then_move(
+        index: LedgerIndex, header: LedgerHeader, number: int, *, from_entry: int
+    ) -> list[Location]:
         nonlocal log_id
-        found = list(honest(index, header, number))
+        found = list(honest(index, header, number, from_entry=from_entry))
         log_id += 1
         storage.put(piece(1, 0))
         storage.disk.remove(path_of(log_id))
