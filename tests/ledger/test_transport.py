@@ -415,7 +415,7 @@ async def test_what_comes_while_the_bookie_takes_nothing_leaves_together() -> No
         assert await add(transport, run_of(0)) is Status.OK
         session = transport._links[BOOKIE].session
         assert session is not None
-        session._connection.pause_writing()
+        session._connection.is_blocked = True
         for number in range(1, 4):
             transport.add(BOOKIE, run_of(number), answers.expect(str(number)))
             await asyncio.sleep(0)

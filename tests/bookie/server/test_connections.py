@@ -74,7 +74,7 @@ async def test_no_acks_are_made_for_a_writer_that_does_not_take_them() -> None:
         peer.add(1, run_of(1))
         await acked(peer, 1)
         connection = only_connection(bookie)
-        connection.pause_writing()
+        connection.is_blocked = True
         commits = bookie.storage.commits
         peer.add(2, run_of(2))
         await until(lambda: bookie.storage.commits > commits)
