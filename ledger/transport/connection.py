@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: the transports of other event loops are none by name.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=1)  # 0 is never full, or always
+        self._transport.set_write_buffer_limits(high=1)  # 0 would be always, with TLS
         ssl_object = transport.get_extra_info("ssl_object")
         self.is_secured = ssl_object is not None
         self.certificate = certificate_of_peer(ssl_object)

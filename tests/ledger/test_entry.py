@@ -5,9 +5,12 @@ from hypothesis import strategies as st
 from ledger.entry import (
     HEADER_BYTES,
     TRAILER_BYTES,
+    Bad,
+    Checked,
     Digest,
     WithoutKey,
     authenticate,
+    check_frames,
     encode_frame,
     encode_lac,
     mac_key,
@@ -156,3 +159,21 @@ def test_a_proof_is_believed_by_its_checksum_without_the_password(mac: bytes | N
     damaged[HEADER_BYTES - 24] ^= 1
     with pytest.raises(DamagedEntry):
         verify_proof(bytes(damaged), 7, WithoutKey(digest))
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 200_000])
+def test_damage_anywhere_in_a_large_payload_is_found(size: int) -> None:
+    payload = bytes(range(256)) * (size // 256 + 1)
+    data = encode_frame(
+        ledger_id=1, entry_id=2, last_add_confirmed=1, length=size, payload=payload[:size]
+    )
+    assert verify_frame(data, 1, 2).payload_bytes == size
+    assert isinstance(check_frames(1, [2], [len(data)], data), Checked)
+    for at in (0, 65_535, 65_536, 131_072, size - 1):
+        damaged = bytearray(data)
+        damaged[HEADER_BYTES + min(at, size - 1)] ^= 1
+        with pytest.raises(DamagedEntry, match="payload checksum differs"):
+            verify_frame(memoryview(damaged), 1, 2)
+        found = check_frames(1, [2], [len(data)], bytes(damaged))
+        assert isinstance(found, Bad)
+        assert found.reason == "payload checksum differs"

@@ -10,6 +10,7 @@ _MADE = "tests/bookie/server/test_made_ledgers.py::test_"
 _STRANGERS = "tests/bookie/server/test_descriptors.py::test_"
 _FRAMING = "tests/ledger/test_transport_framing.py::test_"
 _HANDSHAKE = "tests/ledger/test_transport_handshake.py::test_"
+_CONNECTION = "tests/ledger/test_transport_connection.py::test_"
 _CONNECTIONS = "tests/bookie/server/test_connections.py::test_"
 _TRANSPORT = "tests/ledger/test_transport.py::test_"
 _READ_ONLY = "tests/bookie/server/test_read_only.py::test_"
@@ -263,6 +264,20 @@ mutant(
     "                answer = ReadAnswer(Status.TOO_MANY_REQUESTS)\n",
     new="",
     test=_CONNECTIONS + "a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later",
+)
+mutant(
+    "ends a connection before what waits to be sent",
+    "ledger/transport/connection.py",
+    old="        self._ended = True\n        if not self._waiting:\n",
+    new="        self._ended = True\n        if True:\n",
+    test=_CONNECTION + "the_end_follows_everything_that_was_written",
+)
+mutant(
+    "never says that a client does not take its answers",
+    "ledger/transport/connection.py",
+    old="if not self.is_blocked and self.unsent_bytes > _UNSENT_BYTES_HIGH:",
+    new="if False:",
+    test=_CONNECTION + "who_takes_too_little_is_told_of_once_and_again_when_there_is_room",
 )
 mutant(
     "keeps a question that nobody waits for any more",

@@ -202,6 +202,13 @@ mutant(
     test=_STORAGE + "reading_ahead_takes_no_more_memory_than_it_may",
 )
 mutant(
+    "keeps all that was read in memory for an answer of one entry",
+    "bookie/storage/reads.py",
+    old="if len(pieces) == 1 and _SHARE_MIN * len(view := pieces[0].view()) >= len(",
+    new="if len(pieces) == 1 and len(view := pieces[0].view()) and len(",
+    test="tests/bookie/storage/test_reads.py::test_a_small_part_of_much_does_not_keep_it_alive",
+)
+mutant(
     "denies an entry that its disk does not give",
     "bookie/storage/reads.py",
     old="if stored.damage is not None and found.considered < query.first:",
