@@ -58,7 +58,7 @@ class Narrow(asyncio.Transport):
         self.taken += data[:now]
         self.kept += data[now:]
         if len(self.kept) > self.high:
-            self.protocol.pause_writing()  # type: ignore[attr-defined]
+            self.protocol.pause_writing()
 
     def drain(self, room: int) -> None:
         now = min(room, len(self.kept))
@@ -66,7 +66,7 @@ class Narrow(asyncio.Transport):
         del self.kept[:now]
         self.room = room - now
         if not self.kept:
-            self.protocol.resume_writing()  # type: ignore[attr-defined]
+            self.protocol.resume_writing()
 
 
 class Told(Connection):

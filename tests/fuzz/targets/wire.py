@@ -19,7 +19,7 @@ from ledger.requests import (
 )
 from ledger.transport import checksum, messages
 from ledger.transport.connection import new_scratch
-from ledger.transport.envelope import decode_envelope, encode_envelope
+from ledger.transport.envelope import decode_envelope, encode_head
 from ledger.transport.framing import HEADER_BYTES as FRAME_HEADER_BYTES
 from ledger.transport.framing import Budget, FrameReader, frame_header
 from ledger.transport.framing import Kind as FrameKind
@@ -51,7 +51,8 @@ def _wire(
     def seal(data: bytes) -> bytes:
         size = int.from_bytes(data[:2], "little")
         body, rest = data[2 : 2 + size], data[2 + size :]
-        return encode_envelope(checksum._crc(kind, body, len(rest), request), body, [rest])
+        head_crc = checksum._crc(kind, body, len(rest), request)
+        return encode_head(head_crc, body, len(rest)) + rest
 
     def opened(seed: bytes) -> bytes:
         _, body, rest = decode_envelope(seed)
@@ -134,7 +135,7 @@ WIRE: Final = (
         "read-reply",
         pb.ReadReply,
         lambda data: list(messages.read_answer(data, READ).each()),
-        messages.read_reply(READ_ANSWER, READ),
+        b"".join(messages.read_reply(READ_ANSWER, READ)),
         request=READ,
     ),
     _wire(
