@@ -34,6 +34,8 @@ STAMP_LOG: Final = "dlog.sync.log"
 STAMP_INCARNATION: Final = "dlog.incarnation"
 STAMP_SEGMENT: Final = "dlog.segment"
 STAMP_EPOCH: Final = "dlog.epoch"
+STAMP_OWNER: Final = "dlog.owner"
+"""Who made the ledger, for people."""
 STAMP_ORIGIN: Final = "dlog.origin"
 STAMP_UNIT: Final = "dlog.unit"
 

@@ -70,3 +70,11 @@ mutant(
     test="tests/bookie/storage/test_tracing.py::test_"
     "a_damaged_copy_is_named_with_its_place[entry log]",
 )
+mutant(
+    "calls a record whole of which a bookie has no copy",
+    "dlog/health/tracing.py",
+    old="        return all(replica.fault is None for replica in self.replicas)\n",
+    new="        return any(replica.fault is None for replica in self.replicas)\n",
+    test="tests/dlog/cli/test_cli_tracing.py::test_"
+    "a_bookie_that_is_away_is_the_exit_code_and_an_entry_that_nobody_gives_is_traced",
+)

@@ -2,24 +2,43 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.errors import DamagedBatch, DamagedLog
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
-from dlog.protocol.orphans import STAMP_INCARNATION, STAMP_LOG, STAMP_SEGMENT
+from dlog.protocol.orphans import (
+    STAMP_EPOCH,
+    STAMP_INCARNATION,
+    STAMP_LOG,
+    STAMP_OWNER,
+    STAMP_SEGMENT,
+)
 from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, Seek, Wanted
 from dlog.recordbatch import BatchHeader, RecordBatch, decode_batch, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 
+OWNER_BYTES_MAX: Final = 200
+"""Of who writes a ledger, in its metadata."""
+
 _Parsed = TypeVar("_Parsed")
 
 
-def stamp(log: str, incarnation: str, segment: int) -> dict[str, bytes]:
-    """Return the custom metadata that say for certain whose ledger this is."""
+def stamp(
+    log: str, incarnation: str, segment: int, *, epoch: int = 0, owner: str = ""
+) -> dict[str, bytes]:
+    """Return the custom metadata that say for certain whose ledger this is; and for people, in
+    which *epoch* (0: not known) and by whom it is written."""
+    by: dict[str, bytes] = {}
+    if epoch:
+        by = {
+            STAMP_EPOCH: str(epoch).encode(),
+            STAMP_OWNER: owner.encode()[:OWNER_BYTES_MAX],
+        }
     return {
+        **by,
         STAMP_LOG: log.encode(),
         STAMP_INCARNATION: incarnation.encode(),
         STAMP_SEGMENT: str(segment).encode(),

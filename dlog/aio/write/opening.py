@@ -51,6 +51,7 @@ class TakeoverDriver:
         self._machine = protocol.Takeover(
             node.log, owner=owner, expected_epoch=expected_epoch, heals=heals
         )
+        self._owner = owner
         self._why = "open" if heals is None else "heal"
         self._ledgers = ledgers
         self._node = node
@@ -144,7 +145,13 @@ class TakeoverDriver:
         self._ledger = await self._ledgers.create(
             settings.quorum,
             digest=settings.digest,
-            custom=stamp(self._node.log, effect.manifest.incarnation, effect.segment),
+            custom=stamp(
+                self._node.log,
+                effect.manifest.incarnation,
+                effect.segment,
+                epoch=effect.segment,
+                owner=self._owner,
+            ),
             degraded_writes=settings.degraded_writes,
         )
         return protocol.LedgerCreated(self._ledger.ledger_id, self._now_ms())

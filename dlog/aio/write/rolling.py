@@ -45,6 +45,7 @@ class RollSteps:
         self._node = node
         self._incarnation = manifest.incarnation
         self._settings = manifest.settings
+        self._epoch, self._owner = manifest.epoch, manifest.owner
         self._appenders = appenders
         self._compressions = compressions
         self._compression = compression_of(manifest.settings)
@@ -83,7 +84,13 @@ class RollSteps:
         return await self._ledgers.create(
             self._settings.quorum,
             digest=self._settings.digest,
-            custom=stamp(self._node.log, self._incarnation, step.segment),
+            custom=stamp(
+                self._node.log,
+                self._incarnation,
+                step.segment,
+                epoch=self._epoch,
+                owner=self._owner,
+            ),
             degraded_writes=degraded_writes,
         )
 

@@ -1,8 +1,8 @@
 """``dlog log``: logs as a whole, from their creation to their end. The rest is beside it.
 
-Records go in and out in `dlog.cli.log.records` and `dlog.cli.log.tailing`; `dlog.cli.log.looking`
-and `dlog.cli.log.shown` look inside, `dlog.cli.log.truncating` and `dlog.cli.log.checking` look
-after logs.
+Records go in and out in `dlog.cli.log.records` and `dlog.cli.log.tailing`; `dlog.cli.log.looking`,
+`dlog.cli.log.tracing` and `dlog.cli.log.shown` look inside, `dlog.cli.log.truncating` and
+`dlog.cli.log.checking` look after logs.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dlog.cli.log import checking, looking, records, shown, tailing, truncating
+from dlog.cli.log import checking, looking, records, shown, tailing, tracing, truncating
 from dlog.cli.log import settings as log_settings
 from dlog.cli.names import complete_codec
 from dlog.cli.options import Json, LogName, Uri, examples
@@ -30,6 +30,7 @@ app.command(epilog=records.APPEND_EPILOG)(records.append)
 app.command(epilog=tailing.EPILOG)(tailing.tail)
 shown.add_to(app)
 looking.add_to(app)
+tracing.add_to(app)
 truncating.add_to(app)
 checking.add_to(app)
 app.add_typer(log_settings.app, name="settings")

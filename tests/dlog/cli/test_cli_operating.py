@@ -11,6 +11,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
+import dlog
 from bookie.autorecovery.marks import Marks
 from bookie.autorecovery.throttling import WORKERS
 from dlog.cli.app import app
@@ -156,6 +157,28 @@ def test_the_doctor_hears_what_bookies_say_of_themselves(cluster: Cluster) -> No
         assert abs(each["clock_off_s"]) <= each["answered_s"] + 0.01, "it is one machine"
         assert 0 <= each["fullest_disk"] <= 1
         assert each["version"] == found["servers"]["version"]
+
+
+def test_a_record_is_traced_to_the_memory_and_the_files_of_its_bookies(cluster: Cluster) -> None:
+    settings = {"ensemble": 2, "write_quorum": 2, "ack_quorum": 2}
+    with dlog.Log.open("orders", uri=cluster.uri, settings=settings) as log:
+        log.append(b"x")
+    runner = CliRunner(env={"DLOG_URI": cluster.uri, "COLUMNS": "200"})
+    words = ["log", "trace", "orders", "--offset", "0"]
+    found = json.loads(runner.invoke(app, [*words, "--json"]).stdout)
+    text = runner.invoke(app, words).stdout
+    structlog.reset_defaults()
+    for replica in found["replicas"]:
+        assert replica["fault"] is None
+        assert replica["ledger"] == "here"
+        places = {copy["place"]: copy for copy in replica["copies"]}
+        assert places.keys() <= {"memory", "journal", "entry log"}
+        for copy in replica["copies"]:
+            assert copy["damage"] == ""
+            assert copy["bytes"] > 0
+            if copy["place"] != "memory":
+                assert Path(copy["path"]).is_file()
+                assert copy["path"] in text
 
 
 def test_readonly_keeps_entries_out_until_it_is_off_again(cluster: Cluster) -> None:

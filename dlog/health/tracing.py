@@ -1,0 +1,219 @@
+"""Traces one record down to the files of its bookies. Reads only; disturbs no writer.
+
+Its bookies are asked twice: as readers ask them, for the entry, which is verified here; and as
+operators do, for where it is. One that does not answer in a way is said to be silent there.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from dlog.aio.port import LedgerTail
+from dlog.aio.read.segments import batch_of, find_place, first_offset_of, opened_whole
+from dlog.aio.store.consumer_nodes import read_consumers
+from dlog.aio.store.manifests import ManifestNode
+from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition, Trimmed
+from dlog.manifest import Manifest, Segment
+from dlog.position import DLSN, Place, Record
+from dlog.protocol.consuming import ConsumerState
+from dlog.protocol.edits import check_living
+from dlog.protocol.seek import Index
+from dlog.protocol.tracing import WrittenBy, holders_of, judged, written_by
+from ledger.checking import ReplicaFault
+from ledger.client import LedgerClient
+from ledger.concurrently import for_each
+from ledger.errors import EntryLost, EntryUnavailable, LogError
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.metadata import LedgerMetadata
+from ledger.protocol.answers import Found
+from ledger.wire import bookie_pb2 as pb
+
+ASKS_MAX: Final = 2
+"""A copy that is not there may still be on its way: so often each bookie is asked."""
+ASK_AGAIN_S: Final = 0.4
+AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What one bookie has of the entry that it should have."""
+
+    bookie: BookieId
+    fault: ReplicaFault | None
+    """As readers find it; None: it is whole and right."""
+    told: pb.TraceReply | None
+    """Where it is, as the bookie says."""
+    silent: str
+    """Why it did not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRecord:
+    log: str
+    offset: int | None
+    """None: not known, as the entry cannot be read."""
+    record: Record | None
+    unread: str
+    """Why there is no record; empty: there is one."""
+    segment: Segment
+    ledger_id: LedgerId
+    entry_id: EntryId
+    metadata: LedgerMetadata
+    writer: WrittenBy
+    replicas: tuple[Replica, ...]
+    """In the order of the entry's write set."""
+    consumers: tuple[tuple[str, ConsumerState], ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each bookie that should have the entry gave it, and all the same."""
+        return all(replica.fault is None for replica in self.replicas)
+
+    def has_passed(self, consumer: ConsumerState) -> bool | None:
+        """Whether *consumer* has processed the record; None: it is not known which it is."""
+        return None if self.offset is None else consumer.position > self.offset
+
+
+async def trace_record(
+    client: LedgerClient, log: str, place: int | DLSN, *, timeout_s: float
+) -> TracedRecord:
+    """Trace the record at the offset or DLSN *place*. *timeout_s*: of each operators' answer.
+
+    An entry that nobody can give is traced all the same; of an offset, the first one on the way to
+    it that cannot be read. Raises `NoSuchLog`, `InvalidPosition` if there is no such record,
+    `Trimmed`, `NoSuchLedger` if its ledger is lost, `BookieUnavailable` if it is not known how far
+    an open ledger goes."""
+    node = ManifestNode(client.store, log)
+    manifest, _ = await node.read()
+    check_living(manifest, log)
+    found = await (
+        _at_dlsn(client, log, manifest, place)
+        if isinstance(place, DLSN)
+        else _at_offset(client, log, manifest, place)
+    )
+    ledger_id = found.segment.ledger_id
+    metadata = await client.describe(ledger_id)
+    replicas = await _replicas(client, ledger_id, metadata, EntryId(found.entry), timeout_s)
+    offset = place if isinstance(place, int) else None
+    return TracedRecord(
+        log=log,
+        offset=offset if found.record is None else found.record.offset,
+        record=found.record,
+        unread=found.unread,
+        segment=found.segment,
+        ledger_id=ledger_id,
+        entry_id=EntryId(found.entry),
+        metadata=metadata,
+        writer=written_by(manifest, found.segment, metadata.custom),
+        replicas=replicas,
+        consumers=tuple(await read_consumers(client.store, log, manifest)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    segment: Segment
+    entry: int
+    record: Record | None
+    unread: str = ""
+
+
+async def _at_offset(client: LedgerClient, log: str, manifest: Manifest, offset: int) -> _Found:
+    if offset < manifest.trim_offset:
+        raise Trimmed(log, offset, manifest.trim_offset)
+    for segment in reversed(manifest.segments):
+        first = await first_offset_of(client, manifest, segment)
+        if first > offset:
+            continue
+        async with opened_whole(client, manifest, segment) as reader:
+            last = await reader.read_last_add_confirmed()
+            try:
+                place = await find_place(reader, Index(offset - first), last)
+            except (EntryLost, EntryUnavailable) as error:
+                return _Found(segment, error.entry_id, None, str(error))
+            if place.entry > last:
+                raise InvalidPosition(
+                    log, offset, f"the log ends at offset {first + place.base_index}"
+                )
+            slot = offset - first - place.base_index
+            return await _read(log, reader, segment, DLSN(segment.number, place.entry, slot), first)
+    raise InvalidPosition(log, offset, "the log is empty")
+
+
+async def _at_dlsn(client: LedgerClient, log: str, manifest: Manifest, dlsn: DLSN) -> _Found:
+    segment = manifest.find(dlsn.segment)
+    if segment is None:
+        if manifest.segments and dlsn.segment < manifest.segments[0].number:
+            raise Trimmed(log, dlsn, manifest.trim_offset)
+        raise InvalidPosition(log, str(dlsn), "there is no such segment")
+    async with opened_whole(client, manifest, segment) as reader:
+        if dlsn.entry > await reader.read_last_add_confirmed():
+            raise InvalidPosition(log, str(dlsn), "there is no such entry")
+        first = await first_offset_of(client, manifest, segment)
+        return await _read(log, reader, segment, dlsn, first)
+
+
+async def _read(
+    log: str, reader: LedgerTail, segment: Segment, dlsn: DLSN, first_offset: int
+) -> _Found:
+    """Return the record at *dlsn* of *segment*, which begins at *first_offset*, or why it is not
+    to be had. Raises `InvalidPosition`."""
+    try:
+        batch = await batch_of(reader, dlsn.entry)
+        if dlsn.slot >= batch.count:
+            raise InvalidPosition(log, str(dlsn), f"its entry has {batch.count} records")
+        place = Place(segment.number, dlsn.entry, first_offset + batch.header.base_index)
+        return _Found(segment, dlsn.entry, batch.record(place, dlsn.slot))
+    except (EntryLost, EntryUnavailable, DamagedBatch, BatchTooNew, CodecMissing) as error:
+        return _Found(segment, dlsn.entry, None, str(error))
+
+
+async def _replicas(
+    client: LedgerClient,
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    entry_id: EntryId,
+    timeout_s: float,
+) -> tuple[Replica, ...]:
+    holders = holders_of(metadata, entry_id)
+    faults: dict[BookieId, ReplicaFault | None] = {}
+    for ask in range(ASKS_MAX):
+        if ask:
+            await asyncio.sleep(ASK_AGAIN_S)
+        found = await asyncio.gather(
+            *(
+                client.read_replica(ledger_id, bookie, entry_id, entry_id, metadata=metadata)
+                for bookie in holders
+            )
+        )
+        answers: dict[BookieId, Found] = dict(zip(holders, found, strict=True))
+        faults = judged(entry_id, holders, answers)
+        if not any(faults.values()):
+            break
+    addresses = {
+        BookieId(each.bookie): each.operator_address for each in client.bookies.available()
+    }
+    told: dict[BookieId, tuple[pb.TraceReply | None, str]] = {}
+
+    async def ask_where(bookie: BookieId) -> None:
+        told[bookie] = await _told(bookie, addresses.get(bookie), ledger_id, entry_id, timeout_s)
+
+    await for_each(holders, ask_where, at_once=AT_ONCE)
+    return tuple(
+        Replica(bookie=each, fault=faults[each], told=told[each][0], silent=told[each][1])
+        for each in holders
+    )
+
+
+async def _told(
+    bookie: BookieId, address: str | None, ledger_id: LedgerId, entry_id: EntryId, timeout_s: float
+) -> tuple[pb.TraceReply | None, str]:
+    from ledger.transport.operator import BookieOperator  # with gRPC
+
+    if not address:
+        return None, "it is not registered" if address is None else "it takes no orders"
+    async with BookieOperator(address, bookie=bookie, timeout_s=timeout_s) as operator:
+        try:
+            return await operator.trace(ledger_id, entry_id), ""
+        except LogError as error:
+            return None, str(error)
