@@ -69,6 +69,6 @@ def test_commands_and_options_are_completed() -> None:
         return result.stdout.split()
 
     assert completed("dlog con", 1) == ["consumer"]
-    assert completed("dlog log tr", 2) == ["truncate"]
+    assert completed("dlog log tru", 2) == ["truncate"]
     assert completed("dlog log truncate x --keep", 4) == ["--keep-bytes", "--keep-age"]
     assert completed("dlog completion z", 2) == ["zsh"]
