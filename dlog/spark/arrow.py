@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dlog.position import NO_TXID
 from dlog.recordbatch import RecordBatch
@@ -61,9 +60,9 @@ def to_arrow(
     count = batch.count
     offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
     columns = [
-        pa.repeat(pa.scalar(log), count),
+        _same(log, count),
         pa.array(offsets),
-        pc.binary_join_element_wise(f"{segment}:{entry}", _numbers(count), ":"),
+        _dlsns(f"{segment}:{entry}:".encode(), count),
         timestamps(micros_of(batch)),
         _txids(batch),
         _keys(batch),
@@ -82,12 +81,13 @@ def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        if waiting and (rows + batch.num_rows > ROWS_MAX or size + batch.nbytes > BYTES_MAX):
+        batch_bytes = batch.nbytes
+        if waiting and (rows + batch.num_rows > ROWS_MAX or size + batch_bytes > BYTES_MAX):
             yield _together(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(batch)
         rows += batch.num_rows
-        size += batch.nbytes
+        size += batch_bytes
     if waiting:
         yield _together(waiting)
 
@@ -96,10 +96,42 @@ def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-@lru_cache(maxsize=64)
-def _numbers(count: int) -> pa.Array:
-    """Return "0", "1", ... as an array; batches of a log tend to have the same few sizes."""
-    return pc.cast(pa.array(np.arange(count, dtype=np.int32)), pa.string())
+@lru_cache(maxsize=16)
+def _same(log: str, count: int) -> pa.Array:
+    """Return *log* so many times; batches of a log tend to have the same few sizes."""
+    return pa.repeat(pa.scalar(log), count)
+
+
+def _dlsns(prefix: bytes, count: int) -> pa.Array:
+    """Return *prefix* and "0", *prefix* and "1", ...: by columns of characters."""
+    ends, characters, widths = _numbered(len(prefix), count)
+    characters, at = characters.copy(), 0
+    for rows, width in widths:
+        block = characters[at : at + rows * width].reshape(rows, width)
+        block[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
+        at += rows * width
+    return pa.Array.from_buffers(pa.string(), count, [None, ends, pa.py_buffer(characters)])
+
+
+@lru_cache(maxsize=16)
+def _numbered(
+    prefix_bytes: int, count: int
+) -> tuple[pa.Buffer, npt.NDArray[np.uint8], list[tuple[int, int]]]:
+    """Return where each text of `_dlsns` ends, their characters with nothing where the prefix goes,
+    and how many texts there are of which length."""
+    blocks, widths, first = [], [], 0
+    for digits in range(1, len(str(count)) + 1):
+        numbers = np.arange(first, min(count, 10**digits))
+        first = 10**digits
+        block = np.zeros((len(numbers), prefix_bytes + digits), dtype=np.uint8)
+        for digit in range(digits):
+            block[:, -1 - digit] = ord("0") + numbers // 10**digit % 10
+        blocks.append(block.reshape(-1))
+        widths.append(block.shape)
+    lengths = np.concatenate([np.full(rows, width) for rows, width in widths])
+    ends = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return pa.py_buffer(ends), np.concatenate(blocks), widths
 
 
 def micros_of(batch: RecordBatch) -> npt.NDArray[np.int64]:
@@ -112,7 +144,8 @@ def micros_of(batch: RecordBatch) -> npt.NDArray[np.int64]:
 
 
 def timestamps(micros: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(micros).cast(ARROW_SCHEMA.field("timestamp").type)
+    kind = ARROW_SCHEMA.field("timestamp").type
+    return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
 
 
 def txids(numbers: npt.NDArray[np.int64]) -> pa.Array:

@@ -15,6 +15,7 @@ from ledger.security.explaining import why_failed
 from ledger.security.names import why_not_bookie
 from ledger.security.settings import TlsMode
 from ledger.security.taking import SHUTDOWN_S_MAX
+from ledger.transport.blocks import Blocks
 from ledger.transport.connection import Connection
 from ledger.transport.envelope import Received
 from ledger.transport.framing import Budget, Frame, Kind
@@ -70,6 +71,7 @@ class ClientConnection(Connection):
         on_frame: Callable[[Frame], None],
         on_room: Callable[[], None],
         on_lost: Callable[[str], None],
+        blocks: Blocks | None = None,
     ) -> None:
         # One bookie's answers, one at a time: nobody else's memory is at stake.
         budget = Budget(MESSAGE_BYTES_MAX)
@@ -78,6 +80,7 @@ class ClientConnection(Connection):
             body_bytes_max=MESSAGE_BYTES_MAX,
             budget=budget,
             piece_bytes_max=ANSWER_BYTES,
+            blocks=blocks,
         )
         self.was_ready = False
         self.was_refused = False
@@ -197,11 +200,19 @@ class Asker:
     Answers come in any order. Who is not waited for any more is told so."""
 
     def __init__(
-        self, hello: Hello, way: Way, scratch: memoryview, *, connect_timeout_s: float
+        self,
+        hello: Hello,
+        way: Way,
+        scratch: memoryview,
+        *,
+        connect_timeout_s: float,
+        blocks: Blocks | None = None,
     ) -> None:
+        """*blocks*: where large answers are received."""
         self.way = way
         self._hello = hello
         self._scratch = scratch
+        self._blocks = blocks
         self._connect_timeout_s = connect_timeout_s
         self._loop = asyncio.get_running_loop()
         self.used_at = self.made_at = self._loop.time()
@@ -286,6 +297,7 @@ class Asker:
             on_frame=self._answered,
             on_room=lambda: None,
             on_lost=lambda _reason: self._lost(connection),
+            blocks=self._blocks,
         )
         self._generation = self.way.generation
         try:

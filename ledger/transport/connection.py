@@ -15,6 +15,7 @@ from ledger.log_events import get_logger
 from ledger.security.certificates import certificate_of_peer
 from ledger.security.explaining import why_failed
 from ledger.security.names import Certificate, Identity
+from ledger.transport.blocks import Blocks
 from ledger.transport.envelope import Buffer
 from ledger.transport.framing import SCRATCH_BYTES, Budget, Frame, FrameReader, Kind, frame_header
 from ledger.transport.handshake import HANDSHAKE_BYTES_MAX
@@ -45,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         body_bytes_max: int,
         budget: Budget,
         piece_bytes_max: int | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         """See `FrameReader`."""
         self.is_blocked = False
@@ -62,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
             body_bytes_max=body_bytes_max,
             budget=budget,
             piece_bytes_max=piece_bytes_max,
+            blocks=blocks,
         )
         self._scratch = scratch
         self._greeting: bytearray | None = bytearray()

@@ -18,7 +18,7 @@ _FRAMES_TAG: Final = pb.Checked.FRAMES_FIELD_NUMBER << 3 | 2
 _VARINT_BYTES_MAX: Final = 5
 
 Buffer = bytes | memoryview
-Received = bytes | bytearray
+Received = bytes | bytearray | memoryview
 """A message as it came; nobody changes it."""
 
 

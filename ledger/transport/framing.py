@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from google_crc32c import value as crc32c
 
 from ledger.errors import BadMessage
+from ledger.transport.blocks import Blocks
 
 _HEADER: Final = Struct("<IBxxxQ")  # bytes of the body, kind, number
 _CRC: Final = Struct("<I")
@@ -47,7 +48,7 @@ class Kind(IntEnum):
 class Frame(NamedTuple):
     kind: int
     number: int
-    body: bytes | bytearray
+    body: bytes | bytearray | memoryview
 
 
 def frame_header(kind: Kind, number: int, body_bytes: int) -> bytes:
@@ -78,11 +79,13 @@ class FrameReader:
         body_bytes_max: int,
         budget: Budget,
         piece_bytes_max: int | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         """*scratch* may be shared by all connections of a thread: nothing stays in it.
 
         *piece_bytes_max*: so much may be held of a body at its first byte; by default
-        `PIECE_BYTES_MAX`."""
+        `PIECE_BYTES_MAX`. *blocks*: where bodies of one piece are received, if they have room."""
+        self._blocks = blocks
         self._piece_bytes_max = piece_bytes_max or PIECE_BYTES_MAX
         assert len(scratch) <= self._piece_bytes_max
         self.progress = 0
@@ -92,7 +95,7 @@ class FrameReader:
         self._budget = budget
         self._head = bytearray()
         self._kind = self._number = self._left_bytes = 0
-        self._pieces: list[bytearray] = []
+        self._pieces: list[bytearray | memoryview] = []
         self._filled_bytes = 0
         self._paid_bytes = 0
 
@@ -179,6 +182,9 @@ class FrameReader:
                 raise BadMessage("Frame", "there is no room for large messages; send it again")
             self._budget.left_bytes -= size_bytes
             self._paid_bytes += size_bytes
-        self._pieces.append(bytearray(size_bytes))
+        piece = None
+        if self._blocks is not None and not self._pieces and size_bytes == self._left_bytes:
+            piece = self._blocks.take(size_bytes)
+        self._pieces.append(bytearray(size_bytes) if piece is None else piece)
         self._filled_bytes = 0
         self.progress += 1

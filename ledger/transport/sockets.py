@@ -31,6 +31,7 @@ from ledger.requests import (
 )
 from ledger.security.certificates import Security
 from ledger.security.choosing import Takes
+from ledger.transport.blocks import Blocks
 from ledger.transport.calling import Asker, Way
 from ledger.transport.connection import new_scratch
 from ledger.transport.envelope import Received
@@ -106,6 +107,7 @@ class SocketTransport:
             ),
         )
         self._scratch = new_scratch(_SCRATCH_BYTES)
+        self._blocks = Blocks()
         self._links: dict[BookieId, _Link] = {}
         self._retired: list[Asker] = []
         """Of addresses of before, until all that was asked there is answered."""
@@ -241,6 +243,7 @@ class SocketTransport:
         now = loop.time()
         self._looking = loop.call_later(_LOOK_S, self._look)
         self._retired = [each for each in self._retired if not each.is_idle]
+        self._blocks.rest()
         if self._security is not None:
             self._security.look()
         for bookie, link in self._links.items():
@@ -300,6 +303,7 @@ class SocketTransport:
                 self._way(bookie, address),
                 self._scratch,
                 connect_timeout_s=self._limits.connect_timeout_s,
+                blocks=self._blocks,
             )
         return link.asker
 

@@ -1,4 +1,5 @@
 import struct
+import sys
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -250,6 +251,25 @@ def test_offsets_that_go_back_are_refused() -> None:
     struct.pack_into("<3i", payload, HEADER_BYTES, 0, 5, 4)
     with pytest.raises(DamagedBatch, match="value offsets"):
         decode_batch(bytes(payload))
+
+
+@pytest.mark.parametrize("has_numpy", [True, False])
+@pytest.mark.parametrize(("at", "instead"), [(0, 1), (500, 501), (500, 498), (500, -1), (999, 0)])
+def test_offsets_of_many_records_that_go_back_are_refused_with_numpy_and_without(
+    at: int, instead: int, has_numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_numpy:
+        pytest.importorskip("numpy")
+    else:
+        monkeypatch.setitem(sys.modules, "numpy", None)
+    payload = bytearray(encode_batch(Columns([b"v"] * 999), base_index=0, base_timestamp_ms=0))
+    assert decode_batch(bytes(payload)).count == 999
+    struct.pack_into("<i", payload, HEADER_BYTES + 4 * at, instead)
+    if instead != 501:
+        with pytest.raises(DamagedBatch, match="value offsets"):
+            decode_batch(bytes(payload))
+    else:
+        assert decode_batch(bytes(payload)).value(499) == b"vv"
 
 
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])

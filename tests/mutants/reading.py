@@ -126,6 +126,14 @@ mutant(
     test=_READER + "batches_records_and_chunks_can_be_mixed",
 )
 mutant(
+    "follows offsets of a batch that go back",
+    "dlog/recordbatch.py",
+    old="ascend = bool((ends[1:] >= ends[:-1]).all())",
+    new="ascend = True",
+    test="tests/dlog/test_recordbatch.py::"
+    "test_offsets_of_many_records_that_go_back_are_refused_with_numpy_and_without",
+)
+mutant(
     "takes values for equally long that are so on average",
     "dlog/recordbatch.py",
     old=" and ends == [*range(0, ends[-1] + 1, size)]",

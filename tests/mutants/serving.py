@@ -280,6 +280,14 @@ mutant(
     test=_CONNECTION + "who_takes_too_little_is_told_of_once_and_again_when_there_is_room",
 )
 mutant(
+    "receives an answer over another one that somebody still looks at",
+    "ledger/transport/blocks.py",
+    old="    except BufferError:\n        return False\n",
+    new="    except BufferError:\n        return True\n",
+    test="tests/ledger/test_transport_blocks.py::"
+    "test_what_a_reader_keeps_of_answers_stays_as_it_was",
+)
+mutant(
     "keeps a question that nobody waits for any more",
     "bookie/server/answering.py",
     old="                task.cancel()\n            return",

@@ -51,6 +51,21 @@ def test_each_record_becomes_a_row_with_its_place() -> None:
     assert [row["offset"] for row in rows] == [40, 41, 42]
 
 
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 99, 100, 101, 1234, 65_536])
+def test_places_are_numbered_through(count: int) -> None:
+    made = arrow(batch_of([b""] * count))
+    assert made["dlsn"].to_pylist() == [f"3:17:{slot}" for slot in range(count)]
+    assert set(made["log"].to_pylist()) == {"flights"}
+
+
+def test_one_batch_does_not_change_the_places_of_another() -> None:
+    batch = batch_of([b""] * 12)
+    one = to_arrow("a", batch, first_offset=0, segment=1, entry=2)
+    other = to_arrow("b", batch, first_offset=0, segment=8, entry=9)
+    assert one["dlsn"].to_pylist() == [f"1:2:{slot}" for slot in range(12)]
+    assert other["dlsn"].to_pylist() == [f"8:9:{slot}" for slot in range(12)]
+
+
 def test_optional_columns_keep_their_gaps() -> None:
     made = arrow(
         batch_of(
