@@ -23,7 +23,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: dist dist-test help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -42,6 +42,8 @@ help:
 	@echo '                       the load; then every bookie restarted in turn'
 	@echo 'make chaos-spark [CHAOS_S=300] [SEED=n]   a streaming query whose driver, keeper, workers and bookies'
 	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
+	@echo 'make dist              wheel and source archive, in build/dist'
+	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
@@ -80,6 +82,8 @@ $(STAMP_DEV): pyproject.toml constraints.txt
 	fi; \
 	if [ ! -x $(BIN)/pip ]; then $$python -m venv $(VENV) || exit 1; fi
 	@echo 'make: installing into $(VENV)'
+	@# What an older clone installed under the name of another project.
+	@$(BIN)/pip uninstall --quiet --yes dlog 2>/dev/null || true
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls]'
 	@touch $@
 
@@ -111,10 +115,18 @@ test: $(STAMP)
 	$(PY) -m pytest $(PARALLEL)
 
 demo: $(STAMP)
-	@exec $(PY) -m examples.flights $(if $(filter 1,$(ZK)),--zookeeper)
+	@exec $(BIN)/dlog demo $(if $(filter 1,$(ZK)),--zookeeper)
 
 lakehouse: $(STAMP)
 	@exec $(PY) -m examples.lakehouse --rate $(or $(RATE),5000) --seed $(or $(SEED),1)
+
+dist: $(STAMP_DEV)
+	rm -rf build/dist build/lib build/bdist.*
+	$(PY) -m build --outdir build/dist .
+
+# From nothing but the wheel and PyPI. PySpark is 450 MB: a few minutes. DEMO=0 leaves the demo out.
+dist-test: dist
+	$(PY) -m tests.bare build/dist/*.whl $(if $(filter 0,$(DEMO)),--no-demo)
 
 proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)

@@ -5,7 +5,6 @@ What is read here is read from another thread, without a lock and without asking
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Final
 
 from bookie.collector.collection import LogState
@@ -19,6 +18,7 @@ from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from bookie.storage.memtables import Memory
+from ledger.distribution import own_version
 from ledger.metering.declaring import Buckets, Declarations
 from ledger.metering.exposing import Exposed, Readiness
 from ledger.requests import Status
@@ -358,7 +358,7 @@ def expose(
 
 
 def _info(bookie: str) -> dict[tuple[str, ...], int | float]:
-    return {(bookie, version("dlog")): 1}
+    return {(bookie, own_version()): 1}
 
 
 def _by_status(counts: Mapping[Status, int]) -> dict[str, int]:

@@ -32,7 +32,7 @@ from bookie.server.ordering import OperatorServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.server.settling import Settler
-from bookie.storage.config import StorageConfig
+from bookie.storage.config import StorageConfig, entry_log_bytes_for
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
@@ -70,7 +70,11 @@ async def run_bookie(
         directories=len(directories.journals) + len(directories.ledgers),
         files_open_max=config.storage.files_open_max,
     )
-    storage = replace(config.storage, files_open_max=descriptors.files_open_max)
+    storage = replace(
+        config.storage,
+        files_open_max=descriptors.files_open_max,
+        entry_log_bytes_max=_entry_log_bytes(config, directories),
+    )
     config = replace(config, storage=storage)
     directories.lock()
     try:
@@ -170,12 +174,14 @@ async def _run(
         config.disk_limits,
         interval_s=config.disk_interval_s,
         on_space=service.checkpoint_soon,
-        on_change=lambda read_only: registrar.set_read_only(read_only=read_only),
+        on_change=lambda read_only: registrar.set_read_only(
+            read_only=read_only, reason="; ".join(keeper.reasons)
+        ),
     )
     collector = Collector(
         storage.ledger_directories,
         ledgers,
-        config.collector,
+        replace(config.collector, log_bytes_max=config.storage.entry_log_bytes_max),
         main=directories.main,
         bookie=name,
         instance=namespace.instance,
@@ -265,6 +271,16 @@ def _place(
         port = server.bind(config.host, 0)
     name = config.bookie or (cookie.bookie if cookie is not None else config.new_name())
     return name, port, bound
+
+
+def _entry_log_bytes(config: BookieConfig, directories: Directories) -> int:
+    """Return when an entry log is full; of a disk that cannot be asked nothing is followed."""
+    if config.entry_log_bytes is not None:
+        return config.entry_log_bytes
+    try:
+        return entry_log_bytes_for(disk.usage().total_bytes for disk in directories.ledgers)
+    except OSError:
+        return config.storage.entry_log_bytes_max
 
 
 async def _open_storage(

@@ -16,8 +16,10 @@ import typer
 
 from bookie.config import BookieConfig
 from bookie.errors import InvalidSetting
+from bookie.storage.config import ENTRY_LOG_BYTES_MAX, ENTRY_LOG_BYTES_MIN, ENTRY_LOG_SHARE
 from ledger.errors import CallerError
 from ledger.metering.options import HOST_DEFAULT, HOST_HELP, PORT_HELP, PORT_MAX, PORT_VARIABLE
+from ledger.option_parsers import directory, duration, share, size
 from ledger.security.options import (
     CA_HELP,
     CERT_HELP,
@@ -27,6 +29,7 @@ from ledger.security.options import (
     VARIABLES,
 )
 from ledger.security.settings import VARIABLE, tls_settings
+from ledger.values import shown_duration, shown_size
 
 Given = Mapping[str, Any]
 """What each option was set to, by `Option.name`."""
@@ -69,6 +72,22 @@ _EPILOG: Final = "\n\n".join(["Examples:", *(f"  {line}" for line in _EXAMPLES)]
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """How the values of an option are read, and its default is shown."""
+
+    parser: Callable[[object], Any]
+    metavar: str
+    shown: Callable[[Any], str] = str
+
+
+_DURATION: Final = Kind(duration(), "DURATION", shown_duration)
+_MEBIBYTES: Final = Kind(size(unit="m"), "SIZE", shown_size)
+_SIZE: Final = Kind(size(least=_MIB), "SIZE", shown_size)
+_SHARE: Final = Kind(share, "SHARE")
+_DIRECTORY: Final = Kind(directory, "DIR")
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     flags: tuple[str, ...]
     """The first is how it is called in messages; the others mean the same."""
@@ -78,8 +97,8 @@ class Option:
     help: str
     metavar: str | None = None
     panel: str | None = None
-    unit: int = 1
-    """So many of what the field counts are one of what the option counts."""
+    kind: Kind | None = None
+    """What its values are, if typer does not know that."""
     hidden: bool = False
     variable: str | None = None
     """Of the environment, that says it if the option does not."""
@@ -90,13 +109,15 @@ class Option:
 
     def parameter(self) -> inspect.Parameter:
         """Return it as a parameter for typer."""
+        kind = self.kind
         shown = typer.Option(
             *self.flags,
             help=self.help,
-            metavar=self.metavar,
+            metavar=self.metavar or (None if kind is None else kind.metavar),
             rich_help_panel=self.panel,
             hidden=self.hidden,
             envvar=self.variable,
+            parser=None if kind is None else kind.parser,
         )
         return inspect.Parameter(
             self.name,
@@ -111,9 +132,8 @@ class Option:
         if self.field in OF_THE_PROCESS:
             return OF_THE_PROCESS[self.field]
         default: object = reduce(getattr, self.field.split("."), _DEFAULTS)
-        if isinstance(default, int | float):
-            count = default / self.unit
-            return int(count) if count == int(count) else count
+        if self.kind is not None and isinstance(default, int | float):
+            return self.kind.shown(default)
         return None if default in (None, "", ()) else default
 
 
@@ -209,8 +229,8 @@ OPTIONS: Final = (
         Path,
         "Main directory of this bookie; made if it is not there. Everything is in it unless "
         "other directories are named.",
-        metavar="DIR",
         panel=_DIRECTORIES,
+        kind=_DIRECTORY,
     ),
     Option(
         ("--journal-dir",),
@@ -218,8 +238,8 @@ OPTIONS: Final = (
         list[Path] | None,
         "Directory with a journal; repeat it for several. An add is acknowledged when it is in "
         "one: on a disk of its own it waits for nothing else that is written. Default: --dir.",
-        metavar="DIR",
         panel=_DIRECTORIES,
+        kind=_DIRECTORY,
     ),
     Option(
         ("--ledger-dir",),
@@ -227,8 +247,8 @@ OPTIONS: Final = (
         list[Path] | None,
         "Directory with entry logs and index; repeat it for several, ledgers are shared out by "
         "their ids. Default: --dir.",
-        metavar="DIR",
         panel=_DIRECTORIES,
+        kind=_DIRECTORY,
     ),
     Option(
         ("--disk-warn",),
@@ -236,6 +256,7 @@ OPTIONS: Final = (
         float,
         "Share of a disk in use from which a warning is logged.",
         panel=_SPACE,
+        kind=_SHARE,
     ),
     Option(
         ("--disk-high",),
@@ -244,6 +265,7 @@ OPTIONS: Final = (
         "Share of a disk in use from which the bookie is read-only: it serves reads, fences and "
         "recovery, and refuses new entries.",
         panel=_SPACE,
+        kind=_SHARE,
     ),
     Option(
         ("--disk-low",),
@@ -251,21 +273,34 @@ OPTIONS: Final = (
         float,
         "Share of a disk in use below which it is not any more.",
         panel=_SPACE,
+        kind=_SHARE,
     ),
     Option(
         ("--disk-reserve",),
         "disk_limits.reserve_bytes",
         int,
-        "MiB that stay free in any case; twice as many to be writable again.",
-        unit=_MIB,
+        "MiB (or 512M, 2G) that stay free in any case; twice as many to be writable again.",
         panel=_SPACE,
+        kind=_MEBIBYTES,
+    ),
+    Option(
+        ("--entry-log-size",),
+        "entry_log_bytes",
+        int | None,
+        "Begin a new entry log after so much, as 256M. Space comes back by whole entry logs, so "
+        "small ones keep less of what was deleted, and large ones are fewer files. Default: "
+        f"{ENTRY_LOG_SHARE:.1%} of the smallest disk of ledgers, from "
+        f"{shown_size(ENTRY_LOG_BYTES_MIN)} to {shown_size(ENTRY_LOG_BYTES_MAX)}.",
+        panel=_SPACE,
+        kind=_SIZE,
     ),
     Option(
         ("--gc-interval",),
         "collector.gc_interval_s",
         float,
-        "Seconds between garbage collections; 0: none.",
+        "Time between garbage collections, as 900 (seconds) or 15m; 0: none.",
         panel=_COLLECTION,
+        kind=_DURATION,
     ),
     Option(
         ("--untraced-share",),
@@ -274,21 +309,24 @@ OPTIONS: Final = (
         "Share of its ledgers that may be deleted in a day though nothing but their absence from "
         "the metadata store shows that they were deleted.",
         panel=_COLLECTION,
+        kind=_SHARE,
     ),
     Option(
         ("--eviction-interval",),
         "collector.eviction_interval_s",
         float,
-        "Seconds between looks for copies that repair has moved elsewhere, and that are evicted "
+        "Time between looks for copies that repair has moved elsewhere, and that are evicted "
         "then; 0: none.",
         panel=_COLLECTION,
+        kind=_DURATION,
     ),
     Option(
         ("--eviction-pause",),
         "collector.eviction_pause_s",
         float,
-        "Seconds between the look that found such a copy and its eviction; for tests.",
+        "Time between the look that found such a copy and its eviction; for tests.",
         hidden=True,
+        kind=_DURATION,
     ),
     Option(
         ("--evicted-share",),
@@ -296,20 +334,23 @@ OPTIONS: Final = (
         float,
         "Share of its ledgers that may be evicted in a day without an operator's word.",
         panel=_COLLECTION,
+        kind=_SHARE,
     ),
     Option(
         ("--minor-interval",),
         "collector.minor_interval_s",
         float,
-        "Seconds between minor compactions, which take logs with little left in them; 0: none.",
+        "Time between minor compactions, which take logs with little left in them; 0: none.",
         panel=_COLLECTION,
+        kind=_DURATION,
     ),
     Option(
         ("--major-interval",),
         "collector.major_interval_s",
         float,
-        "Seconds between major compactions, which take all logs that are worth it; 0: none.",
+        "Time between major compactions, which take all logs that are worth it; 0: none.",
         panel=_COLLECTION,
+        kind=_DURATION,
     ),
     Option(
         ("--minor-threshold",),
@@ -317,6 +358,7 @@ OPTIONS: Final = (
         float,
         "Live share below which a minor compaction takes a log; 0: none.",
         panel=_COLLECTION,
+        kind=_SHARE,
     ),
     Option(
         ("--major-threshold",),
@@ -324,14 +366,15 @@ OPTIONS: Final = (
         float,
         "Live share below which a major compaction takes a log; 0: none.",
         panel=_COLLECTION,
+        kind=_SHARE,
     ),
     Option(
         ("--compaction-rate",),
         "collector.bytes_per_s",
         float,
-        "MiB that compaction reads and writes a second; 0: no limit.",
-        unit=_MIB,
+        "MiB (or 32M) that compaction reads and writes a second; 0: no limit.",
         panel=_COLLECTION,
+        kind=_MEBIBYTES,
     ),
 )
 
@@ -371,7 +414,7 @@ def config_of(given: Given) -> BookieConfig:
         value = given[option.name]
         if value is not None and option.field not in OF_THE_PROCESS:
             part, _, name = option.field.rpartition(".")
-            fields[part][name] = value * option.unit if option.unit > 1 else value
+            fields[part][name] = value
     _check_metrics_port(given)
     own = fields[""]
     for name in ("journal_directories", "ledger_directories"):

@@ -1,5 +1,6 @@
 """dlog: a replicated log built from fenced ledgers. `dlog.aio` has the same names for asyncio."""
 
+from dlog.chunk import Chunk
 from dlog.errors import (
     AlreadyPromoted,
     AppendFailed,
@@ -37,7 +38,7 @@ from dlog.settings import LogSettings, parse_settings
 from dlog.sync.log import Log
 from dlog.sync.reader import Consumer, ManyReader, Reader
 from dlog.sync.standby import Standby
-from ledger.errors import LogError, TooManyPending
+from ledger.errors import InvalidValue, LogError, NoNamespace, TooManyPending
 
 __all__ = [
     "DLSN",
@@ -47,6 +48,7 @@ __all__ = [
     "AppendRejected",
     "BarrierNotReached",
     "BatchTooLarge",
+    "Chunk",
     "CloseTimedOut",
     "Codec",
     "CodecMissing",
@@ -59,6 +61,7 @@ __all__ = [
     "InvalidName",
     "InvalidPosition",
     "InvalidSettings",
+    "InvalidValue",
     "Log",
     "LogClosed",
     "LogError",
@@ -67,6 +70,7 @@ __all__ = [
     "LogSettings",
     "LostOwnership",
     "ManyReader",
+    "NoNamespace",
     "NoSuchConsumer",
     "NoSuchLog",
     "NotPromoted",

@@ -9,9 +9,9 @@ a misspelt setting must not be a silent default.
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,9 +20,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from ledger.errors import CallerError
+from ledger.errors import CallerError, InvalidValue
 from ledger.metastore.uri import parse_uri
 from ledger.security.settings import TlsSettings, tls_settings
+from ledger.values import duration_s
 
 ENV_PREFIX: Final = "DLOG_"
 
@@ -37,6 +38,17 @@ class InvalidConfig(CallerError):
         self.where, self.reason = where, reason
 
 
+def _seconds(value: object) -> float:
+    try:
+        return duration_s(value, "duration")
+    except InvalidValue as error:
+        raise ValueError(error.reason) from error
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+"""A number of seconds, or text with a unit, as "10s"."""
+
+
 class Settings(BaseSettings):
     """What a process was configured with. Made by `load`."""
 
@@ -44,11 +56,11 @@ class Settings(BaseSettings):
 
     uri: str | None = None
     """The namespace; None stands for that of the local cluster."""
-    session_timeout_s: float = Field(default=10.0, ge=0.5, le=300.0)
+    session_timeout_s: Seconds = Field(default=10.0, ge=0.5, le=300.0)
     """How long a dead process may keep its leadership; longer bears longer pauses."""
-    timeout_s: float = Field(default=10.0, gt=0.0, le=300.0)
+    timeout_s: Seconds = Field(default=10.0, gt=0.0, le=300.0)
     """How long one call of the metadata store may take."""
-    bookie_timeout_s: float = Field(default=5.0, gt=0.0, le=300.0)
+    bookie_timeout_s: Seconds = Field(default=5.0, gt=0.0, le=300.0)
     """How long a bookie may take to answer before it counts as unreachable."""
     tls: str | None = None
     """off, optional or required: whether connections have TLS with certificates of both ends."""

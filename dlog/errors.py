@@ -44,7 +44,7 @@
 the log was open; the first and the last say that the record is certainly not in the log.
 """
 
-from ledger.errors import CallerError, HandleClosed, RemoteError, StorageError
+from ledger.errors import CallerError, HandleClosed, InvalidValue, RemoteError, StorageError
 
 
 class InvalidName(CallerError):
@@ -56,10 +56,10 @@ class InvalidName(CallerError):
         self.name, self.reason = name, reason
 
 
-class InvalidSettings(CallerError):
+class InvalidSettings(InvalidValue):
     def __init__(self, setting: str, value: object, reason: str) -> None:
-        super().__init__(f"{setting}={value!r}: {reason}")
-        self.setting, self.value, self.reason = setting, value, reason
+        super().__init__(setting, value, reason)
+        self.setting = setting
 
 
 class InvalidPosition(CallerError):

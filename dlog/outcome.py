@@ -17,19 +17,20 @@ from ledger.errors import LogError
 
 
 class Outcome:
-    __slots__ = ("_error_of", "_watchers", "place")
+    __slots__ = ("_error_of", "_told", "_watchers", "place")
 
     def __init__(self) -> None:
         self.place: Place | None = None
         """Set once the entry is confirmed."""
         self._error_of: Callable[[int], LogError] | None = None
+        self._told: Callable[[], None] | None = None
         self._watchers: list[Callable[[], None]] = []
 
     @classmethod
-    def refused(cls, error: LogError) -> Self:
+    def refused(cls, error: LogError, told: Callable[[], None] | None = None) -> Self:
         """Return the outcome of a record that was never taken."""
         outcome = cls()
-        outcome.fail(lambda _: error)
+        outcome.fail(lambda _: error, told)
         return outcome
 
     @property
@@ -42,9 +43,14 @@ class Outcome:
             self.place = Place(segment, entry, offset)
             self._notify()
 
-    def fail(self, error_of: Callable[[int], LogError]) -> None:
-        """Fail the entry; *error_of* returns the error of the record in a slot."""
+    def fail(
+        self, error_of: Callable[[int], LogError], told: Callable[[], None] | None = None
+    ) -> None:
+        """Fail the entry; *error_of* returns the error of the record in a slot.
+
+        *told* is called, from any thread, when the application is given one (`tell`)."""
         if not self.done:
+            self._told = told
             self._error_of = error_of
             self._notify()
 
@@ -52,11 +58,18 @@ class Outcome:
         """Return the id of the record in *slot*, or raise its error. Requires `done`."""
         place = self.place
         if place is None:
-            error = self.error(slot)
+            error = self.tell(slot)
             assert error is not None, "the outcome is not known yet"
             raise error
         offset = place.first_offset + slot
         return RecordId(offset, place.dlsn(offset))
+
+    def tell(self, slot: int) -> LogError | None:
+        """Return what `error` returns, to the application."""
+        error = self.error(slot)
+        if error is not None and self._told is not None:
+            self._told()
+        return error
 
     def error(self, slot: int) -> LogError | None:
         """Return why the record in *slot* failed; None if it did not."""

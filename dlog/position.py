@@ -143,8 +143,9 @@ class Timestamp:
     value: int
 
 
-Start = Literal["start", "end"] | int | DLSN | Txid | Timestamp
-"""Where a reader begins: an offset, or one of the other ways to name a place."""
+Start = Literal["start", "end", "earliest", "latest"] | int | DLSN | Txid | Timestamp
+"""Where a reader begins: an offset, or one of the other ways to name a place. "earliest" and
+"latest" are Kafka's words for "start" and "end"."""
 
-Stop = Literal["end"] | int | DLSN
+Stop = Literal["end", "latest"] | int | DLSN
 """Where a reader ends, exclusive; "end" is the end of the log as it was when it was opened."""

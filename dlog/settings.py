@@ -15,11 +15,13 @@ from typing import Final
 from dlog.errors import InvalidSettings
 from dlog.recordbatch import ZSTD_LEVEL_MAX, Codec
 from ledger.entry import Digest
+from ledger.errors import InvalidValue
 from ledger.quorum import Quorum
+from ledger.values import VALUE_MAX, count_of, duration_s, flag_of, size_bytes
 
 RECORD_BYTES_LIMIT: Final = 16 * 1024 * 1024
 """No log may allow larger records: an entry must hold at least one."""
-LIMIT_MAX: Final = 2**53
+LIMIT_MAX: Final = VALUE_MAX
 """No limit of bytes, records or seconds is larger."""
 
 CODECS_ALLOWED: Final = f"none, zstd, zstd:1 to zstd:{ZSTD_LEVEL_MAX} (its level), or lz4"
@@ -100,8 +102,9 @@ def parse_settings(values: Mapping[str, object], base: LogSettings | None = None
     """Return *base* (the defaults) changed by *values*, by name.
 
     Names are the fields of `LogSettings`, with the quorum as `ensemble`, `write_quorum` and
-    `ack_quorum`; `digest` and `codec` may be given by name, as "zstd" or "zstd:3", and `codec`
-    says its level, too: without one it is the default's. Raises `InvalidSettings` for a name
+    `ack_quorum`. Sizes may be text as "256M", times as "7d" (`ledger.values`); `digest` and `codec`
+    may be given by name, as "zstd" or "zstd:3", and `codec` says its level, too: without one it is
+    the default's. Raises `InvalidSettings` for a name
     that does not exist (it names those that do) and for a value out of its range, and
     `InvalidQuorum`."""
     base = base or LogSettings()
@@ -165,14 +168,22 @@ def _check_type(name: str, value: object, wanted: type | UnionType) -> None:
         raise InvalidSettings(name, value, "use a finite number")
 
 
+def _settled(parse: Callable[[object, str], object]) -> Callable[[str, object], object]:
+    """Return *parse* of `ledger.values`, as one of a setting. Ranges are for `LogSettings`."""
+
+    def parsed(name: str, value: object) -> object:
+        try:
+            return parse(value, name)
+        except InvalidValue as error:
+            raise InvalidSettings(name, value, error.reason) from error
+
+    return parsed
+
+
 def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidSettings(name, value, "use a whole number")
-    return value
-
-
-def _as_it_is(_: str, value: object) -> object:
-    return value
+    found = _settled(count_of)(name, value)
+    assert isinstance(found, int)
+    return found
 
 
 def _codec(_: str, value: object) -> Codec:
@@ -194,14 +205,14 @@ _QUORUM: Final = ("ensemble", "write_quorum", "ack_quorum")
 _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "digest": _choice(Digest),
     "codec": _codec,
-    "record_bytes_max": _as_it_is,
-    "roll_bytes": _as_it_is,
-    "roll_age_s": _as_it_is,
-    "roll_records": _as_it_is,
-    "roll_idle_s": _as_it_is,
-    "retention_bytes": _as_it_is,
-    "retention_age_s": _as_it_is,
-    "retention_waits_for_consumers": _as_it_is,
-    "degraded_writes": _as_it_is,
+    "record_bytes_max": _settled(size_bytes),
+    "roll_bytes": _settled(size_bytes),
+    "roll_age_s": _settled(duration_s),
+    "roll_records": _settled(count_of),
+    "roll_idle_s": _settled(duration_s),
+    "retention_bytes": _settled(size_bytes),
+    "retention_age_s": _settled(duration_s),
+    "retention_waits_for_consumers": _settled(flag_of),
+    "degraded_writes": _settled(flag_of),
 }
 SETTING_NAMES: Final = (*_QUORUM, *_PARSERS)

@@ -36,6 +36,7 @@ from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
 from ledger.process import this_process
+from ledger.values import Duration, duration_or_none, duration_s
 
 RECHECK_S: Final = 10.0
 """A follower looks at its predecessor this often even if its watch says nothing."""
@@ -48,8 +49,8 @@ async def campaign(
     log: str,
     *,
     candidate: str = "",
-    timeout_s: float | None = None,
-    lease_s: float = LEASE_S,
+    timeout_s: Duration | None = None,
+    lease_s: Duration = LEASE_S,
     lifeline_host: str | None = "127.0.0.1",
 ) -> Term:
     """Stand for election as leader of *log* and return the term once elected.
@@ -64,29 +65,29 @@ async def campaign(
     only when its session ends (`leader.lifeline`). The default serves candidates of one
     machine; None listens nowhere.
 
-    Raises `NotElected` when the time is over."""
+    Raises `NotElected` when the time is over, and `InvalidValue`."""
     if not log:
         raise InvalidCampaign("the name of the log is empty")
-    if lease_s <= 0 or (timeout_s is not None and timeout_s < 0):
-        raise InvalidCampaign("lease_s must be positive and timeout_s not negative")
+    leased_s = duration_s(lease_s, "lease_s", least=0.001)
+    wait_s = duration_or_none(timeout_s, "timeout_s")
     running = _Campaign(
         store,
         log,
         candidate=candidate or this_process(),
-        lease_s=lease_s,
+        lease_s=leased_s,
         lifeline=_lifeline(lifeline_host),
     )
     metrics.CAMPAIGNS.add()
     began = time.monotonic()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(wait_s):
             term = await running.run()
             metrics.TERMS.add()
             metrics.ELECTION_S.observe(time.monotonic() - began)
             return term
     except TimeoutError:
-        assert timeout_s is not None
-        raise NotElected(log, timeout_s, running.trouble) from None
+        assert wait_s is not None
+        raise NotElected(log, wait_s, running.trouble) from None
     finally:
         running.close_unless_elected()
 

@@ -10,13 +10,13 @@ from ledger.clock import now_ms
 from ledger.cluster import open_namespace
 from ledger.entry import Digest, access_key, mac_key
 from ledger.environment import Credentials, Environment
-from ledger.errors import NotEnoughBookies, TransportMismatch, WrongPassword
+from ledger.errors import TransportMismatch, WrongPassword
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.mark import written_without
 from ledger.marking import mark_ledger
 from ledger.metadata import SECRET_BYTES, Fragment, LedgerMetadata, LedgerState
-from ledger.metastore import open_store
+from ledger.metastore import check_store_there, open_store
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found, verified
 from ledger.protocol.placement import PlacementPolicy, RackAwarePlacement
@@ -32,11 +32,14 @@ from ledger.security.choosing import is_secured
 from ledger.security.settings import OFF, TlsMode, TlsSettings
 from ledger.suspecting import Suspicions
 from ledger.transport.sockets import SocketTransport
+from ledger.values import duration_s
 from ledger.writer import PENDING_BYTES_MAX, LedgerWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
+    """Durations may be text with a unit, as "10s". Raises `InvalidValue`."""
+
     session_timeout_s: float = 10.0
     """How long the ephemerals of this client outlive it if it stops; see `open_store`."""
     metadata_timeout_s: float = 10.0
@@ -59,7 +62,10 @@ class ClientConfig:
     another one; failures of requests are met at once."""
 
     def __post_init__(self) -> None:
-        assert min(self.session_timeout_s, self.metadata_timeout_s, self.bookie_timeout_s) > 0
+        for name in ("session_timeout_s", "metadata_timeout_s", "bookie_timeout_s", "leave_gone_s"):
+            least = 0.0 if name == "leave_gone_s" else 0.001
+            seconds = duration_s(getattr(self, name), name, least=least)
+            object.__setattr__(self, name, seconds)
         assert 0 < self.pending_bytes_max <= PENDING_BYTES_MAX, "more ids than bookies take"
 
 
@@ -82,11 +88,13 @@ class LedgerClient:
 
         Raises `InvalidUri`, `MetadataUnavailable`, `NamespaceMismatch`, `CertificateUnusable`, and
         `TransportMismatch` if no bookie that is there can be spoken to: it takes TLS only, and
-        *config* says nothing of TLS, or the other way round."""
+        *config* says nothing of TLS, or the other way round; and `NoNamespace` for an embedded
+        store that is not there: bookies make it."""
         config = config or ClientConfig()
         security = Security.of(config.tls)
         owns_store = isinstance(uri, str)
         if isinstance(uri, str):
+            check_store_there(uri)
             store = await open_store(
                 uri,
                 session_timeout_s=config.session_timeout_s,
@@ -153,7 +161,7 @@ class LedgerClient:
         if ensemble is None and degraded_writes:
             ensemble, away = await self._degraded_ensemble(quorum)
         if ensemble is None:
-            raise NotEnoughBookies(quorum.ensemble, self.bookies.writable())
+            raise self.bookies.shortage(quorum.ensemble)
         secret = b"" if password else secrets.token_bytes(SECRET_BYTES)
         metadata = LedgerMetadata(
             quorum=quorum,

@@ -2,7 +2,9 @@
 
     LogError                       base of everything that dlog raises on purpose
     |- CallerError                 the call was wrong; repeating it unchanged cannot help
+    |  |- InvalidValue             a duration, size, count or the like means nothing, or not here
     |  |- InvalidUri
+    |  |- NoNamespace              nothing is at an embedded store's directory
     |  |- InvalidQuorum            E >= Qw >= Qa >= 1 does not hold, or more than E_MAX
     |  |- EntryTooLarge
     |  |- InvalidPath              not a path of the metadata store, or below an ephemeral node
@@ -42,9 +44,12 @@ succeed later) and `outcome_unknown` (what was asked for may or may not have hap
 ended a writer says the latter of the adds that were under way, whatever its class says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeVar
 
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_NAMES_MAX: Final = 8
 _FITTING_VERSIONS: Final = "upgrade the side that runs the older dlog"
 
 
@@ -79,8 +84,25 @@ class StorageError(LogError):
     """What is on disk, or came over the wire, is damaged or does not fit."""
 
 
+class InvalidValue(CallerError, ValueError):
+    """A value that means nothing, or is out of its range; a ValueError too, as others are."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"{name}={value!r}: {reason}")
+        self.name, self.value, self.reason = name, value, reason
+
+
+class NoNamespace(CallerError):
+    def __init__(self, uri: str) -> None:
+        super().__init__(
+            f"there is no namespace at {uri}: check the URI (the argument or option uri, DLOG_URI, "
+            "or the settings), or start a cluster there with 'dlog up'"
+        )
+        self.uri = uri
+
+
 class InvalidUri(CallerError):
-    def __init__(self, uri: str, reason: str) -> None:
+    def __init__(self, uri: object, reason: str) -> None:
         super().__init__(
             f"namespace URI {uri!r}: {reason}. "
             "Use file:///directory, zk://host:2181,host:2181/root or memory://name."
@@ -245,24 +267,40 @@ class NotEnoughBookies(RemoteError):
     retryable = True
 
     def __init__(
-        self, needed: int, available: Iterable[str], *, failed: Iterable[str] = ()
+        self,
+        needed: int,
+        available: Iterable[str],
+        *,
+        failed: Iterable[str] = (),
+        read_only: Mapping[str, str] = NOTHING,
+        lost: Iterable[str] = (),
     ) -> None:
         """*failed*: bookies of the ledger that do not take its entries, though they may be
-        registered; *needed* is then how many have to keep each entry."""
+        registered; *needed* is then how many have to keep each entry. *read_only*: who takes no
+        new entries, and why, as far as it says. *lost*: who is known and does not run."""
         self.needed, self.available, self.failed = needed, tuple(available), tuple(failed)
-        names = ", ".join(self.available) or "none"
+        self.read_only, self.lost = dict(read_only), tuple(lost)
+        found = f"{needed} bookies are needed"
         if self.failed:
-            reason = (
-                f"{needed} bookies are needed for each entry, "
-                f"failed: {', '.join(self.failed)}, others available: {names}; "
-                "see to those that failed, start more bookies or use a smaller ensemble"
-            )
+            found += f" for each entry, failed: {_names(self.failed)}, others"
         else:
-            reason = (
-                f"{needed} bookies are needed, available: {names}; "
-                "start more bookies or use a smaller ensemble"
-            )
-        super().__init__(reason)
+            found += ","
+        found += f" available: {_names(self.available)}"
+        advice = ["see to those that failed"] if self.failed else []
+        if self.read_only:
+            shown = [f"{name} ({why})" if why else name for name, why in self.read_only.items()]
+            found += f"; read-only: {_names(shown)}"
+            advice.append("free space on disks or lift the orders ('dlog bookie status' says why)")
+        if self.lost:
+            found += f"; known and not running: {_names(self.lost)}"
+        advice.append(f"start {'these or ' if self.lost else ''}more bookies")
+        super().__init__(f"{found}; {', '.join(advice)} or use a smaller ensemble")
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return up to `_NAMES_MAX` of *names*, for a sentence."""
+    rest = len(names) - _NAMES_MAX
+    return ", ".join(names[:_NAMES_MAX]) + (f" and {rest} more" if rest > 0 else "") or "none"
 
 
 class BookieUnavailable(RemoteError):

@@ -34,6 +34,7 @@ DECOMMISSIONING: Final = "/bookies/decommissioning"
 FORMAT_VERSION: Final = 1
 REFRESH_RETRY_S: Final = 0.5
 REGISTER_TRIES_MAX: Final = 10
+REASON_CHARACTERS_MAX: Final = 200
 _PORT_MAX: Final = 65535
 _WATCHED: Final = (AVAILABLE, READ_ONLY, COOKIES, DECOMMISSIONING)
 
@@ -53,6 +54,8 @@ class BookieRegistration:
     """host:port of its service for operators; empty: it has none."""
     takes: Takes = Takes.PLAIN
     """What connections its addresses take."""
+    read_only_reason: str = ""
+    """Why it is read-only, for people, up to `REASON_CHARACTERS_MAX`; empty: it does not say."""
 
     @property
     def path(self) -> str:
@@ -74,6 +77,7 @@ async def register(store: MetadataStore, registration: BookieRegistration) -> No
         rack=registration.rack,
         operator_address=registration.operator_address,
         takes=registration.takes,
+        read_only_reason=registration.read_only_reason[:REASON_CHARACTERS_MAX],
     )
     value = node.SerializeToString(deterministic=True)
     node_of_it = CreateOp(registration.path, value, ephemeral=True)
@@ -163,6 +167,18 @@ class BookieDirectory:
         """Return the names of the registered bookies that are not read-only, sorted."""
         return tuple(r.bookie for r in self.available() if not r.read_only)
 
+    def shortage(self, needed: int, *, failed: Iterable[str] = ()) -> NotEnoughBookies:
+        """Return the error of who needs *needed* bookies: what there is, and what is wrong with
+        the others. *failed*: see `NotEnoughBookies`."""
+        lacking = tuple(failed)
+        return NotEnoughBookies(
+            needed,
+            [bookie for bookie in self.writable() if bookie not in lacking],
+            failed=lacking,
+            read_only={r.bookie: r.read_only_reason for r in self.available() if r.read_only},
+            lost=[bookie for bookie in self._away if bookie not in self._registered],
+        )
+
     def away(self) -> tuple[str, ...]:
         """Return the names of the bookies that may take entries again, sorted: known by a cookie,
         and not registered or read-only, and neither retired nor to be emptied."""
@@ -208,7 +224,7 @@ class BookieDirectory:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise NotEnoughBookies(count, self.writable()) from None
+            raise self.shortage(count) from None
         return self.available()
 
     async def after(self, revision: int) -> None:
@@ -338,4 +354,5 @@ def _decode(value: bytes, path: str, *, read_only: bool) -> BookieRegistration:
         read_only,
         node.operator_address,
         Takes(min(node.takes, Takes.TLS)),  # what came later is no less strict
+        node.read_only_reason,
     )

@@ -25,7 +25,6 @@ from ledger.errors import (
     LogError,
     MetadataUnavailable,
     NoSuchLedger,
-    NotEnoughBookies,
     TooManyPending,
     WriterFailed,
     WrongPassword,
@@ -352,10 +351,8 @@ class LedgerWriter:
                 self._environment.ledgers.leave_ids()
                 return KeyDiffers(self.ledger_id, closed_empty=True)
             case protocol.Failure.NOT_ENOUGH_BOOKIES:
-                failed = self._machine.failed
-                writable = self._environment.bookies.writable()
-                others = [bookie for bookie in writable if bookie not in failed]
-                return NotEnoughBookies(self.metadata.quorum.ack, others, failed=failed)
+                needed = self.metadata.quorum.ack
+                return self._environment.bookies.shortage(needed, failed=self._machine.failed)
             case protocol.Failure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
                     self._environment.uri,

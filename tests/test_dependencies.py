@@ -15,11 +15,14 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+INSTALLED = ("dlog", "ledger", "bookie", "leader")
 FLOORS = ("ledger", "bookie", "leader", "dlog")
+DEMO = ("dlog/demo/", "dlog/cli/demo.py")
 OURS = {*FLOORS, "examples", "benchmarks", "tests"}
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
+    "build",
     "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
     "ruff", "types-grpcio", "types-protobuf",
 }  # fmt: skip
@@ -66,14 +69,18 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    core, spark, tls = declared(), declared("spark"), declared("tls")
+    core, spark, demo, tls = (declared(extra) for extra in (None, "spark", "demo", "tls"))
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
         for user in users
         if name not in core
-        and not (name in spark and user.startswith(("dlog/spark/", "dlog/local/")))
         and not (name in tls and user.startswith("dlog/tls/"))
+        and not (
+            name in spark
+            and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))
+        )
+        and not (name in demo and user.startswith(DEMO))
         and name not in LOADED_BY.get(user, set())
     }
     assert not undeclared
@@ -90,7 +97,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared().keys() <= imported(*FLOORS).keys()
     assert declared("spark").keys() <= imported("dlog").keys()
     assert declared("tls").keys() <= imported("dlog/tls").keys()
-    assert declared("demo").keys() <= imported("examples").keys()
+    assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests").keys()
 
 
@@ -103,6 +110,19 @@ def test_the_version_that_everything_was_tried_with_is_one_that_is_asked_for(
     )
     versions = {canonicalize_name(name): version for name, version in pinned.items()}
     assert required.specifier.contains(versions[canonicalize_name(required.name)])
+
+
+def test_the_wheel_has_every_file_of_the_product_and_no_other() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert setuptools["packages"]["find"]["include"] == [f"{floor}*" for floor in INSTALLED]
+    packages = {path.parent for floor in FLOORS for path in (ROOT / floor).rglob("__init__.py")}
+    patterns = ("*.py", *setuptools["package-data"]["*"])
+    files = [path for floor in FLOORS for path in (ROOT / floor).rglob("*") if path.is_file()]
+    for path in (each for each in files if "__pycache__" not in each.parts):
+        assert path.parent in packages, f"{path} is in no package"
+        assert any(path.match(pattern) for pattern in patterns), f"{path} would be left out"
+    for floor in FLOORS:
+        assert (ROOT / floor / "py.typed").is_file(), "users' type checkers see none of it"
 
 
 def test_what_is_packaged_is_there() -> None:

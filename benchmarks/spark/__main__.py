@@ -31,8 +31,8 @@ from benchmarks.spark.latency import latency
 from benchmarks.spark.memory import DiscardSink, MemorySource
 from benchmarks.spark.reading import source, stream
 from benchmarks.spark.writing import sink, sink_stream
+from dlog.demo.spark import session
 from dlog.local.cluster import LocalCluster
-from examples.flights.spark import session
 
 SECTIONS: Final[dict[str, Callable[[Bench, Running], None]]] = {
     "source": source,

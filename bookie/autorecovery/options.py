@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from ledger.option_parsers import duration, mebibytes
+
 if TYPE_CHECKING:
     from bookie.autorecovery.process import AutorecoveryConfig
 
@@ -18,7 +20,8 @@ DelayS = Annotated[
     typer.Option(
         "--delay-s",
         help="How long a bookie may be away before its copies are made elsewhere.",
-        min=0,
+        parser=duration(),
+        metavar="DURATION",
     ),
 ]
 GraceS = Annotated[
@@ -27,11 +30,18 @@ GraceS = Annotated[
         "--grace-s",
         help="How long after its mark a ledger that is written is left to its writer, who "
         "normally leaves a lost bookie by itself.",
-        min=0,
+        parser=duration(),
+        metavar="DURATION",
     ),
 ]
 Rate = Annotated[
-    float, typer.Option("--rate", help="MiB copied a second by this process; 0: no limit.", min=0)
+    float,
+    typer.Option(
+        "--rate",
+        help="MiB (or 100M, 1G) copied a second by this process; 0: no limit.",
+        parser=mebibytes,
+        metavar="SIZE",
+    ),
 ]
 Ledgers = Annotated[
     int, typer.Option("--ledgers", help="How many ledgers are repaired at a time.", min=1, max=64)

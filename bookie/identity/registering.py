@@ -67,9 +67,13 @@ class Registrar:
             return "the session of the metadata store is lost"
         return "the registration could not be renewed" if self._half_done else ""
 
-    def set_read_only(self, *, read_only: bool) -> None:
+    def set_read_only(self, *, read_only: bool, reason: str = "") -> None:
         """Move to the list where the bookie belongs from now on, as soon as the store lets it."""
-        self._registration = replace(self._registration, read_only=read_only)
+        self._registration = replace(
+            self._registration,
+            read_only=read_only,
+            read_only_reason=reason if read_only else "",
+        )
         self._moved.set()
 
     async def close(self, *, take_back: bool = True) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import time
 from collections.abc import Coroutine
-from importlib.metadata import version
-from typing import Final
 
 from bookie.collector.collector import Collector, CollectorStatus, Run
 from bookie.server.operator_messages import (
@@ -22,9 +20,8 @@ from bookie.server.service import BookieService
 from bookie.storage.engine import BookieStorage
 from bookie.storage.status import StorageStatus
 from ledger.clock import now_ms
+from ledger.distribution import own_version
 from ledger.wire import bookie_pb2 as pb
-
-_PACKAGE: Final = "dlog"
 
 
 class OperatorService:
@@ -65,7 +62,7 @@ class OperatorService:
             incarnation=info.incarnation,
             instance=info.instance,
             address=self._address,
-            version=version(_PACKAGE),
+            version=own_version(),
             uptime_s=time.monotonic() - self._started_at,
             read_only=info.read_only,
             reasons=keeper.reasons,

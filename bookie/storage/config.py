@@ -1,6 +1,22 @@
 """How much memory and disk the storage of a bookie takes, and when it begins new files."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+ENTRY_LOG_BYTES_MIN: Final = 64 * 1024 * 1024
+ENTRY_LOG_BYTES_MAX: Final = 1024 * 1024 * 1024
+ENTRY_LOG_SHARE: Final = 1 / 500
+"""Of a disk, in one entry log: what was deleted holds a small share of it until the log is full."""
+
+
+def entry_log_bytes_for(disks_bytes: Iterable[int]) -> int:
+    """Return when an entry log is full, where the disks of ledgers have *disks_bytes* each.
+
+    Space comes back by whole logs, and never from the one that is written: on a small disk a log
+    of a gigabyte would keep gigabytes of which megabytes are alive."""
+    least = min(disks_bytes, default=0)
+    return max(ENTRY_LOG_BYTES_MIN, min(round(least * ENTRY_LOG_SHARE), ENTRY_LOG_BYTES_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +36,7 @@ class StorageConfig:
     none on a disk that is well filled."""
     journal_block_bytes: int = 4096
     """What is written to such a file is filled up with zeros to this."""
-    entry_log_bytes_max: int = 1024 * 1024 * 1024
+    entry_log_bytes_max: int = ENTRY_LOG_BYTES_MAX
     index_cache_bytes: int = 32 * 1024 * 1024
     """Shared out among the ledger directories, as the files are."""
     index_in_place_ledgers: int = 1000

@@ -29,6 +29,7 @@ from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
 from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
+from ledger.values import Duration, Size
 
 __all__ = [
     "AuditProgress",
@@ -230,8 +231,8 @@ async def truncate_log(
     name: str,
     *,
     before: Before | None = None,
-    keep_bytes: int | None = None,
-    keep_age_s: float | None = None,
+    keep_bytes: Size | None = None,
+    keep_age_s: Duration | None = None,
     uri: str | None = None,
     client: Ledgers | None = None,
 ) -> int:
@@ -244,7 +245,7 @@ async def truncate_log(
     removed before is no error. Raises `InvalidName`, `NoSuchLog`, `InvalidPosition`
     (beyond the end), ValueError (not one of the three), and what bookies raise."""
     check_name(name)
-    keep = Keep.of(before, keep_bytes, keep_age_s)
+    keep = Keep.of(name, before, keep_bytes, keep_age_s)
     async with connected(uri, client) as ledgers:
         node = ManifestNode(ledgers.store, name)
         manifest = await truncate(ledgers, node, keep, now_ms=now_ms)
@@ -255,8 +256,8 @@ async def plan_truncation(
     name: str,
     *,
     before: Before | None = None,
-    keep_bytes: int | None = None,
-    keep_age_s: float | None = None,
+    keep_bytes: Size | None = None,
+    keep_age_s: Duration | None = None,
     uri: str | None = None,
     client: Ledgers | None = None,
 ) -> TrimPlan:
@@ -264,7 +265,7 @@ async def plan_truncation(
 
     To do just that, truncate before the plan's *trim_offset*. Raises as `truncate_log`."""
     check_name(name)
-    keep = Keep.of(before, keep_bytes, keep_age_s)
+    keep = Keep.of(name, before, keep_bytes, keep_age_s)
     async with connected(uri, client) as ledgers:
         return await plan(ledgers, ManifestNode(ledgers.store, name), keep, now_ms=now_ms)
 

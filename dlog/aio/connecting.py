@@ -16,8 +16,9 @@ _processes: Final[set[int]] = set()
 async def connect(uri: str | None) -> Ledgers:
     """Connect to the namespace at *uri*, or the configured one. The caller closes it.
 
-    Raises `InvalidUri`, `InvalidConfig`, `MetadataUnavailable`, `NamespaceMismatch`, and
-    `ForkedAfterConnecting`: a child would wait for answers that never come."""
+    Raises `InvalidUri`, `InvalidConfig`, `NoNamespace`, `MetadataUnavailable`,
+    `NamespaceMismatch`, and `ForkedAfterConnecting`: a child would wait for answers that
+    never come."""
     if _processes and os.getpid() not in _processes:
         raise ForkedAfterConnecting
     _processes.add(os.getpid())

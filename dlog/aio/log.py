@@ -20,7 +20,7 @@ from dlog.aio.maintain.trim import Before, Keep, trim_target
 from dlog.aio.port import Leadership, Ledgers
 from dlog.aio.read import handles
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.write.append_future import AppendFuture, resolve_many
+from dlog.aio.write.append_future import AppendFuture, ManyFuture, resolve_many
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import HeadersGiven, Payload, Row, checked, checked_many
@@ -33,10 +33,14 @@ from dlog.settings import LogSettings, parse_settings
 from ledger.clock import now_ms
 from ledger.errors import LogError, TooManyPending
 from ledger.process import this_process
+from ledger.values import Duration, Size, duration_or_none, duration_s
 
 
 class Log:
-    """A log that this process writes. Made by `Log.open`; an async context manager."""
+    """A log that this process writes. Made by `Log.open`; an async context manager.
+
+    Leaving its block closes it and raises what could not be appended; not again what ended the
+    writer, if a call or a future of this log has told that before."""
 
     def __init__(self, writer: LogWriter, ledgers: Ledgers, *, owns_ledgers: bool) -> None:
         self._writer = writer
@@ -55,7 +59,7 @@ class Log:
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
-        heal_s: float = HEAL_S,
+        heal_s: Duration = HEAL_S,
         client: Ledgers | None = None,
     ) -> Self:
         """Take the log over for writing: whoever wrote it before cannot any more.
@@ -68,10 +72,12 @@ class Log:
         heals by itself, if it can within *heal_s* (0: never); appends wait meanwhile. *client*
         is used and left open; without it, one is made for *uri*.
 
-        Raises `InvalidName`, `InvalidSettings`, `NoSuchLog` (with *create* False), `LogSealed`,
-        `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`, `ManifestTooLarge`
-        (then nobody was disturbed; truncate the log), and what connecting raises."""
+        Raises `InvalidName`, `InvalidSettings`, `InvalidValue`, `NoSuchLog` (with *create* False),
+        `LogSealed`, `EpochChanged`, `LostOwnership`, `TakeoverFailed`, `CodecMissing`,
+        `ManifestTooLarge` (then nobody was disturbed; truncate the log), and what connecting
+        raises."""
         check_name(name)
+        heals_s = duration_s(heal_s, "heal_s")
         chosen = parse_settings(settings) if isinstance(settings, Mapping) else settings
         ledgers = client if client is not None else await connect(uri)
         owns = client is None
@@ -88,7 +94,7 @@ class Log:
                 expected_epoch=expected_epoch,
             )
             writer = LogWriter(
-                ledgers, node, await driver.run(), now_ms=now_ms, term=term, heal_s=heal_s
+                ledgers, node, await driver.run(), now_ms=now_ms, term=term, heal_s=heals_s
             )
         except BaseException:
             if owns:
@@ -231,7 +237,7 @@ class Log:
     ) -> asyncio.Future[RecordIds]:
         """As `append_many`, but return one future for all. Raises `TooManyPending` at once."""
         records = checked_many(payloads, keys, txids, timestamps_ms, headers)
-        future: asyncio.Future[RecordIds] = self._loop.create_future()
+        future = ManyFuture(self._writer.tell, self._loop)
         try:
             parts = self._writer.submit_many(records, expected_offset)
         except TooManyPending:
@@ -254,16 +260,16 @@ class Log:
         self,
         *,
         before: Before | None = None,
-        keep_bytes: int | None = None,
-        keep_age_s: float | None = None,
+        keep_bytes: Size | None = None,
+        keep_age_s: Duration | None = None,
     ) -> None:
         """Remove the oldest records: those below *before*, or all that need not be kept.
 
         `dlog.aio.admin.truncate_log` describes the three; give one. Raises `InvalidPosition`
         beyond the end, `LostOwnership` and what else ended this writer, ValueError."""
-        keep = Keep.of(before, keep_bytes, keep_age_s)
-        if isinstance(before, int):
-            target = before
+        keep = Keep.of(self.name, before, keep_bytes, keep_age_s)
+        if isinstance(keep.before, int):
+            target = keep.before
         else:
             node = self._writer.node
             target = await trim_target(self._ledgers, node, keep, now_ms=now_ms)
@@ -288,7 +294,7 @@ class Log:
         finally:
             await self.close()
 
-    async def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+    async def close(self, *, timeout_s: Duration | None = CLOSE_S) -> None:
         """Confirm what is pending, then let the log go. Raises what could not be appended.
 
         Takes up to *timeout_s* (None: as long as it takes): appends that are not confirmed
@@ -296,8 +302,9 @@ class Log:
         time, because the metadata store is away, that is no failure: every record is kept, and
         the next open seals it. If it is cancelled, appends that are not confirmed fail. A second
         call waits for the first, and raises nothing."""
+        wait_s = duration_or_none(timeout_s, "timeout_s")
         try:
-            await self._writer.close(timeout_s)
+            await self._writer.close(wait_s)
         finally:
             if self._owns_ledgers:
                 self._owns_ledgers = False
@@ -319,8 +326,8 @@ class Log:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc is None:
+        if exc is None and not self._writer.told:
             await self.close()
             return
-        with suppress(LogError):  # the error on its way says more
+        with suppress(LogError):  # the error on its way says more, or it was told before
             await self.close()

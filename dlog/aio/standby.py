@@ -31,6 +31,7 @@ from dlog.aio.following import Apply, Following
 from dlog.aio.log import Log
 from dlog.aio.maintain.lifecycle import ensure_log
 from dlog.aio.port import Ledgers
+from dlog.aio.read.places import checked_start
 from dlog.aio.read.reader import Reader
 from dlog.aio.store.manifests import ManifestNode
 from dlog.config import load
@@ -42,6 +43,7 @@ from leader import NotElected, Term, campaign
 from leader.term import LEASE_S
 from ledger.errors import LogError
 from ledger.log_events import get_logger
+from ledger.values import Duration, duration_or_none, duration_s
 
 _log = get_logger(__name__)
 
@@ -86,7 +88,7 @@ class Standby:
         create: bool = True,
         settings: LogSettings | None = None,
         candidate: str = "",
-        lease_s: float | None = None,
+        lease_s: Duration | None = None,
         lifeline_host: str | None = "127.0.0.1",
         client: Ledgers | None = None,
     ) -> Self:
@@ -99,11 +101,14 @@ class Standby:
         *lifeline_host* those of `leader.campaign` (give an address that other machines reach).
         *lease_s* is half the configured session time-out unless given; 5 s with a *client*.
 
-        Raises `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting
-        raises."""
+        Raises `InvalidName`, `InvalidValue`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what
+        connecting raises."""
         check_name(name)
-        if lease_s is None:
-            lease_s = LEASE_S if client is not None else load().session_timeout_s / 2
+        start = checked_start(name, start)
+        if lease_s is not None:
+            leased_s = duration_s(lease_s, "lease_s", least=0.001)
+        else:
+            leased_s = LEASE_S if client is not None else load().session_timeout_s / 2
         ledgers = client if client is not None else await connect(uri)
         try:
             if create:
@@ -120,7 +125,7 @@ class Standby:
             apply,
             incarnation=manifest.incarnation,
             candidate=candidate,
-            lease_s=lease_s,
+            lease_s=leased_s,
             lifeline_host=lifeline_host,
             owns_ledgers=client is None,
         )
@@ -147,7 +152,7 @@ class Standby:
         """The epoch of the log while this leads: usable as a fencing token."""
         return self._log.epoch if self._log is not None else None
 
-    async def promote(self, *, timeout_s: float | None = None) -> Log:
+    async def promote(self, *, timeout_s: Duration | None = None) -> Log:
         """Wait for leadership, take the log over, apply what is missing, return the log.
 
         The log belongs to the standby: `resign` or `close` closes it. What is appended to it is
@@ -159,6 +164,7 @@ class Standby:
         `LostOwnership` once it led and `lost` says that this is over, `LogClosed`; what ended
         the following (`Trimmed`: start again from a newer snapshot; what *apply* raised); and as
         `Log.open`."""
+        wait_s = duration_or_none(timeout_s, "timeout_s")
         if self._closing is not None:
             raise LogClosed(self.name)
         if self._promoting is not None or self._resigning is not None or self.is_leader:
@@ -167,7 +173,7 @@ class Standby:
             self._lose(_why_lost(self._log, self._term))  # the guard has not come to it yet
         if self.lost.is_set():
             raise LostOwnership(self.name, f"{self.lost_reason}; close this standby, open another")
-        self._promoting = asyncio.create_task(self._promote(timeout_s), name="promotion")
+        self._promoting = asyncio.create_task(self._promote(wait_s), name="promotion")
         try:
             return await self._promoting
         except asyncio.CancelledError:

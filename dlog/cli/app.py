@@ -1,5 +1,7 @@
 """The commands of ``dlog``, put together."""
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -7,11 +9,15 @@ import typer
 from bookie.start_options import program
 from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata
 from dlog.cli.bookie import app as bookie
+from dlog.cli.demo import EPILOG as DEMO_EPILOG
+from dlog.cli.demo import demo
 from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
 from dlog.cli.log import app as log
-from dlog.cli.options import examples
+from dlog.cli.options import Uri, examples
+from dlog.cli.runner import FAILED
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up
+from dlog.installed import OtherDlogInstalled, check_own_package
 
 _HELP = """A replicated log: append records, tail them, look inside.
 
@@ -40,6 +46,7 @@ app = typer.Typer(
 app.command(epilog=UP_EPILOG)(up)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=DOCTOR_EPILOG)(doctor)
+app.command(epilog=DEMO_EPILOG)(demo)
 app.command(epilog=completing.EPILOG)(completing.completion)
 app.add_typer(log.app, name="log")
 app.add_typer(consumer.app, name="consumer")
@@ -54,33 +61,63 @@ app.add_typer(metadata.app, name="metadata")
 def _print_version(asked: bool) -> None:
     if not asked:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    import platform
 
-    try:
-        typer.echo(version("dlog"))
-    except PackageNotFoundError:
-        typer.echo("unknown: run from its source, not installed")
+    from dlog.installed import formats, other_dlog
+    from ledger.distribution import DISTRIBUTION, own_version
+
+    typer.echo(f"{DISTRIBUTION} {own_version()} (Python {platform.python_version()})")
+    typer.echo("; ".join(f"{name} {each}" for name, each in formats().items()))
+    if (found := other_dlog()) is not None:
+        typer.echo(f"beside it, and overwriting files of it: {found}, another project", err=True)
     raise typer.Exit
 
 
 @app.callback()
 def _options(
+    context: typer.Context,
     *,
+    uri: Uri = None,
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of the package, of its wire and of its formats, and exit.",
         ),
     ] = False,
 ) -> None:
     """Take the options that come before a command."""
+    if uri is not None:  # as if the environment said it: what the command is given counts more
+        before = os.environ.get("DLOG_URI")
+        os.environ["DLOG_URI"] = uri
+        context.call_on_close(lambda: _restore("DLOG_URI", before))
+
+
+def _restore(variable: str, value: str | None) -> None:
+    os.environ.pop(variable, None)
+    if value is not None:
+        os.environ[variable] = value
+
+
+def check_own_package_or_exit() -> None:
+    """Leave with one sentence if another project's package may have replaced files of ours."""
+    try:
+        check_own_package()
+    except OtherDlogInstalled as error:
+        if "--version" not in sys.argv:
+            typer.echo(f"dlog: {error}", err=True)
+            sys.exit(FAILED)
 
 
 def main() -> None:
     """Run ``dlog``."""
+    check_own_package_or_exit()
     app(prog_name="dlog")
 
 
 def bookie_main() -> None:
     """Run ``bookie``: the same as ``dlog bookie start``."""
+    check_own_package_or_exit()
     program(bookie.start)(prog_name="bookie")

@@ -14,6 +14,8 @@ from dlog.cli.render.output import print_facts, print_json, print_table, shown_t
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, run_at, told, until_signal
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
+from ledger.option_parsers import duration, mebibytes
+from ledger.values import DURATION_HELP
 
 if TYPE_CHECKING:
     from bookie.autorecovery.throttling import RepairThrottle
@@ -238,11 +240,15 @@ def _switch(uri: str | None, *, on: bool, as_json: bool) -> None:
     run_at(uri, command())
 
 
-@app.command(epilog=examples("dlog autorecovery delay 600", "dlog autorecovery delay"))
+@app.command(epilog=examples("dlog autorecovery delay 10m", "dlog autorecovery delay"))
 def delay(
     seconds: Annotated[
         float | None,
-        typer.Argument(help="Without it auditors wait as long as they were started with.", min=0),
+        typer.Argument(
+            metavar="[DURATION]",
+            help=f"{DURATION_HELP}; without it auditors wait as long as they were started with.",
+            parser=duration(),
+        ),
     ] = None,
     uri: Uri = None,
     as_json: Json = False,
@@ -278,7 +284,12 @@ def throttle(
     *,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", help="MiB copied a second by each process; 0: no limit.", min=0),
+        typer.Option(
+            "--rate",
+            help="MiB (or 100M, 1G) copied a second by each process; 0: no limit.",
+            parser=mebibytes,
+            metavar="SIZE",
+        ),
     ] = None,
     ledgers: Annotated[
         int | None,

@@ -5,32 +5,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from dlog.config import load, resolve_uri
-from ledger.errors import CallerError
-from ledger.metastore.uri import FileUri, parse_uri
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
     from ledger.metastore.port import MetadataStore
 
 
-class NoNamespace(CallerError):
-    def __init__(self, uri: str) -> None:
-        super().__init__(
-            f"there is no namespace at {uri}: check --uri and DLOG_URI, or start a cluster "
-            "there with 'dlog up'"
-        )
-        self.uri = uri
-
-
 def check_there(uri: str | None) -> None:
     """Raise `NoNamespace` for an embedded store with nothing in its directory."""
-    resolved = resolve_uri(uri)
-    parsed = parse_uri(resolved)
-    if isinstance(parsed, FileUri):
-        from ledger.metastore.sqlite_files import holds_a_store
+    from ledger.metastore import check_store_there
 
-        if not holds_a_store(parsed.directory):
-            raise NoNamespace(resolved)
+    check_store_there(resolve_uri(uri))
 
 
 @asynccontextmanager

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import POSITION_HELP, parse_start
+from dlog.cli.parsing import parse_start
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import FAILED, run_at
+from dlog.starts import START_HELP
 
 if TYPE_CHECKING:
     from dlog.aio.consumer_admin import ConsumerInfo
@@ -95,9 +96,7 @@ def show(log: LogName, name: ConsumerName, uri: Uri = None, as_json: Json = Fals
 def reset(
     log: LogName,
     name: ConsumerName,
-    to: Annotated[
-        str, typer.Option(metavar="POSITION", help=f"Where it continues: {POSITION_HELP}.")
-    ],
+    to: Annotated[str, typer.Option(metavar="POSITION", help=f"Where it continues: {START_HELP}.")],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """``dlog janitor``: looks after logs that nobody writes now."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +11,11 @@ from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at, told, until_signal
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
+from ledger.option_parsers import duration
+from ledger.values import DURATION_HELP
 
 if TYPE_CHECKING:
     from dlog.aio.maintain.janitor import Janitor, JanitorPass
-
-_SECOND_MIN: Final = 0.001
 
 app = typer.Typer(
     no_args_is_help=True, help="Apply retention, finish deletions, remove leaked ledgers."
@@ -31,7 +31,7 @@ def _janitor() -> None:
     "run",
     epilog=examples(
         "dlog janitor run",
-        "dlog janitor run --interval-s 600 --json",
+        "dlog janitor run --interval 10m --json",
         "dlog janitor run --once",
     ),
 )
@@ -41,7 +41,15 @@ def run_(
         bool, typer.Option("--once", help="Make one pass, whoever else works, and end.")
     ] = False,
     interval_s: Annotated[
-        float, typer.Option(help="Pause between two passes.", min=_SECOND_MIN)
+        float,
+        typer.Option(
+            "--interval",
+            "--interval-s",
+            help=f"Pause between two passes: {DURATION_HELP}.",
+            parser=duration(least=0.001),
+            metavar="DURATION",
+            show_default="60s",
+        ),
     ] = 60.0,
     orphans_max: Annotated[
         int, typer.Option(help="How many leaked ledgers a pass removes.", min=0)

@@ -7,9 +7,10 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import DURATION_HELP, parse_duration
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.runner import FAILED, failed, run_at
+from ledger.option_parsers import duration
+from ledger.values import DURATION_HELP
 
 if TYPE_CHECKING:
     from leader import LeaderInfo
@@ -103,15 +104,20 @@ def wait(
             "--not", metavar="CANDIDATE", help="Until another one leads.", show_default=False
         ),
     ] = None,
-    timeout: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help=f"Give up after that: {DURATION_HELP}."),
-    ] = "60s",
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            help=f"Give up after that: {DURATION_HELP}.",
+            parser=duration(),
+            show_default="60s",
+        ),
+    ] = 60.0,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Wait until a log has a leader; print who it is. Exits with 1 if it has none in time."""
-    timeout_s = parse_duration(timeout, "--timeout")
 
     async def command() -> "LeaderInfo | None":
         async with opened_store(uri) as store:

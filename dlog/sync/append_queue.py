@@ -13,16 +13,14 @@ Invariants:
 import asyncio
 import threading
 from collections import deque
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, final
 
 from dlog.aio.write.append_future import resolve_many
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns, Row
-from dlog.position import RecordId, RecordIds
 from dlog.protocol.gathering import Gathering
-from dlog.sync.append_future import AppendFuture
+from dlog.sync.append_future import AppendFuture, ManyFuture
 from dlog.sync.loop_thread import LoopThread
 from ledger.errors import LogError, TooManyPending
 
@@ -36,7 +34,7 @@ the calling thread waits."""
 class ManyRecords:
     """One append of many records."""
 
-    future: Future[RecordIds]
+    future: ManyFuture
     charge: int
     """Bytes that they count in the queue."""
     records: Columns
@@ -56,7 +54,7 @@ class AppendQueue:
         """Of the queue without the open one."""
         self._draining = False
         """True while the loop was woken, or knows that the queue is not empty."""
-        self._newest: Future[RecordId] | Future[RecordIds] | None = None
+        self._newest: AppendFuture | ManyFuture | None = None
         self._closed = False
 
     def put(
@@ -96,7 +94,7 @@ class AppendQueue:
         with self._lock:
             newest = self._newest
         if newest is not None:
-            newest.exception()
+            newest.wait()
 
     def close(self) -> bool:
         """Take nothing more; what was taken goes on. Return False if it was closed before."""

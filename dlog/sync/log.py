@@ -14,6 +14,8 @@ there by `dlog.sync.append_queue`. A handle may be used by several threads, but 
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
 from typing import Self
 
 from dlog import aio
@@ -30,11 +32,13 @@ from dlog.protocol.gathering import charge_of
 from dlog.protocol.packer import RECORD_CHARGE
 from dlog.protocol.writing import CLOSE_S, HEAL_S
 from dlog.settings import LogSettings
-from dlog.sync.append_future import AppendFuture
+from dlog.sync.append_future import AppendFuture, ManyFuture
 from dlog.sync.append_queue import AppendQueue, ManyRecords
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread, forks
 from dlog.sync.reader import Consumer, ManyReader, Reader
+from ledger.errors import LogError
+from ledger.values import Duration, Size, duration_or_none
 
 
 class Log(BlockingHandle[aio.Log]):
@@ -55,7 +59,7 @@ class Log(BlockingHandle[aio.Log]):
         settings: LogSettings | Mapping[str, object] | None = None,
         expected_epoch: int | None = None,
         owner: str | None = None,
-        heal_s: float = HEAL_S,
+        heal_s: Duration = HEAL_S,
     ) -> Self:
         """See `dlog.aio.Log.open`."""
         thread = LoopThread.get()
@@ -108,7 +112,7 @@ class Log(BlockingHandle[aio.Log]):
         uri: str | None = None,
         start: Start = "start",
         exclusive: bool = False,
-        wait_s: float = 0.0,
+        wait_s: Duration = 0.0,
         follow: bool = True,
         on_trimmed: OnTrimmed = "raise",
     ) -> Consumer:
@@ -128,13 +132,13 @@ class Log(BlockingHandle[aio.Log]):
 
     @staticmethod
     def last(
-        name: str, count: int = 1, *, uri: str | None = None, bytes_max: int = LAST_BYTES_MAX
+        name: str, count: int = 1, *, uri: str | None = None, bytes_max: Size = LAST_BYTES_MAX
     ) -> list[Record]:
         """See `dlog.aio.Log.last`."""
         return LoopThread.get().run(aio.Log.last(name, count, uri=uri, bytes_max=bytes_max))
 
     @staticmethod
-    def end_of(name: str, *, uri: str | None = None, timeout_s: float = BARRIER_S) -> int:
+    def end_of(name: str, *, uri: str | None = None, timeout_s: Duration = BARRIER_S) -> int:
         """See `dlog.aio.Log.end_of`."""
         return LoopThread.get().run(aio.Log.end_of(name, uri=uri, timeout_s=timeout_s))
 
@@ -252,8 +256,7 @@ class Log(BlockingHandle[aio.Log]):
         """As `append_many`, but return one future for all. Blocks as `append_async`."""
         records = checked_many(payloads, keys, txids, timestamps_ms, headers)
         self._check_process()
-        future: Future[RecordIds] = Future()
-        future.set_running_or_notify_cancel()  # an append cannot be taken back
+        future = ManyFuture(self._inner.writer.tell)
         charge = records.total_bytes() + RECORD_CHARGE * records.count
         if not self._queue.put_many(ManyRecords(future, charge, records, expected_offset)):
             future.set_exception(LogClosed(self.name))
@@ -275,8 +278,8 @@ class Log(BlockingHandle[aio.Log]):
         self,
         *,
         before: Before | None = None,
-        keep_bytes: int | None = None,
-        keep_age_s: float | None = None,
+        keep_bytes: Size | None = None,
+        keep_age_s: Duration | None = None,
     ) -> None:
         """Remove the oldest records; see `dlog.aio.Log.truncate`."""
         self._check_caller()
@@ -289,10 +292,23 @@ class Log(BlockingHandle[aio.Log]):
             self._queue.settle()
             self._run(self._inner.seal())
 
-    def close(self, *, timeout_s: float | None = CLOSE_S) -> None:
+    def close(self, *, timeout_s: Duration | None = CLOSE_S) -> None:
         """See `dlog.aio.Log.close`."""
+        wait_s = duration_or_none(timeout_s, "timeout_s")
         if self._begin_to_close():
-            self._run(self._close(timeout_s))
+            self._run(self._close(wait_s))
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._inner.writer.told:  # nothing is pending any more
+            with suppress(LogError):
+                self.close()
+        else:
+            super().__exit__(exc_type, exc, traceback)
 
     def _begin_to_close(self) -> bool:
         """Refuse further appends; return False if it is closed."""

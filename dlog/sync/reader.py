@@ -5,7 +5,7 @@ Made by `Log.tail`, `Log.tail_many` and `Log.consumer` of `dlog`. A call that is
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from dlog import aio
@@ -15,6 +15,7 @@ from dlog.errors import InvalidPosition
 from dlog.position import Record, Start
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.loop_thread import LoopThread
+from ledger.values import Duration
 
 
 class Reader(BlockingHandle[aio.Reader]):
@@ -22,11 +23,11 @@ class Reader(BlockingHandle[aio.Reader]):
 
     def __init__(self, reader: aio.Reader, thread: LoopThread) -> None:
         super().__init__(reader, thread, reader.log)
-        self._fetched: deque[Sequence[Record]] = deque()
-        """Batches that were read; an interrupted call leaves its batch to the next one."""
-        self._fetched_chunks: deque[Chunk | None] = deque()
-        """The same for chunks; None is the end."""
+        self._fetched: deque[Chunk | None] = deque()
+        """What was read; an interrupted call leaves it to the next one. None: nothing came."""
+        self._chunk: Chunk | None = None
         self._records: Iterator[Record] = iter(())
+        """Of `_chunk`."""
         self._position = reader.position
 
     @property
@@ -46,27 +47,22 @@ class Reader(BlockingHandle[aio.Reader]):
         for record in self._records:
             self._position = record.offset + 1
             return record
-        batch = self._fetch(None)
-        if not batch:
+        chunk = self._fetch(None)
+        if chunk is None:
             raise StopIteration
-        self._records = iter(batch)
+        self._chunk, self._records = chunk, iter(chunk)
         return next(self)
 
-    def read_batch(self, *, timeout_s: float | None = None) -> Sequence[Record]:
+    def read_batch(self, *, timeout_s: Duration | None = None) -> Sequence[Record]:
         """Return the records that are next in line; see `dlog.aio.Reader.read_batch`."""
-        batch = list(self._records) or self._fetch(timeout_s)
-        if batch:
-            self._position = batch[-1].offset + 1
-        return batch
+        return self._take(timeout_s) or ()
 
     def read_batches(self) -> Iterator[Chunk]:
-        """Yield what follows as chunks. Not to be mixed with reading records."""
-        chunks = self._inner.read_batches()
-        while (chunk := self._fetch_chunk(chunks)) is not None:
-            self._position = chunk.end
+        """Yield what follows as chunks; see `dlog.aio.Reader.read_batches`."""
+        while (chunk := self._take(None)) is not None:
             yield chunk
 
-    def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
+    def barrier(self, *, timeout_s: Duration = BARRIER_S) -> int:
         """Return the offset after every record that was acknowledged before this call.
 
         See `dlog.aio.Reader.barrier`; `read_until` it to read them all."""
@@ -81,23 +77,27 @@ class Reader(BlockingHandle[aio.Reader]):
                 return
             yield record
 
-    def _fetch(self, timeout_s: float | None) -> Sequence[Record]:
+    def _take(self, timeout_s: Duration | None) -> Chunk | None:
+        """Return what is left of the present chunk, or else the next one."""
+        chunk = self._chunk
+        if chunk is None or chunk.end == self._position:
+            chunk = self._fetch(timeout_s)
+            if chunk is None:
+                return None
+        else:
+            chunk = chunk.since(self._position)
+        self._chunk, self._records = None, iter(())
+        self._position = chunk.end
+        return chunk
+
+    def _fetch(self, timeout_s: Duration | None) -> Chunk | None:
         self._check_process()
         if not self._fetched:
             self._run(self._read(timeout_s))
         return self._fetched.popleft()
 
-    async def _read(self, timeout_s: float | None) -> None:
-        self._fetched.append(await self._inner.read_batch(timeout_s=timeout_s))
-
-    def _fetch_chunk(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
-        self._check_process()
-        if not self._fetched_chunks:
-            self._run(self._read_chunk(chunks))
-        return self._fetched_chunks.popleft()
-
-    async def _read_chunk(self, chunks: AsyncIterator[Chunk]) -> None:
-        self._fetched_chunks.append(await anext(chunks, None))
+    async def _read(self, timeout_s: Duration | None) -> None:
+        self._fetched.append(await self._inner.read_chunk(timeout_s=timeout_s))
 
 
 class Consumer(Reader):
@@ -198,7 +198,9 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
         self._end = records[-1].offset + 1
         return next(self)
 
-    def read_batch(self, *, timeout_s: float | None = None) -> tuple[str, Sequence[Record]] | None:
+    def read_batch(
+        self, *, timeout_s: Duration | None = None
+    ) -> tuple[str, Sequence[Record]] | None:
         """Return a log and its next records; see `dlog.aio.ManyReader.read_batch`."""
         left = list(self._records)
         batch = (self._log, left) if left else self._fetch(timeout_s)
@@ -206,11 +208,11 @@ class ManyReader(BlockingHandle[aio.ManyReader]):
             self._positions[batch[0]] = self._end = batch[1][-1].offset + 1
         return batch
 
-    def _fetch(self, timeout_s: float | None) -> tuple[str, Sequence[Record]] | None:
+    def _fetch(self, timeout_s: Duration | None) -> tuple[str, Sequence[Record]] | None:
         self._check_process()
         if not self._fetched:
             self._run(self._read(timeout_s))
         return self._fetched.popleft()
 
-    async def _read(self, timeout_s: float | None) -> None:
+    async def _read(self, timeout_s: Duration | None) -> None:
         self._fetched.append(await self._inner.read_batch(timeout_s=timeout_s))

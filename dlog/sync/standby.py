@@ -18,6 +18,7 @@ from dlog.settings import LogSettings
 from dlog.sync.handle import BlockingHandle
 from dlog.sync.log import Log
 from dlog.sync.loop_thread import LoopThread
+from ledger.values import Duration, duration_or_none
 
 
 class Standby(BlockingHandle[aio.Standby]):
@@ -41,7 +42,7 @@ class Standby(BlockingHandle[aio.Standby]):
         create: bool = True,
         settings: LogSettings | None = None,
         candidate: str = "",
-        lease_s: float | None = None,
+        lease_s: Duration | None = None,
         lifeline_host: str | None = "127.0.0.1",
     ) -> Self:
         """See `dlog.aio.Standby.open`."""
@@ -103,11 +104,11 @@ class Standby(BlockingHandle[aio.Standby]):
     def lost_reason(self) -> str:
         return self._inner.lost_reason
 
-    def wait_lost(self, *, timeout_s: float | None = None) -> bool:
+    def wait_lost(self, *, timeout_s: Duration | None = None) -> bool:
         """Wait until leadership is lost; return False if it was not within *timeout_s*."""
-        return self._run(self._wait_lost(timeout_s))
+        return self._run(self._wait_lost(duration_or_none(timeout_s, "timeout_s")))
 
-    def promote(self, *, timeout_s: float | None = None) -> Log:
+    def promote(self, *, timeout_s: Duration | None = None) -> Log:
         """See `dlog.aio.Standby.promote`. The log may be used by several threads."""
         log = self._run(self._inner.promote(timeout_s=timeout_s))
         return Log(log, log.writer, self._thread)

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from dlog.aio import Log
-from examples.flights.roles import Role
+from dlog.demo.roles import Role
 from examples.lakehouse import DELAYS
 
 _WAIT_S: Final = 0.5

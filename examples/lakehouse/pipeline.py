@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from examples.flights.roles import Role
-from examples.flights.source import table
-from examples.flights.spark import session
+from dlog.demo.roles import Role
+from dlog.demo.source import table
+from dlog.demo.spark import session
 from examples.lakehouse import DELAYS, FLIGHTS, QUERIES
 from examples.lakehouse.source import LATE_MAX
 

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from rich.console import Console
 
-from examples.flights.supervisor import RunningRole, Supervisor, supervisor
+from dlog.demo.supervisor import RunningRole, Supervisor, supervisor
 from examples.lakehouse import FLIGHTS, QUERIES
 from examples.lakehouse.moments import Checkpoint, Moment, Watch
 from examples.lakehouse.report import Mark, Outcome, Sample

@@ -10,7 +10,7 @@ import json
 from datetime import datetime, timedelta
 from typing import Final
 
-from examples.flights.source import flights, table
+from dlog.demo.source import flights, table
 
 RECORDS: Final = 336_776
 LATE_MAX: Final = "1 day"

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow.dataset as ds
 
 from dlog.aio import Log
-from examples.flights.roles import Role
+from dlog.demo.roles import Role
 from examples.lakehouse import DELAYS
 from examples.lakehouse.compare import compare
 from examples.lakehouse.expected import Row, expected

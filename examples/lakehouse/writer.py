@@ -7,8 +7,8 @@ import asyncio
 import sys
 
 from dlog.aio import Log
-from examples.flights.appending import append_rest
-from examples.flights.roles import Role
+from dlog.demo.appending import append_rest
+from dlog.demo.roles import Role
 from examples.lakehouse import FLIGHTS
 from examples.lakehouse.source import departures
 

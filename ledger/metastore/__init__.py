@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from ledger.errors import NoNamespace
 from ledger.metastore.port import (
     ANY_VERSION,
     VALUE_BYTES_MAX,
@@ -30,8 +31,20 @@ __all__ = [
     "SetOp",
     "Versioned",
     "Watch",
+    "check_store_there",
     "open_store",
 ]
+
+
+def check_store_there(uri: str) -> None:
+    """Raise `NoNamespace` for an embedded store with nothing in its directory, which opening it
+    would make: a mistyped path must not become an empty namespace. Raises `InvalidUri`."""
+    parsed = parse_uri(uri)
+    if isinstance(parsed, FileUri):
+        from ledger.metastore.sqlite_files import holds_a_store
+
+        if not holds_a_store(parsed.directory):
+            raise NoNamespace(uri)
 
 
 async def open_store(

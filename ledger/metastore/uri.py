@@ -52,6 +52,8 @@ StoreUri = FileUri | MemoryUri | ZooKeeperUri
 
 def parse_uri(uri: str) -> StoreUri:
     """Return what *uri* says. Raises `InvalidUri`."""
+    if not isinstance(uri, str):
+        raise InvalidUri(uri, "it is not a string")
     try:
         parts = urlsplit(uri)
     except ValueError as error:

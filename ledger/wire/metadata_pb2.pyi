@@ -154,6 +154,7 @@ class BookieNode(_message.Message):
     RACK_FIELD_NUMBER: _builtins.int
     OPERATOR_ADDRESS_FIELD_NUMBER: _builtins.int
     TAKES_FIELD_NUMBER: _builtins.int
+    READ_ONLY_REASON_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     address: _builtins.str
     """host:port"""
@@ -163,6 +164,8 @@ class BookieNode(_message.Message):
     """host:port of its service Operator; empty: of a program before it"""
     takes: _builtins.int
     """0: plain connections; 1: both, plain for operators; 2: TLS only"""
+    read_only_reason: _builtins.str
+    """why it is read-only, for people; empty: it is not, or does not say"""
     def __init__(
         self,
         *,
@@ -172,10 +175,11 @@ class BookieNode(_message.Message):
         rack: _builtins.str = ...,
         operator_address: _builtins.str = ...,
         takes: _builtins.int = ...,
+        read_only_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "operator_address", b"operator_address", "rack", b"rack", "takes", b"takes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "incarnation", b"incarnation", "operator_address", b"operator_address", "rack", b"rack", "read_only_reason", b"read_only_reason", "takes", b"takes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

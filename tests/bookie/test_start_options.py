@@ -50,7 +50,8 @@ def test_each_option_sets_its_field_and_no_other() -> None:
     numbers = {
         "--port": (1, 1), "--operator-port": (2, 2), "--unmade-ledgers": (5, 5),
         "--disk-warn": (0.5, 0.5), "--disk-high": (0.96, 0.96), "--disk-low": (0.4, 0.4),
-        "--disk-reserve": (7, 7 * MIB), "--gc-interval": (1.5, 1.5),
+        "--disk-reserve": (7, 7 * MIB),
+        "--entry-log-size": ("128M", 128 * MIB), "--gc-interval": (1.5, 1.5),
         "--eviction-interval": (4, 4.0), "--eviction-pause": (6, 6.0),
         "--evicted-share": (0.7, 0.7),
         "--untraced-share": (0.3, 0.3), "--minor-interval": (2, 2.0), "--major-interval": (3, 3.0),
@@ -93,9 +94,13 @@ def test_directories_are_kept_in_the_order_in_which_they_are_given() -> None:
     ("option", "sentence"),
     [
         ("--disk-warn=0", "--disk-warn: give a share above 0"),
-        ("--disk-high=nan", "--disk-high: give a share above 0"),
+        ("--disk-high=nan", "--disk-high: nan: use a share as 0.95 or 95%"),
+        ("--gc-interval=nan", "--gc-interval: nan: use seconds, or 250ms"),
+        ("--gc-interval=-1", "--gc-interval: -1: use seconds"),
+        ("--dir=", "--dir: it is empty"),
+        ("--entry-log-size=1", "--entry-log-size: 1: use bytes"),
         ("--disk-low=0.97", "--disk-low: give at most 0.95"),
-        ("--disk-reserve=-1", "--disk-reserve: give 0 for no reserve"),
+        ("--disk-reserve=-1", "--disk-reserve: -1: use MiB"),
         ("--minor-threshold=1", "--minor-threshold: a log that is all live cannot shrink"),
         ("--unmade-ledgers=-1", "--unmade-ledgers: give the number of ledgers"),
         ("--port=65536", "--port: a port is a number from 0 to 65535"),
@@ -117,7 +122,7 @@ def test_a_bookie_needs_a_namespace_and_a_directory() -> None:
 
 def test_the_help_shows_the_defaults_that_count() -> None:
     shown = " ".join(help_of(program(nothing)).replace("│", " ").split())
-    for default in ("127.0.0.1", "0.95", "512", "900", "86400", "32"):
+    for default in ("127.0.0.1", "0.95", "512M", "15m", "1d", "32M"):
         assert f"[default: {default}]" in shown
 
 

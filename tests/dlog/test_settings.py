@@ -47,7 +47,7 @@ def test_settings_by_name_come_back() -> None:
         ("record_bytes_max", 16 * 1024 * 1024 + 1),
         ("record_bytes_max", 0),
         ("record_bytes_max", True),
-        ("roll_bytes", "5"),
+        ("roll_bytes", "5 parsecs"),
         ("roll_bytes", 1.5),
         ("roll_records", 2**63),
         ("roll_age_s", float("nan")),
@@ -66,7 +66,7 @@ def test_settings_by_name_come_back() -> None:
         ("codec", "lz4:3"),
         ("codec", "none:1"),
         ("codec_level", 3),
-        ("ensemble", "3"),
+        ("ensemble", "three"),
         ("retention_waits_for_consumers", 1),
     ],
 )

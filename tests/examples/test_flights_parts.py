@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from examples.flights.compare import Verdict, compare
-from examples.flights.report import Outcome, Takeover, last_line
+from dlog.demo.compare import Verdict, compare
+from dlog.demo.report import Outcome, Takeover, last_line
 
 SOURCE = [b"zero", b"one", b"two", b"three"]
 GOOD: list[tuple[int | None, bytes]] = list(enumerate(SOURCE))
@@ -64,7 +64,7 @@ def test_a_standby_that_read_something_else_fails_the_demo() -> None:
 
 @pytest.mark.spark
 def test_the_source_gives_compact_json_with_whole_numbers() -> None:
-    from examples.flights.source import flights
+    from dlog.demo.source import flights
 
     rows = flights(rows_max=100)
     assert len(rows) == 100
@@ -76,6 +76,6 @@ def test_the_source_gives_compact_json_with_whole_numbers() -> None:
 
 @pytest.mark.spark
 def test_the_source_gives_the_same_bytes_each_time() -> None:
-    from examples.flights.source import flights
+    from dlog.demo.source import flights
 
     assert flights(rows_max=1000) == flights(rows_max=1000)

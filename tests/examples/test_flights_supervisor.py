@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.flights.supervisor import RoleFailed, supervisor
+from dlog.demo.supervisor import RoleFailed, supervisor
 from tests.waiting import PATIENCE_S, alive
 
 pytestmark = pytest.mark.integration

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.flights.supervisor import RunningRole, supervisor
+from dlog.demo.supervisor import RunningRole, supervisor
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

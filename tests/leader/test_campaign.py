@@ -10,7 +10,7 @@ from leader.info import UNREADABLE, candidates
 from leader.record import FORMAT_VERSION
 from leader.waiting import PAUSE_MIN_S
 from leader.wire import leader_pb2 as pb
-from ledger.errors import HandleClosed, MetadataUnavailable
+from ledger.errors import HandleClosed, InvalidValue, MetadataUnavailable
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.port import Versioned
@@ -454,7 +454,7 @@ async def test_senseless_campaigns_are_refused() -> None:
     store = await memory()
     with pytest.raises(InvalidCampaign):
         await patient_campaign(store, "")
-    with pytest.raises(InvalidCampaign):
+    with pytest.raises(InvalidValue, match="timeout_s=-1: use seconds"):
         await patient_campaign(store, LOG, timeout_s=-1)
-    with pytest.raises(InvalidCampaign):
+    with pytest.raises(InvalidValue, match="lease_s=0: use seconds"):
         await patient_campaign(store, LOG, lease_s=0)

@@ -30,23 +30,30 @@ mutant(
 mutant(
     "forgets the chunk that an interrupted call has read",
     "dlog/sync/reader.py",
-    old="        if not self._fetched_chunks:\n",
-    new="        self._fetched_chunks.clear()\n        if True:\n",
-    test=_INTERRUPTING + "chunks_that_were_read_are_the_next_calls",
-)
-mutant(
-    "forgets the records that an interrupted call has read",
-    "dlog/sync/reader.py",
-    old="    def _fetch(self, timeout_s: float | None) -> Sequence[Record]:\n",
-    new="    def _fetch(self, timeout_s: float | None) -> Sequence[Record]:\n"
+    old="    def _fetch(self, timeout_s: Duration | None) -> Chunk | None:\n",
+    new="    def _fetch(self, timeout_s: Duration | None) -> Chunk | None:\n"
     "        self._fetched.clear()\n",
     test=_INTERRUPTING + "records_that_were_read_are_the_next_calls",
 )
 mutant(
+    "skips what is left of a batch when chunks are read after records",
+    "dlog/sync/reader.py",
+    old="            chunk = chunk.since(self._position)\n",
+    new="            chunk = self._fetch(timeout_s)\n",
+    test="tests/dlog/sync/test_sync_log.py::test_records_batches_and_chunks_may_be_mixed_while_reading",
+)
+mutant(
+    "leaves a log in silence though nobody was told what became of an append",
+    "dlog/sync/log.py",
+    old="        if self._inner.writer.told:",
+    new="        if self._inner.writer.lost.is_set():",
+    test="tests/dlog/test_first_day.py::test_leaving_a_log_raises_what_nobody_was_told",
+)
+mutant(
     "forgets the records of many logs that an interrupted call has read",
     "dlog/sync/reader.py",
-    old="    def _fetch(self, timeout_s: float | None) -> tuple[str, Sequence[Record]] | None:\n",
-    new="    def _fetch(self, timeout_s: float | None) -> tuple[str, Sequence[Record]] | None:\n"
+    old="(self, timeout_s: Duration | None) -> tuple[str, Sequence[Record]] | None:\n",
+    new="(self, timeout_s: Duration | None) -> tuple[str, Sequence[Record]] | None:\n"
     "        self._fetched.clear()\n",
     test=_INTERRUPTING + "records_that_were_read_are_the_next_calls",
 )
@@ -82,7 +89,7 @@ mutant(
 mutant(
     "returns from a flush while appends are queued",
     "dlog/sync/append_queue.py",
-    old="            newest.exception()\n",
+    old="            newest.wait()\n",
     new="            pass\n",
     test=_LOG + "a_flush_returns_when_all_is_confirmed_that_the_writer_had_no_room_for",
 )

@@ -29,9 +29,9 @@ mutant(
 )
 mutant(
     "takes a time for one of the machine's zone",
-    "dlog/cli/parsing.py",
-    old="found = found.replace(tzinfo=UTC)",
-    new="found = found.astimezone()",
+    "dlog/starts.py",
+    old="moment = moment.replace(tzinfo=UTC)",
+    new="moment = moment.astimezone()",
     test="tests/dlog/cli/test_cli_values.py::test_a_time_is_utc_wherever_the_machine_stands",
 )
 mutant(

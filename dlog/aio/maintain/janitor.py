@@ -32,6 +32,7 @@ from ledger.errors import LogError
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
 from ledger.metering.exposing import Readiness
+from ledger.values import count_of, duration_s
 
 ELECTION: Final = ".janitor"
 """No log can have this name."""
@@ -51,8 +52,9 @@ class JanitorConfig:
     """Stay idle while another janitor of the namespace works."""
 
     def __post_init__(self) -> None:
-        assert self.interval_s > 0
-        assert self.orphans_max >= 0
+        interval_s = duration_s(self.interval_s, "interval_s", least=0.001)
+        object.__setattr__(self, "interval_s", interval_s)
+        count_of(self.orphans_max, "orphans_max")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,11 @@ from dlog.manifest import Manifest
 from dlog.position import DLSN, Timestamp, Txid
 from dlog.protocol.edits import retain, trim
 from dlog.protocol.retention import TrimPlan, offset_keeping_bytes, plan_trim
-from ledger.errors import NoSuchLedger
+from dlog.starts import parse_start
+from ledger.clock import now_ms
+from ledger.errors import InvalidValue, NoSuchLedger
 from ledger.ids import NO_ENTRY
+from ledger.values import Duration, Size, duration_or_none, size_bytes
 
 Before = int | DLSN | Timestamp | Txid
 """The first record to keep: its offset, or where it is, or what it reaches first."""
@@ -42,12 +45,30 @@ class Keep:
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.before, self.bytes, self.age_s)) != 1:
             raise ValueError("say what to keep by one of before, keep_bytes and keep_age_s")
-        if (self.bytes or 0) < 0 or (self.age_s or 0) < 0:
-            raise ValueError("keep_bytes and keep_age_s must not be negative")
 
     @classmethod
-    def of(cls, before: Before | None, keep_bytes: int | None, keep_age_s: float | None) -> Self:
-        return cls(before, keep_bytes, keep_age_s)
+    def of(
+        cls,
+        log: str,
+        before: Before | None,
+        keep_bytes: Size | None,
+        keep_age_s: Duration | None,
+    ) -> Self:
+        """Raises `InvalidPosition` as well."""
+        if before is not None:
+            before = _checked(log, before)
+        size = None if keep_bytes is None else size_bytes(keep_bytes, "keep_bytes")
+        return cls(before, size, duration_or_none(keep_age_s, "keep_age_s"))
+
+
+def _checked(log: str, before: object) -> Before:
+    try:
+        found = parse_start(before, "before", now_ms)
+    except InvalidValue as error:
+        raise InvalidPosition(log, before, error.reason) from None
+    if isinstance(found, str):
+        raise InvalidPosition(log, before, "use an offset, a DLSN, txid:NUMBER or time:TIME")
+    return found
 
 
 async def trim_target(

@@ -5,20 +5,28 @@ returned to be read from closes what was opened for it.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, get_args
 
 from dlog.aio.connecting import connect
 from dlog.aio.port import Ledgers
 from dlog.aio.read.barriers import BARRIER_S, acknowledged_end
 from dlog.aio.read.consumer import Consumer, OnTrimmed
 from dlog.aio.read.many import ManyReader
-from dlog.aio.read.places import last_records, start_offset, stop_offset
+from dlog.aio.read.places import (
+    checked_start,
+    checked_stop,
+    last_records,
+    start_offset,
+    stop_offset,
+)
 from dlog.aio.read.ranges import PATIENCE_S
 from dlog.aio.read.reader import Reader
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import InvalidPosition
 from dlog.names import check_name
 from dlog.position import Record, Start, Stop
+from ledger.errors import InvalidValue
+from ledger.values import Duration, Size, count_of, duration_s, size_bytes
 
 LAST_BYTES_MAX: Final = 64 * 1024 * 1024
 """How much `Log.last` returns at most unless asked otherwise."""
@@ -40,6 +48,8 @@ async def tail(
     its writer lives (`end_of` says what is promised if it does not). Raises
     `InvalidName`, `NoSuchLog`, `Trimmed`, `InvalidPosition`, and what connecting raises."""
     check_name(name)
+    start = checked_start(name, start)
+    stop = None if stop is None else checked_stop(name, stop)
     ledgers = client if client is not None else await connect(uri)
     try:
         node = ManifestNode(ledgers.store, name)
@@ -74,6 +84,8 @@ async def tail_many(
     log's. *start* is one for all or one by log ("start" for those it does not name);
     `ManyReader.positions` is such a mapping. With *follow* False it ends when each log was read
     up to the end it has now. Raises as `tail`, and `TooManyLogs`."""
+    if isinstance(names, str | bytes):
+        raise InvalidValue("names", names, "give the names as a list; for one log there is tail")
     ledgers = client if client is not None else await connect(uri)
     try:
         return await ManyReader.open(
@@ -92,7 +104,7 @@ async def consumer(
     uri: str | None = None,
     start: Start = "start",
     exclusive: bool = False,
-    wait_s: float = 0.0,
+    wait_s: Duration = 0.0,
     follow: bool = True,
     on_trimmed: OnTrimmed = "raise",
     client: Ledgers | None = None,
@@ -107,7 +119,12 @@ async def consumer(
 
     Records that were trimmed before they were committed are an error (`Trimmed`), or
     with *on_trimmed* "skip" are counted in `skipped`. Raises `InvalidName`, `NoSuchLog`,
-    `ConsumerBusy`, `TooManyConsumers`, and as `tail`."""
+    `ConsumerBusy`, `TooManyConsumers`, `InvalidValue`, and as `tail`."""
+    check_name(log)
+    start = checked_start(log, start)
+    patience_s = duration_s(wait_s, "wait_s")
+    if on_trimmed not in get_args(OnTrimmed):
+        raise InvalidValue("on_trimmed", on_trimmed, f"use {' or '.join(get_args(OnTrimmed))}")
     ledgers = client if client is not None else await connect(uri)
     try:
         return await Consumer.open(
@@ -116,7 +133,7 @@ async def consumer(
             log,
             start=start,
             exclusive=exclusive,
-            wait_s=wait_s,
+            wait_s=patience_s,
             follow=follow,
             on_trimmed=on_trimmed,
             owns_client=client is None,
@@ -132,7 +149,7 @@ async def last(
     count: int = 1,
     *,
     uri: str | None = None,
-    bytes_max: int = LAST_BYTES_MAX,
+    bytes_max: Size = LAST_BYTES_MAX,
     client: Ledgers | None = None,
 ) -> list[Record]:
     """Return the last *count* records of a log, oldest first.
@@ -141,12 +158,15 @@ async def last(
     (the last record in any case). Counts every record that was acknowledged before this
     call, as `end_of`. Raises `InvalidPosition` if *count* is not positive, and as `tail`."""
     check_name(name)
-    if count <= 0:
-        raise InvalidPosition(name, count, "ask for one record or more")
+    try:
+        count_of(count, "count", least=1)
+    except InvalidValue as error:
+        raise InvalidPosition(name, count, "ask for one record or more") from error
+    most = size_bytes(bytes_max, "bytes_max")
     ledgers = client if client is not None else await connect(uri)
     try:
         node = ManifestNode(ledgers.store, name)
-        return await last_records(ledgers, node, count, bytes_max=bytes_max)
+        return await last_records(ledgers, node, count, bytes_max=most)
     finally:
         if client is None:
             await ledgers.close()
@@ -156,17 +176,18 @@ async def end_of(
     name: str,
     *,
     uri: str | None = None,
-    timeout_s: float = BARRIER_S,
+    timeout_s: Duration = BARRIER_S,
     client: Ledgers | None = None,
 ) -> int:
     """Return the offset after every record of *name* acknowledged before this call.
 
     The barrier of `Reader.barrier` without a reader; raises the same, and `InvalidName`."""
     check_name(name)
+    patience_s = duration_s(timeout_s, "timeout_s")
     ledgers = client if client is not None else await connect(uri)
     try:
         node = ManifestNode(ledgers.store, name)
-        return await acknowledged_end(ledgers, node, timeout_s=timeout_s)
+        return await acknowledged_end(ledgers, node, timeout_s=patience_s)
     finally:
         if client is None:
             await ledgers.close()

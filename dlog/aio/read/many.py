@@ -19,6 +19,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import LogClosed, TooManyLogs
 from dlog.names import check_name
 from dlog.position import Record, Start
+from ledger.values import Duration, duration_or_none
 
 LOGS_MAX: Final = 1000
 """Logs in one reader; each costs a long poll and a watch."""
@@ -171,16 +172,17 @@ class ManyReader:
             self._end = records[-1].offset + 1
 
     async def read_batch(
-        self, *, timeout_s: float | None = None
+        self, *, timeout_s: Duration | None = None
     ) -> tuple[str, Sequence[Record]] | None:
         """Return a log and its records that are next in line, some hundreds or thousands.
 
         Waits up to *timeout_s* (None: for ever). None if nothing came in time, or if all logs
         were read to their ends: then `at_end` is true."""
+        wait_s = duration_or_none(timeout_s, "timeout_s")
         records: Sequence[Record] = list(self._records)
         if not records:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(wait_s):
                     reader = await self._next_reader()
             except TimeoutError:
                 return None

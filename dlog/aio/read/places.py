@@ -16,7 +16,9 @@ from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, ReachedTxid, Wanted
 from dlog.recordbatch import RecordBatch
-from ledger.errors import NoSuchLedger
+from dlog.starts import parse_start, parse_stop
+from ledger.clock import now_ms
+from ledger.errors import InvalidValue, NoSuchLedger
 
 
 async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> int:
@@ -24,7 +26,24 @@ async def start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> in
 
     *node* follows the log that it is an offset of from then on. Raises `Trimmed`,
     `InvalidPosition`, `NoSuchLog`."""
+    start = checked_start(node.log, start)
     return await _beside_truncation(lambda: _start_offset(ledgers, node, start))
+
+
+def checked_start(log: str, start: object) -> Start:
+    """Return *start* in our words, if it can be one. Raises `InvalidPosition`."""
+    try:
+        return parse_start(start, "start", now_ms)
+    except InvalidValue as error:
+        raise InvalidPosition(log, start, error.reason) from None
+
+
+def checked_stop(log: str, stop: object) -> Stop:
+    """Return *stop* in our words, if it can be one. Raises `InvalidPosition`."""
+    try:
+        return parse_stop(stop, "stop", now_ms)
+    except InvalidValue as error:
+        raise InvalidPosition(log, stop, error.reason) from None
 
 
 async def _beside_truncation(find: Callable[[], Awaitable[int]]) -> int:
@@ -53,13 +72,12 @@ async def _start_offset(ledgers: Ledgers, node: ManifestNode, start: Start) -> i
         return await _offset_of(ledgers, manifest, ReachedTxid(start.value))
     if isinstance(start, Timestamp):
         return await _offset_of(ledgers, manifest, ReachedTime(start.value))
+    assert not isinstance(start, str), "in our words: start or end"
     offset = (
         await _offset_of_dlsn(ledgers, node.log, manifest, start)
         if isinstance(start, DLSN)
         else start
     )
-    if offset < 0:
-        raise InvalidPosition(node.log, start, "offsets begin at 0")
     if offset < manifest.trim_offset:
         raise Trimmed(node.log, offset, manifest.trim_offset)
     return offset
@@ -69,6 +87,8 @@ async def stop_offset(
     ledgers: Ledgers, node: ManifestNode, stop: Stop | None, *, follow: bool
 ) -> int | None:
     """Return the offset before which to stop, or None to follow for ever."""
+    if stop is not None:
+        stop = checked_stop(node.log, stop)
     stops: list[int] = []
     if not follow or stop == "end":
         stops.append(await end_now(ledgers, node))

@@ -20,6 +20,7 @@ from dlog.errors import LogClosed
 from dlog.position import Record
 from ledger.clock import now_ms
 from ledger.errors import LogError
+from ledger.values import Duration, duration_or_none, duration_s
 
 READ_AHEAD_BYTES: Final = 8 * 1024 * 1024
 
@@ -138,25 +139,33 @@ class Reader:
             if not await self._next_chunk():
                 raise StopAsyncIteration
 
-    async def read_batch(self, *, timeout_s: float | None = None) -> Sequence[Record]:
+    async def read_batch(self, *, timeout_s: Duration | None = None) -> Sequence[Record]:
         """Return the records that are next in line, some hundreds or thousands.
 
         Each is made when it is asked for: who needs one several times keeps it.
 
         Waits for the first up to *timeout_s* (None: for ever). Empty if none came in time, or
-        if the stop was reached: `at_end` says which."""
+        if the stop was reached: `at_end` says which. Raises `InvalidValue` for a time that is
+        none."""
+        return await self.read_chunk(timeout_s=timeout_s) or ()
+
+    async def read_chunk(self, *, timeout_s: Duration | None = None) -> Chunk | None:
+        """As `read_batch`, with None for nothing: a `Chunk` has the records as columns, too."""
+        wait_s = duration_or_none(timeout_s, "timeout_s")
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._take() or ()
+            async with asyncio.timeout(wait_s):
+                return await self._take()
         except TimeoutError:
-            return ()
+            return None
 
     async def read_batches(self) -> AsyncIterator[Chunk]:
-        """Yield what follows as chunks, without making an object per record."""
+        """Yield what follows as chunks, without making an object per record.
+
+        Records, batches and chunks may be read in turn: each goes on where the other stopped."""
         while (chunk := await self._take()) is not None:
             yield chunk
 
-    async def barrier(self, *, timeout_s: float = BARRIER_S) -> int:
+    async def barrier(self, *, timeout_s: Duration = BARRIER_S) -> int:
         """Return the offset after every record that was acknowledged before this call.
 
         All records below it are committed: `read_until` it to have read everything that
@@ -169,7 +178,7 @@ class Reader:
         return await acknowledged_end(
             self._ledgers,
             self._node,
-            timeout_s=timeout_s,
+            timeout_s=duration_s(timeout_s, "timeout_s"),
             incarnation=self._source.incarnation,
         )
 

@@ -75,7 +75,7 @@ class AppendFuture(asyncio.Future[RecordId]):
 
     def exception(self) -> BaseException | None:
         outcome, slot = self._checked()
-        return outcome.error(slot)
+        return outcome.tell(slot)
 
     def add_done_callback(
         self,
@@ -144,6 +144,34 @@ class AppendFuture(asyncio.Future[RecordId]):
         calls, waiting.calls = waiting.calls, []
         for call, context in calls:
             self._home.call_soon(call, self, context=context)
+
+
+class ManyFuture(asyncio.Future[RecordIds]):
+    """The future of an append of many; it says so when the application is given its error."""
+
+    def __init__(self, told: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._told = told
+
+    def result(self) -> RecordIds:
+        self._tell()
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        self._tell()
+        return super().exception()
+
+    def __await__(self) -> Generator[Any, None, RecordIds]:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    __iter__ = __await__
+
+    def _tell(self) -> None:
+        if self.done() and not self.cancelled() and super().exception() is not None:
+            self._told()
 
 
 def resolve_many(

@@ -54,6 +54,7 @@ class LogWriter:
         self.settings = manifest.settings
         self.lost = asyncio.Event()
         """Set when this writer has ended without `close`; see `error`."""
+        self._told = False
         self._incarnation = manifest.incarnation
         node.follow(manifest.incarnation)
         self._ledgers = ledgers
@@ -74,6 +75,7 @@ class LogWriter:
             last_txid=manifest.sealed_last_txid,
             now_ms=now_ms,
             wake=partial(self._loop.call_soon, self._gathered),
+            told=self.tell,
         )
         self.gather = self._intake.gather
         self.submit_gathered = self._intake.submit_gathered
@@ -122,6 +124,16 @@ class LogWriter:
     def error(self) -> LogError | None:
         """What ended the writer."""
         return self._machine.error
+
+    @property
+    def told(self) -> bool:
+        """True iff the writer has ended, and the application was told by an append or a call."""
+        return self._told and self._machine.error is not None
+
+    def tell(self) -> None:
+        """The application is given an error: if the writer has ended, it knows. Any thread."""
+        if self._machine.error is not None:
+            self._told = True
 
     @property
     def last_offset(self) -> int:
@@ -241,11 +253,11 @@ class LogWriter:
             case protocol.Refuse():
                 error = effect.error
                 metrics.FAILED_RECORDS.add("refused", by=effect.group.count)
-                effect.group.outcome.fail(lambda _: error)
+                effect.group.outcome.fail(lambda _: error, self.tell)
                 self._make_room()
             case protocol.LeaveUnknown():
                 metrics.FAILED_RECORDS.add("unknown", by=effect.group.count)
-                effect.group.outcome.fail(partial(self._unknown, effect))
+                effect.group.outcome.fail(partial(self._unknown, effect), self.tell)
                 self._make_room()
             case protocol.Answer():
                 self._resolve(effect)
@@ -341,6 +353,7 @@ class LogWriter:
         if effect.error is None:
             waiter.set_result(None)
         else:
+            self.tell()
             waiter.set_exception(effect.error)
 
     def _make_room(self) -> None:

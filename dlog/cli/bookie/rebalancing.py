@@ -11,10 +11,11 @@ from bookie.autorecovery.options import MIB, RATE, Ledgers
 from dlog.cli.bookie.operating_shown import shown_duration, shown_size
 from dlog.cli.connections import connected
 from dlog.cli.options import Json, Uri, examples
-from dlog.cli.parsing import parse_size
 from dlog.cli.render.bars import Advance, shown_bar
 from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import FAILED, run_at
+from ledger.option_parsers import mebibytes
+from ledger.option_parsers import size as size_of
 
 if TYPE_CHECKING:
     from bookie.autorecovery.rebalancing import Rebalanced
@@ -35,9 +36,13 @@ def rebalance(
         bool, typer.Option("--dry-run", help="Move nothing; say what would be moved.")
     ] = False,
     size: Annotated[
-        str | None,
+        int | None,
         typer.Option(
-            "--bytes", metavar="SIZE", help="Move at most so much, as 100G.", show_default=False
+            "--bytes",
+            metavar="SIZE",
+            help="Move at most so much, as 100G.",
+            parser=size_of(),
+            show_default=False,
         ),
     ] = None,
     tolerance: Annotated[
@@ -49,7 +54,13 @@ def rebalance(
         ),
     ] = 10,
     rate: Annotated[
-        float, typer.Option("--rate", help="MiB copied a second; 0: no limit.", min=0)
+        float,
+        typer.Option(
+            "--rate",
+            help="MiB (or 100M, 1G) copied a second; 0: no limit.",
+            parser=mebibytes,
+            metavar="SIZE",
+        ),
     ] = RATE,
     ledgers: Ledgers = 4,
     uri: Uri = None,
@@ -63,7 +74,6 @@ def rebalance(
 
     May be interrupted at any moment, and repeated: one run moves each ledger at most once, so a
     second one may find more to do. Exits with 1 if a ledger could not be moved."""
-    bytes_max = None if size is None else parse_size(size, "--bytes")
 
     async def command() -> "Rebalanced":
         from bookie.autorecovery.rebalancing import rebalance as move
@@ -74,7 +84,7 @@ def rebalance(
                     client,
                     bytes_per_s=rate * MIB,
                     tolerance=tolerance / 100,
-                    bytes_max=bytes_max,
+                    bytes_max=size,
                     ledgers_max=ledgers,
                     dry_run=dry_run,
                     on_progress=_shown(advance),

@@ -10,7 +10,16 @@ from typing import Annotated, Final
 
 import typer
 
-from dlog.cli.log import checking, looking, records, shown, tailing, tracing, truncating
+from dlog.cli.log import (
+    checking,
+    listing,
+    looking,
+    records,
+    shown,
+    tailing,
+    tracing,
+    truncating,
+)
 from dlog.cli.log import settings as log_settings
 from dlog.cli.names import complete_codec
 from dlog.cli.options import Json, LogName, Uri, examples
@@ -19,6 +28,7 @@ from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at
 from dlog.settings import CODECS_ALLOWED, LogSettings
 from dlog.settings import parse_settings as apply_settings
+from ledger.option_parsers import duration, size
 from ledger.quorum import Quorum
 
 _DEFAULTS: Final = LogSettings()
@@ -28,6 +38,7 @@ app = typer.Typer(
 )
 app.command(epilog=records.APPEND_EPILOG)(records.append)
 app.command(epilog=tailing.EPILOG)(tailing.tail)
+listing.add_to(app)
 shown.add_to(app)
 looking.add_to(app)
 tracing.add_to(app)
@@ -41,7 +52,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 @app.command(
     epilog=examples(
         "dlog log create flights",
-        "dlog log create eu/orders --codec zstd:3 --retention-age-s 604800",
+        "dlog log create eu/orders --codec zstd:3 --retention-age-s 7d",
         "dlog log create scratch --ensemble 1 --write-quorum 1 --ack-quorum 1",
         "dlog log create events --set roll_records=100000 --set retention_age_s=7d",
     )
@@ -61,19 +72,34 @@ def create(
         ),
     ] = "none",
     record_bytes_max: Annotated[
-        int, typer.Option(help="Largest record.")
+        int,
+        typer.Option(help="Largest record.", parser=size(), metavar="SIZE", show_default="1M"),
     ] = _DEFAULTS.record_bytes_max,
     roll_bytes: Annotated[
-        int, typer.Option(help="Begin a new segment after so many bytes.")
+        int,
+        typer.Option(
+            help="Begin a new segment after so many bytes.",
+            parser=size(),
+            metavar="SIZE",
+            show_default="1G",
+        ),
     ] = _DEFAULTS.roll_bytes,
     roll_age_s: Annotated[
-        float, typer.Option(help="Begin a new segment when the last one is older.")
+        float,
+        typer.Option(
+            help="Begin a new segment when the last one is older.",
+            parser=duration(),
+            metavar="DURATION",
+            show_default="2h",
+        ),
     ] = _DEFAULTS.roll_age_s,
     retention_bytes: Annotated[
-        int, typer.Option(help="Drop old segments beyond this size.")
+        int,
+        typer.Option(help="Drop old segments beyond this size.", parser=size(), metavar="SIZE"),
     ] = _DEFAULTS.retention_bytes,
     retention_age_s: Annotated[
-        float, typer.Option(help="Drop segments that are older.")
+        float,
+        typer.Option(help="Drop segments that are older.", parser=duration(), metavar="DURATION"),
     ] = _DEFAULTS.retention_age_s,
     more: Annotated[
         list[str] | None,
@@ -89,8 +115,8 @@ def create(
 ) -> None:
     """Create an empty log with settings of its own.
 
-    Not needed before the first append, which creates a log with the defaults. Sizes are in
-    bytes, times in seconds; 0 means no limit."""
+    Not needed before the first append, which creates a log with the defaults. Sizes are bytes, or
+    512K, 10M, 2G; times are seconds, or 90s, 15m, 2h, 7d; 0 means no limit."""
     changes = parse_settings(more or [], "--set")
     compressed_by, codec_level = parse_codec(codec, "--codec")
 
@@ -112,35 +138,6 @@ def create(
             print_json({"log": log, "created": True})
         else:
             typer.echo(f"log {log!r} was created", err=True)
-
-    run_at(uri, command())
-
-
-@app.command(
-    "list",
-    epilog=examples(
-        "dlog log list", "dlog log list --prefix eu/ --json", "dlog log list --no-recursive"
-    ),
-)
-def list_(
-    prefix: Annotated[str, typer.Option(help="Only logs whose names begin so.")] = "",
-    recursive: Annotated[
-        bool,
-        typer.Option(help="Whole names; or only up to the next slash, as directories."),
-    ] = True,
-    uri: Uri = None,
-    as_json: Json = False,
-) -> None:
-    """List the names of the logs."""
-
-    async def command() -> None:
-        from dlog.aio.admin import list_logs
-
-        found = await list_logs(prefix=prefix, recursive=recursive, uri=uri)
-        if as_json:
-            print_json(found)
-        else:
-            sys.stdout.writelines(f"{name}\n" for name in found)
 
     run_at(uri, command())
 

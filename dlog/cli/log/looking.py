@@ -8,10 +8,11 @@ import typer
 from dlog.cli.connections import connected
 from dlog.cli.log.tailing import offset_of, record_facts
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import POSITION_HELP, parse_start
+from dlog.cli.parsing import parse_start
 from dlog.cli.render.bars import shown_bar
 from dlog.cli.render.output import json_bytes, print_facts, print_json, shown_bytes, shown_time
 from dlog.cli.runner import failed, run_at
+from dlog.starts import START_HELP
 
 if TYPE_CHECKING:
     from dlog.chunk import Chunk
@@ -28,7 +29,7 @@ _DUMP_COLUMNS: Final = (
     "values",
 )
 
-Start = Annotated[str, typer.Option(metavar="POSITION", help=f"Where to begin: {POSITION_HELP}.")]
+Start = Annotated[str, typer.Option(metavar="POSITION", help=f"Where to begin: {START_HELP}.")]
 Stop = Annotated[str, typer.Option(metavar="POSITION", help="Where to end, not with it.")]
 
 
@@ -123,7 +124,7 @@ def count(
 
 def seek(
     log: LogName,
-    position: Annotated[str, typer.Argument(metavar="POSITION", help=f"{POSITION_HELP}.")],
+    position: Annotated[str, typer.Argument(metavar="POSITION", help=f"{START_HELP}.")],
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:

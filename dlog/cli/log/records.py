@@ -14,13 +14,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 
-from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.log.incoming import JsonLines, Messages, parse_delimiter
+from dlog.cli.options import LogName, Uri, examples
 from dlog.cli.parsing import parse_headers
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import run_at
 from dlog.errors import RecordTooLarge
 from dlog.settings import RECORD_BYTES_LIMIT
 from ledger.errors import LogError, TooManyPending
+from ledger.option_parsers import usage
 
 if TYPE_CHECKING:
     from dlog.aio import Log
@@ -35,6 +37,8 @@ APPEND_EPILOG = examples(
     "dlog log append flights --file flights.jsonl",
     "tail -F app.log | dlog log append app/lines",
     "dlog log append flights --file flights.jsonl --header format=json --header source=tower",
+    "printf 'k1:v1\\nk2:v2\\n' | dlog log append keyed -K :",
+    "dlog log tail flights --json | dlog log append copy --json",
 )
 
 
@@ -49,27 +53,69 @@ def append(
     header: Annotated[
         list[str] | None,
         typer.Option(
+            "--header",
+            "-H",
             metavar="NAME=VALUE",
             help="A header for each record, as text; may be given several times.",
             show_default=False,
         ),
     ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            "--delimiter",
+            "-D",
+            metavar="TEXT",
+            help=r"What stands between records, as \\t, \\0 or \\x1e. Default: the line's end.",
+            show_default=False,
+        ),
+    ] = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option(
+            "--key-delimiter",
+            "-K",
+            metavar="TEXT",
+            help="What stands between a record's key and its value. Default: records have no keys.",
+            show_default=False,
+        ),
+    ] = None,
     create: Annotated[bool, typer.Option(help="Create the log if there is none.")] = True,
     uri: Uri = None,
-    as_json: Json = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Read records as 'tail --json' prints them, unless a delimiter is given; and "
+            "print JSON.",
+        ),
+    ] = False,
 ) -> None:
     """Append each line of stdin (or of a file) as one record; print the last offset.
 
-    The line's end is not part of the record. This takes the log over: another program that
-    writes it loses it. What has been acknowledged when an error stops it stays appended."""
+    With --json a line is a record as 'tail --json' prints it: key, txid, time and headers are
+    copied, offsets are new. The line's end is not part of the record. This takes the log over:
+    another program that writes it loses it. What has been acknowledged when an error stops it
+    stays appended."""
     headers = parse_headers(header or [])
-    run_at(uri, _append(log, file, headers, create=create, uri=uri, as_json=as_json))
+    incoming: JsonLines | Messages
+    if as_json and delimiter is None and key_delimiter is None:
+        incoming = JsonLines(headers)
+    else:
+        between = None if key_delimiter is None else _delimiter(key_delimiter, "--key-delimiter")
+        end = b"\n" if delimiter is None else _delimiter(delimiter, "--delimiter")
+        incoming = Messages(end, between, headers=headers)
+    run_at(uri, _append(log, file, incoming, create=create, uri=uri, as_json=as_json))
+
+
+def _delimiter(text: str, option: str) -> bytes:
+    return usage(lambda: parse_delimiter(text, option), option)
 
 
 async def _append(
     name: str,
     file: Path | None,
-    headers: dict[str, bytes],
+    incoming: JsonLines | Messages,
     *,
     create: bool,
     uri: str | None,
@@ -78,11 +124,11 @@ async def _append(
     from dlog.aio import Log
 
     source = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
-    appended = _Appended(headers)
+    appended = _Appended(incoming)
     log = await Log.open(name, uri=uri, create=create)
     try:
         with _progress(file) as advance:
-            async for lines in _lines(name, source, advance):
+            async for lines in _lines(name, source, incoming, advance):
                 await appended.push(log, lines)
             await appended.settle(0)
     except BaseException:
@@ -92,24 +138,25 @@ async def _append(
         raise
     await log.close()
     last = appended.last
+    offset = last.offset if last else log.last_offset if log.last_offset >= 0 else None
     if as_json:
         print_json(
             {
                 "log": name,
                 "records": appended.count,
-                "last_offset": last.offset if last else log.last_offset,
+                "last_offset": offset,
                 "last_dlsn": str(last.dlsn) if last else None,
             }
         )
-    else:
-        sys.stdout.write(f"{last.offset if last else log.last_offset}\n")
+    elif offset is not None:
+        sys.stdout.write(f"{offset}\n")
 
 
 class _Appended:
     """Appends on their way, oldest first, and what has become of those before."""
 
-    def __init__(self, headers: dict[str, bytes]) -> None:
-        self._headers = headers or None
+    def __init__(self, incoming: JsonLines | Messages) -> None:
+        self._row = incoming.row
         self._pending: deque[asyncio.Future[RecordId]] = deque()
         self.count = 0
         self.last: RecordId | None = None
@@ -119,11 +166,16 @@ class _Appended:
         for line in lines:
             if len(self._pending) >= _PENDING_MAX:
                 await self.settle(_PENDING_MAX // 2)
+            value, key, txid, time_ms, headers = self._row(line)
             try:
-                future = log.append_async(line, headers=self._headers)
+                future = log.append_async(
+                    value, key=key, txid=txid, timestamp_ms=time_ms, headers=headers
+                )
             except TooManyPending:
                 await self.settle(0)
-                future = log.append_async(line, headers=self._headers)
+                future = log.append_async(
+                    value, key=key, txid=txid, timestamp_ms=time_ms, headers=headers
+                )
             self._pending.append(future)
 
     async def settle(self, left: int) -> None:
@@ -145,9 +197,9 @@ class _Appended:
 
 
 async def _lines(
-    name: str, source: int, advance: Callable[[int, int], None]
+    name: str, source: int, incoming: JsonLines | Messages, advance: Callable[[int, int], None]
 ) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of file descriptor *source*, as many as have come, without their ends.
+    """Yield what stands before each delimiter in file descriptor *source*, as much as has come.
 
     A thread reads it, and is left behind when nobody waits for it any more: a read of a
     terminal or pipe cannot be interrupted. So the descriptor is never closed here."""
@@ -156,7 +208,7 @@ async def _lines(
     room = threading.Semaphore(_CHUNKS_MAX)
 
     def read() -> None:
-        chunk: bytes | OSError = b"\n"
+        chunk: bytes | OSError = b"."
         while chunk and not isinstance(chunk, OSError):
             room.acquire()
             try:
@@ -171,8 +223,8 @@ async def _lines(
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > RECORD_BYTES_LIMIT:
+        *lines, rest = (rest + chunk).split(incoming.delimiter)
+        if len(rest) > incoming.bytes_max:
             raise RecordTooLarge(name, len(rest), RECORD_BYTES_LIMIT)
         yield lines
         advance(len(chunk), len(lines))

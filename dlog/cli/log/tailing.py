@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dlog.cli.connections import connected
+from dlog.cli.log.formatting import FORMAT_HELP, compile_format
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import POSITION_HELP, TIME_HELP, parse_start, parse_time
+from dlog.cli.parsing import parse_start, parse_time
 from dlog.cli.render.output import json_bytes
 from dlog.cli.runner import run_at
+from dlog.starts import START_HELP, TIME_HELP
+from ledger.option_parsers import usage
 
 if TYPE_CHECKING:
     from dlog.aio import Consumer, Reader
@@ -26,6 +29,8 @@ EPILOG: Final = examples(
     "dlog log tail flights --from-time 2h --json",
     "dlog log tail flights --start txid:5000 --limit 10 --json",
     "dlog log tail flights -f --consumer printer",
+    r"dlog log tail flights --format '%o %k: %s\n'",
+    "dlog log tail flights --json | dlog log append copy --json",
 )
 
 
@@ -39,7 +44,7 @@ def tail(
         str | None,
         typer.Option(
             metavar="POSITION",
-            help=f"Where to begin: {POSITION_HELP}. Default: start.",
+            help=f"Where to begin: {START_HELP}. Default: start.",
             show_default=False,
         ),
     ] = None,
@@ -79,6 +84,15 @@ def tail(
     offsets: Annotated[
         bool, typer.Option("--offsets", help="Print offset and a tab before each record.")
     ] = False,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help=f"Print each record so, as kcat does: {FORMAT_HELP}.",
+            show_default=False,
+        ),
+    ] = None,
     uri: Uri = None,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +105,13 @@ def tail(
         raise typer.BadParameter("it needs --consumer", param_hint="--exclusive")
     position = _start(start, from_time)
     until = None if stop is None else parse_start(stop, "--stop")
-    show = _show_json if as_json else _show_offset if offsets else _show_value
+    if sum((form is not None, offsets, as_json)) > 1:
+        raise typer.BadParameter("give one of --format, --offsets and --json")
+    if form is not None:
+        shown = usage(lambda: compile_format(form, log), "--format")
+        show = _show_as(shown)
+    else:
+        show = _show_json if as_json else _show_offset if offsets else _show_value
 
     async def command() -> None:
         async with AsyncExitStack() as stack:
@@ -177,6 +197,13 @@ async def _print(
         if taken and isinstance(reader, Consumer):
             await reader.commit(taken[-1].offset + 1)
         left = None if left is None else max(0, left - len(batch))
+
+
+def _show_as(shown: Callable[["Record"], bytes]) -> Callable[["Record"], None]:
+    def show(record: "Record") -> None:
+        sys.stdout.buffer.write(shown(record))
+
+    return show
 
 
 def _show_value(record: "Record") -> None:

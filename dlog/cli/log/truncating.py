@@ -7,17 +7,12 @@ import typer
 
 from dlog.cli.log.shown import print_segments, segment_facts
 from dlog.cli.options import Json, LogName, Uri, examples
-from dlog.cli.parsing import (
-    DURATION_HELP,
-    SIZE_HELP,
-    TIME_HELP,
-    parse_duration,
-    parse_size,
-    parse_start,
-    parse_time,
-)
+from dlog.cli.parsing import parse_start, parse_time
 from dlog.cli.render.output import print_facts, print_json
 from dlog.cli.runner import run_at
+from dlog.starts import TIME_HELP
+from ledger.option_parsers import duration, size
+from ledger.values import DURATION_HELP, SIZE_HELP
 
 if TYPE_CHECKING:
     from dlog.aio.admin import TrimPlan
@@ -55,18 +50,20 @@ def truncate(
         ),
     ] = None,
     keep_bytes: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             metavar="SIZE",
             help=f"Keep at least so much, in whole segments: {SIZE_HELP}.",
+            parser=size(),
             show_default=False,
         ),
     ] = None,
     keep_age: Annotated[
-        str | None,
+        float | None,
         typer.Option(
             metavar="DURATION",
             help=f"Keep from the first record on that is not older: {DURATION_HELP}.",
+            parser=duration(),
             show_default=False,
         ),
     ] = None,
@@ -85,22 +82,22 @@ def truncate(
             "say what to keep by one of --before, --before-time, --keep-bytes and --keep-age"
         )
     first = _first_kept(before, before_time)
-    size = None if keep_bytes is None else parse_size(keep_bytes, "--keep-bytes")
-    age_s = None if keep_age is None else parse_duration(keep_age, "--keep-age")
 
     async def command() -> None:
         from dlog.aio.admin import plan_truncation, truncate_log
 
         if dry_run:
             plan = await plan_truncation(
-                log, before=first, keep_bytes=size, keep_age_s=age_s, uri=uri
+                log, before=first, keep_bytes=keep_bytes, keep_age_s=keep_age, uri=uri
             )
             if as_json:
                 print_json(plan_facts(plan))
             else:
                 _print_plan(plan)
             return
-        offset = await truncate_log(log, before=first, keep_bytes=size, keep_age_s=age_s, uri=uri)
+        offset = await truncate_log(
+            log, before=first, keep_bytes=keep_bytes, keep_age_s=keep_age, uri=uri
+        )
         if as_json:
             print_json({"log": log, "first_offset": offset})
         else:

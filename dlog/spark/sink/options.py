@@ -13,7 +13,9 @@ from dlog.errors import InvalidName, InvalidSettings
 from dlog.names import check_name
 from dlog.settings import LogSettings, parse_settings
 from dlog.spark.errors import InvalidOption
-from ledger.errors import InvalidQuorum
+from dlog.spark.option_names import SINK, as_written
+from ledger.errors import InvalidQuorum, InvalidValue
+from ledger.values import flag_of, size_bytes
 
 INLINE_BYTES: Final = 1 << 20
 INLINE_BYTES_MAX: Final = 8 << 20
@@ -52,7 +54,7 @@ class SinkOptions:
         given = {name.lower(): value for name, value in options.items()}
         for name in sorted(given):
             if name not in KNOWN | _SPARKS_OWN and not name.startswith(SETTING_PREFIX):
-                known = ", ".join((*sorted(KNOWN), "log.<setting>"))
+                known = ", ".join((*sorted(SINK), "log.<setting>"))
                 raise InvalidOption(name, given[name], f"unknown; known for a sink are {known}")
         return cls(
             log=_log(given),
@@ -70,7 +72,7 @@ def origin_of_write(write_id: str) -> UUID:
     return uuid5(_WRITES, write_id)
 
 
-KNOWN: Final = frozenset({"path", "log", "logs", "uri", "inlinebytesmax", "createlogs", "writeid"})
+KNOWN: Final = frozenset(name.lower() for name in SINK)
 
 
 def _log(given: Mapping[str, str]) -> str | None:
@@ -96,23 +98,17 @@ def _name(option: str, text: str) -> str:
 
 
 def _bytes(given: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = given.get(name)
-    if text is None:
-        return default
     try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= most:
-        raise InvalidOption(name, text, f"it must be a whole number of bytes from 0 to {most}")
-    return number
+        return size_bytes(given.get(name, default), as_written(name), most=most)
+    except InvalidValue as error:
+        raise InvalidOption(name, given[name], error.reason) from error
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name, str(default))
-    if text.lower() not in ("true", "false"):
-        raise InvalidOption(name, text, "it must be true or false")
-    return text.lower() == "true"
+    try:
+        return flag_of(given.get(name, default), as_written(name))
+    except InvalidValue as error:
+        raise InvalidOption(name, given[name], error.reason) from error
 
 
 def _write_id(given: Mapping[str, str]) -> str | None:
@@ -126,7 +122,7 @@ def _write_id(given: Mapping[str, str]) -> str | None:
 
 def _settings(given: Mapping[str, str]) -> LogSettings | None:
     values = {
-        name.removeprefix(SETTING_PREFIX): _value(text)
+        name.removeprefix(SETTING_PREFIX): text
         for name, text in given.items()
         if name.startswith(SETTING_PREFIX)
     }
@@ -140,15 +136,3 @@ def _settings(given: Mapping[str, str]) -> LogSettings | None:
         ) from error
     except InvalidQuorum as error:
         raise InvalidOption(SETTING_PREFIX + "ensemble", str(values), str(error)) from error
-
-
-def _value(text: str) -> object:
-    """Return what the text stands for: options come as text, settings have types."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -38,7 +38,7 @@ async def test_many_logs_are_one_stream_each_in_its_order() -> None:
     client = FakeCluster().client()
     logs = await opened(client, "a", "b", "c", records=20)
     starts: dict[str, Start] = {"b": 15, "c": Txid(18)}
-    async with await Log.tail_many("abc", start=starts, follow=False, client=client) as many:
+    async with await Log.tail_many(list("abc"), start=starts, follow=False, client=client) as many:
         assert many.positions == {"a": 0, "b": 15, "c": 18}
         got = await by_log(many)
         assert got == {"a": list(range(20)), "b": list(range(15, 20)), "c": [18, 19]}

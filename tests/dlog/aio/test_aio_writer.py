@@ -641,11 +641,11 @@ async def test_truncation_frees_whole_segments_and_moves_the_point_inside_the_op
         assert (await log.append(b"d")).offset == 7
 
 
-@pytest.mark.parametrize("before", [-1, 2])
-async def test_truncation_beyond_the_end_is_refused(before: int) -> None:
+@pytest.mark.parametrize(("before", "reason"), [(-1, "begin at 0"), (2, "ends at offset 1")])
+async def test_truncation_beyond_the_end_is_refused(before: int, reason: str) -> None:
     async with await Log.open("log", client=FakeCluster().client()) as log:
         await log.append(b"a")
-        with pytest.raises(InvalidPosition, match="ends at offset 1"):
+        with pytest.raises(InvalidPosition, match=reason):
             await log.truncate(before=before)
 
 

@@ -14,6 +14,7 @@ from dlog.cli.app import app, bookie_main
 from dlog.cli.parsing import parse_start
 from dlog.cli.render.output import json_bytes, shown_bytes, shown_time
 from dlog.cli.runner import run
+from dlog.installed import OtherDlogInstalled, check_own_package
 from dlog.position import DLSN, Txid
 from ledger.errors import NoSuchLedger
 
@@ -45,8 +46,11 @@ def commands(app: typer.Typer) -> list[list[str]]:
 
 
 COMMANDS = [words for words in commands(app) if words != ["completion"]]
-WITHOUT_JSON = (["bookie", "start"], ["autorecovery", "start"])
-WITHOUT_CLUSTER = (["up"],)
+WITHOUT_JSON = (["demo"], ["bookie", "start"], ["autorecovery", "start"])
+WITHOUT_CLUSTER = (
+    ["demo"],
+    ["up"],
+)
 
 
 def works_on_files(output: str) -> bool:
@@ -164,7 +168,17 @@ def test_the_program_bookie_is_bookie_start(
 def test_the_version_is_printed() -> None:
     result = dlog("--version")
     assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == 1
+    package, formats = result.stdout.splitlines()
+    assert package.startswith("dlog-ledgers ")
+    assert formats.startswith("wire 1; ")
+    assert "record batch 3" in formats
+
+
+def test_another_projects_package_of_the_name_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlog.installed.other_dlog", lambda: "dlog 1.0.5")
+    with pytest.raises(OtherDlogInstalled, match=r"another project's package 'dlog' \(dlog 1.0.5"):
+        check_own_package()
+    assert "beside it, and overwriting files of it: dlog 1.0.5" in dlog("--version").stderr
 
 
 def test_up_refuses_a_directory_that_is_a_file(tmp_path: Path) -> None:
@@ -234,9 +248,9 @@ def test_a_position_is_read_as_it_is_written(text: str, position: object) -> Non
     assert parse_start(text) == position
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1:2", "a:b:c", "txid:", "txid:x", "START", "1.5"])
+@pytest.mark.parametrize("text", ["", "-1", "1:2", "a:b:c", "txid:", "txid:x", "begin", "1.5"])
 def test_a_position_that_is_none_is_a_usage_error(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no position"):
+    with pytest.raises(typer.BadParameter, match="use start, end, an offset"):
         parse_start(text)
 
 

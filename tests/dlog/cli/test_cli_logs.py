@@ -50,7 +50,7 @@ def test_settings_are_changed_and_shown(shell: CliShell) -> None:
         ("record_bytes_max=1T", "use 1 to"),
         ("ack_quorum=9", "quorum"),
         ("ensemble=many", "use a whole number"),
-        ("roll_bytes=true", "use a number"),
+        ("roll_bytes=true", "use bytes, or 512K"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(shell: CliShell, pair: str, reason: str) -> None:

@@ -104,7 +104,7 @@ def test_lines_that_are_appended_come_back_in_order(shell: Shell) -> None:
 def test_a_file_is_appended_line_by_line(shell: Shell, tmp_path: Path) -> None:
     lines = [b"line %d of many" % number for number in range(50_000)]
     (tmp_path / "lines").write_bytes(b"\n".join(lines) + b"\n")
-    found = shell.json("log", "append", "from/file", "--file", str(tmp_path / "lines"))
+    found = shell.json("log", "append", "from/file", "-D", r"\n", "--file", str(tmp_path / "lines"))
     assert (found["log"], found["records"], found["last_offset"]) == ("from/file", 50_000, 49_999)
     assert shell.run("log", "tail", "from/file").splitlines() == lines
 
@@ -113,7 +113,7 @@ def test_nothing_appended_is_said_so(shell: Shell) -> None:
     assert json.loads(shell.run("log", "append", "empty", "--json")) == {
         "log": "empty",
         "records": 0,
-        "last_offset": -1,
+        "last_offset": None,
         "last_dlsn": None,
     }
     assert shell.run("log", "append", "empty", stdin=b"\n\n") == b"1\n", "empty lines are records"

@@ -14,6 +14,8 @@ from dlog.cli.parsing import (
     parse_time,
 )
 from dlog.position import Timestamp
+from dlog.recordbatch import Codec
+from dlog.settings import parse_settings as settings_of
 from ledger.clock import now_ms
 
 
@@ -48,9 +50,9 @@ def test_a_time_may_be_an_age() -> None:
     assert before - 7_200_000 <= found <= now_ms() - 7_200_000
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-5", "2023-13-01", "2 h", "1e3", "٣"])
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "2023-13-01", "2 hours", "1e3", "٣"])
 def test_what_is_no_time_is_a_usage_error(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no time"):
+    with pytest.raises(typer.BadParameter, match="use 2026-"):
         parse_time(text, "--x")
 
 
@@ -73,7 +75,7 @@ def test_a_duration_is_seconds_or_has_a_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "7 days", "1y", "h"])
 def test_what_is_no_duration_is_a_usage_error(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no duration"):
+    with pytest.raises(typer.BadParameter, match="use seconds"):
         parse_duration(text, "--x")
 
 
@@ -95,7 +97,7 @@ def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "1X", "G", "1,5G", "0x10"])
 def test_what_is_no_size_is_a_usage_error(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no size"):
+    with pytest.raises(typer.BadParameter, match="use bytes"):
         parse_size(text, "--x")
 
 
@@ -108,14 +110,11 @@ def test_settings_are_pairs_and_their_names_tell_how_values_are_read() -> None:
         "ensemble=5",
         "retention_waits_for_consumers=true",
     ]
-    assert parse_settings(pairs, "--set") == {
-        "roll_bytes": 256 << 20,
-        "record_bytes_max": 1 << 20,
-        "retention_age_s": 604800.0,
-        "codec": "zstd",
-        "ensemble": 5,
-        "retention_waits_for_consumers": True,
-    }
+    settings = settings_of(parse_settings(pairs, "--set"))
+    assert (settings.roll_bytes, settings.record_bytes_max) == (256 << 20, 1 << 20)
+    assert (settings.retention_age_s, settings.codec) == (604800.0, Codec.ZSTD)
+    assert settings.quorum.ensemble == 5
+    assert settings.retention_waits_for_consumers
 
 
 @pytest.mark.parametrize(
@@ -124,8 +123,6 @@ def test_settings_are_pairs_and_their_names_tell_how_values_are_read() -> None:
         (["codec"], "is not NAME=VALUE"),
         (["=zstd"], "is not NAME=VALUE"),
         (["codec=zstd", "codec=lz4"], "given twice"),
-        (["roll_bytes=much"], "is no size"),
-        (["roll_age_s=long"], "is no duration"),
     ],
 )
 def test_settings_that_are_no_pairs_are_a_usage_error(pairs: list[str], reason: str) -> None:

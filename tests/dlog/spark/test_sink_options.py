@@ -45,16 +45,16 @@ def test_options_are_read_whatever_their_case() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"startingOffsets": "latest"}, "unknown; known for a sink are createlogs, inlinebytesmax"),
+        ({"startingOffsets": "latest"}, "unknown; known for a sink are createLogs, inlineBytesMax"),
         ({"inlineBytesMax": str(INLINE_BYTES_MAX + 1)}, f"from 0 to {INLINE_BYTES_MAX}"),
-        ({"inlineBytesMax": "1m"}, "whole number of bytes"),
-        ({"createLogs": "yes"}, "must be true or false"),
+        ({"inlineBytesMax": "1x"}, "use bytes, or 512K"),
+        ({"createLogs": "yes"}, "use true or false"),
         ({"path": "a//b"}, "empty part"),
         ({"logs": "a,.b"}, "begins with a dot"),
         ({"log": "a", "path": "b"}, "name the log once"),
         ({"writeId": " "}, "must not be empty"),
         ({"log.speed": "1"}, "there is no such setting"),
-        ({"log.roll_bytes": "many"}, "use a number"),
+        ({"log.roll_bytes": "many"}, "use bytes, or 512K"),
         ({"log.ensemble": "1"}, "E >= Qw >= Qa"),
     ],
 )

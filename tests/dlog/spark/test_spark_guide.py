@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dlog.spark.options import KNOWN, SourceOptions
+from dlog.spark.option_names import SOURCE as KNOWN
+from dlog.spark.options import SourceOptions
 from dlog.spark.sink.options import KNOWN as KNOWN_OF_SINK
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(360)]

@@ -398,6 +398,22 @@ def test_a_batch_read_beyond_the_end_is_refused() -> None:
         batch_reader(endingoffsets='{"a": 101}').partitions()
 
 
+def test_a_start_beyond_the_end_is_refused_and_skips_nothing_later() -> None:
+    given = {"logs": "a", "startingOffsets": '{"a": 101}'}
+    with pytest.raises(InvalidOption, match=r"startingOffsets=.*ends at offset 100 now"):
+        BatchReader("file:///nowhere", SourceOptions.parse(given)).partitions()
+    with pytest.raises(InvalidOption, match=r"startingOffsets=.*ends at offset 100 now"):
+        StreamReader("file:///nowhere", SourceOptions.parse(given)).initialOffset()
+
+
+def test_a_misspelt_log_in_a_streams_start_is_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"startingOffsets=.*'b' is none of the logs"):
+        SourceOptions.parse({"logs": "a", "startingOffsets": '{"b": 1}'})
+    given = {"logsPattern": "a.*", "startingOffsets": '{"a2": 7}'}
+    with pytest.raises(InvalidOption, match=r"startingOffsets=.*no log 'a2'"):
+        StreamReader("file:///nowhere", SourceOptions.parse(given)).initialOffset()
+
+
 def test_a_batch_read_can_lie_between_two_moments() -> None:
     FakeAccess.reached = {Timestamp(1000): 30, Timestamp(2000): 40, Txid(5): 50}
     reader = batch_reader(startingtimestamp="1000", endingtimestamp="2000")
@@ -511,7 +527,7 @@ def test_headers_are_a_column_only_if_they_are_asked_for(
 
 @pytest.mark.parametrize("text", ["yes", "1", ""])
 def test_whether_headers_are_included_is_said_in_no_other_words(text: str) -> None:
-    with pytest.raises(InvalidOption, match=r"includeheaders.*must be true or false"):
+    with pytest.raises(InvalidOption, match=r"includeHeaders.*use true or false"):
         SourceOptions.parse({"logs": "a", "includeHeaders": text})
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from itertools import chain, count
 
@@ -330,7 +330,7 @@ def test_the_end_of_a_with_block_raises_what_closing_raises(cluster: FakeCluster
 def lose_within(old: Log) -> None:
     with old:
         Log.open("log").close()
-        assert old.append_async(b"zombie").exception() is not None
+        assert wait([old.append_async(b"zombie")], PATIENCE_S).done
 
 
 def fail_within(old: Log) -> None:
@@ -342,6 +342,21 @@ def fail_within(old: Log) -> None:
 def test_the_error_in_a_with_block_is_not_hidden_by_closing(cluster: FakeCluster) -> None:
     with pytest.raises(KeyError):
         fail_within(Log.open("log"))
+
+
+def test_records_batches_and_chunks_may_be_mixed_while_reading(cluster: FakeCluster) -> None:
+    with Log.open("log") as log:
+        log.append_many([b"%d" % number for number in range(6)])
+        log.append_many([b"6", b"7"])
+    with Log.tail("log", follow=False) as reader:
+        assert next(reader).value == b"0"
+        chunk = next(reader.read_batches())
+        assert (chunk.begin, chunk.end, reader.position) == (1, 6, 6)
+        assert next(reader).value == b"6"
+        assert [record.value for record in reader.read_batch()] == [b"7"]
+        assert reader.at_end
+        assert not list(reader.read_batches())
+        assert not list(reader)
 
 
 def test_a_batch_with_a_time_limit_may_be_empty(cluster: FakeCluster) -> None:

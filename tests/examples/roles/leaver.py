@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from examples.flights.roles import Role
+from dlog.demo.roles import Role
 
 if __name__ == "__main__":
     role = Role()

@@ -2,7 +2,7 @@
 
 import sys
 
-from examples.flights.roles import Role
+from dlog.demo.roles import Role
 
 if __name__ == "__main__":
     role = Role()

@@ -16,6 +16,7 @@ from dlog.spark.errors import InvalidOption
 from dlog.spark.offsets import Position
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.keeper import frames as keeper_frames
+from ledger.clock import now_ms
 from ledger.errors import InvalidUri
 from ledger.metastore.uri import parse_uri
 from tests.fuzz.target import Target
@@ -81,7 +82,7 @@ PEOPLE: Final = (
     Target("spark-offset", _text(_offset), _encoded(OFFSET), refuses=(ValueError, Exception)),
     Target(
         "spark-bounds",
-        _text(lambda text: parse_bounds({"startingoffsets": text}, "starting")),
+        _text(lambda text: parse_bounds({"startingoffsets": text}, "starting", now_ms)),
         _encoded("earliest", '{"a": 5, "b": "latest"}'),
         refuses=InvalidOption,
     ),

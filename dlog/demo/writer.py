@@ -2,17 +2,17 @@
 
 It appends one record, and the rest on command: when standby and Spark have got that one.
 
-Call: python -m examples.flights.writer URI
+Call: python -m dlog.demo.writer URI
 """
 
 import asyncio
 import sys
 
 from dlog.aio import Log
-from examples.flights import LEASE_S, LOG, SESSION_TIMEOUT_S
-from examples.flights.appending import append_rest
-from examples.flights.roles import Role
-from examples.flights.source import flights
+from dlog.demo import LEASE_S, LOG, SESSION_TIMEOUT_S
+from dlog.demo.appending import append_rest
+from dlog.demo.roles import Role
+from dlog.demo.source import flights
 from leader import campaign
 from ledger.metastore import open_store
 

@@ -8,8 +8,8 @@ from typing import Final, cast
 
 from rich.console import Console
 
-from examples.flights.report import Outcome, Takeover
-from examples.flights.supervisor import RunningRole, Supervisor, supervisor
+from dlog.demo.report import Outcome, Takeover
+from dlog.demo.supervisor import RunningRole, Supervisor, supervisor
 
 RECORDS: Final = 336_776
 _START_TIMEOUT_S: Final = 90.0

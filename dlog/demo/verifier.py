@@ -1,6 +1,6 @@
 """Compares what the log and what Spark's Parquet files hold with the source, record by record.
 
-Call: python -m examples.flights.verifier URI PARQUET_FILE...
+Call: python -m dlog.demo.verifier URI PARQUET_FILE...
 """
 
 import asyncio
@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlog.aio import Log
-from examples.flights import LOG
-from examples.flights.compare import Verdict, compare
-from examples.flights.roles import Role
-from examples.flights.source import flights
+from dlog.demo import LOG
+from dlog.demo.compare import Verdict, compare
+from dlog.demo.roles import Role
+from dlog.demo.source import flights
 
 _WAIT_S: Final = 10.0
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
-from examples.flights.supervisor import RoleFailed
+from dlog.demo.supervisor import RoleFailed
 
 _INTERRUPTED: Final = 130
 

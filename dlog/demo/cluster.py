@@ -1,6 +1,6 @@
 """The cluster of the demo: three bookies and the metadata store, until stopped.
 
-Call: python -m examples.flights.cluster DIRECTORY [--zookeeper]
+Call: python -m dlog.demo.cluster DIRECTORY [--zookeeper]
 """
 
 import asyncio
@@ -8,10 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+from dlog.demo import LOG
+from dlog.demo.roles import Role
 from dlog.local.cluster import MANAGED, LocalCluster
 from dlog.namespace import create_log
-from examples.flights import LOG
-from examples.flights.roles import Role
 
 
 async def run(role: Role, directory: Path, *, zookeeper: bool) -> None:

@@ -164,9 +164,7 @@ class Supervisor:
 
 
 @contextlib.asynccontextmanager
-async def supervisor(
-    directory: Path, *, package: str = "examples.flights"
-) -> AsyncIterator[Supervisor]:
+async def supervisor(directory: Path, *, package: str = "dlog.demo") -> AsyncIterator[Supervisor]:
     """Run roles, modules of *package*, whose processes all end with the block."""
     others = _children()
     prctl = ctypes.CDLL(None).prctl

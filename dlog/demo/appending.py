@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dlog.aio import Log
-from examples.flights.roles import Role
+from dlog.demo.roles import Role
 
 _CHUNK_ROWS: Final = 500
 _CHUNKS_IN_FLIGHT_MAX: Final = 32

@@ -1,6 +1,6 @@
 """Spark Structured Streaming from the log into Parquet, exactly once, while the log grows.
 
-Call: python -m examples.flights.spark URI DIRECTORY; then, on the standard input, the offset
+Call: python -m dlog.demo.spark URI DIRECTORY; then, on the standard input, the offset
 after the last record: it ends there.
 """
 
@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import dlog.spark
+from dlog.demo import LOG
+from dlog.demo.roles import Role
 from dlog.local.java import java_environment
-from examples.flights import LOG
-from examples.flights.roles import Role
 
 _POLL_S: Final = 0.1
 _CORES: Final = 2

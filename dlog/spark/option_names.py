@@ -1,0 +1,36 @@
+"""The options of source and sink, as users write them: Spark hands them over in lower case."""
+
+from typing import Final
+
+SOURCE: Final = (
+    "logs",
+    "logsPattern",
+    "path",
+    "uri",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingTxid",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingTxid",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxPartitions",
+    "minTaskRecords",
+    "failOnDataLoss",
+    "consumer",
+    "pushdown",
+    "timestampsAscend",
+    "pollMs",
+    "includeHeaders",
+)
+SINK: Final = ("path", "log", "logs", "uri", "inlineBytesMax", "createLogs", "writeId")
+_WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}
+
+
+def as_written(option: str) -> str:
+    """Return *option* as the documents write it; one that does not exist, as it was given."""
+    return _WRITTEN.get(option.lower(), option)

@@ -1,0 +1,1 @@
+"""The wheel, tried as somebody who has nothing else of dlog."""

@@ -1,0 +1,157 @@
+"""Records in and out at the shell, as somebody who knows kcat expects it."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dlog
+from dlog.cli.log.formatting import compile_format
+from dlog.cli.log.incoming import JsonLines, Messages, Row, parse_delimiter
+from dlog.position import Place, Record
+from ledger.errors import InvalidValue
+from tests.dlog.cli.cli_shell import CliShell, cli_shell
+
+RECORD = Record(7, Place(2, 3, 5), 1700, 9, b"k", b"v\xff", {"a": b"1", "b": b"2"})
+BARE = Record(8, Place(2, 3, 5), 1700, None, None, b"", {})
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[CliShell]:
+    with cli_shell() as made:
+        yield made
+
+
+def test_what_tail_prints_as_json_is_appended_as_a_copy(shell: CliShell, tmp_path: Path) -> None:
+    with dlog.Log.open("original", uri=shell.uri) as log:
+        log.append(b"one", key=b"k", txid=5, timestamp_ms=1000, headers={"h": b"\xff"})
+        log.append(b"\xfe", key=b"", timestamp_ms=2000)
+        log.append("größe\n".encode(), txid=7, timestamp_ms=3000, headers={"a": b"1", "b": b""})
+    (tmp_path / "lines").write_text(shell.run("log", "tail", "original", "--json"))
+    done = shell.json("log", "append", "copy", "--file", str(tmp_path / "lines"))
+    assert (done["records"], done["last_offset"]) == (3, 2)
+    original, copy = (shell.json_lines("log", "tail", log) for log in ("original", "copy"))
+    for each in (*original, *copy):
+        del each["dlsn"]
+    assert copy == original
+
+
+def test_keys_and_other_ends_than_the_lines_are_taken_as_kcat_takes_them(
+    shell: CliShell, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_bytes(b"k1:v1;k2:v:2;none;:empty")
+    options = ("-K", ":", "-D", ";", "-H", "a=b", "--file", str(tmp_path / "in"))
+    assert shell.run("log", "append", "keyed", *options) == "3\n"
+    with dlog.Log.tail("keyed", uri=shell.uri, follow=False) as reader:
+        found = [(record.key, record.value, dict(record.headers)) for record in reader]
+    keyed = [(b"k1", b"v1"), (b"k2", b"v:2"), (None, b"none"), (b"", b"empty")]
+    assert found == [(key, value, {"a": b"b"}) for key, value in keyed]
+
+
+def test_a_format_prints_what_kcat_would(shell: CliShell) -> None:
+    shell.write("formatted", end=3)
+    form = r"%t %o %k:%s %K %S %x %T %d%%\n"
+    assert shell.run("log", "tail", "formatted", "--format", form, "--limit", "1") == (
+        "formatted 0 k0:0 2 1 0 0 1:0:0%\n"
+    )
+    assert "%q means nothing" in shell.refused("log", "tail", "x", "--format", "%q", code=2)
+
+
+def test_a_format_shows_no_sentinel_for_what_a_record_has_not() -> None:
+    assert compile_format("%x|%k|%h|%K", "log")(BARE) == b"|||-1"
+    assert compile_format("%x|%k|%h|%s", "log")(RECORD) == b"9|k|a=1,b=2|v\xff"
+
+
+def test_the_namespace_may_be_named_before_the_command(shell: CliShell) -> None:
+    shell.run("log", "create", "here")
+    before = os.environ.get("DLOG_URI")
+    result = shell.invoke("--uri", shell.uri, "log", "list", DLOG_URI="file:///nowhere")
+    assert result.exit_code == 0
+    assert "here" in result.stdout.splitlines()
+    result = shell.invoke("--uri", "file:///nowhere", "log", "list", "--uri", shell.uri)
+    assert "here" in result.stdout.splitlines(), "what the command is given counts more"
+    assert os.environ.get("DLOG_URI") == before
+
+
+def test_a_long_list_has_end_size_rate_and_leader(
+    shell: CliShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlog.cli.log.listing.RATE_S", 0.01)
+    shell.write("listed/a", end=25)
+    shell.run("log", "create", "listed/b")
+    [found] = shell.json_lines("log", "list", "-l", "--prefix", "listed/")
+    assert [(each["log"], each["next_offset"]) for each in found] == [
+        ("listed/a", 25),
+        ("listed/b", 0),
+    ]
+    assert found[0]["bytes"] > 0 == found[1]["bytes"]
+    assert found[0]["leader"] is None
+    shown = shell.run("log", "list", "-l", "--prefix", "listed/").splitlines()
+    assert shown[0].split() == ["log", "first", "end", "bytes", "records/s", "leader"]
+    assert shown[2].split() == ["listed/b", "0", "0", "0", "0", "-"]
+
+
+def test_nothing_that_was_appended_has_no_last_offset(shell: CliShell, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    arguments = ("log", "append", "nothing", "--file", str(tmp_path / "empty"))
+    assert shell.run(*arguments) == ""
+    assert shell.json(*arguments)["last_offset"] is None
+
+
+@pytest.mark.integration
+def test_tail_into_head_exits_with_0() -> None:
+    code = (
+        "import os, sys, typer; from dlog.cli.runner import run\n"
+        "async def command():\n"
+        "    while True: os.write(1, b'x' * 65536)\n"
+        "try: run(command())\n"
+        "except typer.Exit as end: sys.exit(end.exit_code)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"x"
+    process.stdout.close()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("x", "no JSON"),
+        ("[]", 'use an object with "value"'),
+        ("{}", 'use an object with "value"'),
+        ('{"value": 5}', "neither text nor"),
+        ('{"value": {"base64": "?"}}', "neither text nor"),
+        ('{"value": "x", "txid": "5"}', "txid is a whole number"),
+        ('{"value": "x", "timestamp_ms": true}', "timestamp_ms is a whole number"),
+        ('{"value": "x", "headers": [1]}', "headers are an object"),
+        ('{"value": "x", "colour": 1}', "'colour' is unknown; a record has value, key"),
+    ],
+)
+def test_a_line_that_is_no_record_is_one_sentence(line: str, reason: str) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        JsonLines().row(line.encode())
+
+
+def test_a_line_of_json_may_leave_out_all_but_the_value() -> None:
+    encoded = base64.b64encode(b"\xff").decode()
+    line = json.dumps({"value": {"base64": encoded}, "offset": 5, "dlsn": "1:0:0"})
+    assert JsonLines().row(line.encode()) == Row(b"\xff")
+    assert JsonLines({"a": b"1"}).row(b'{"value": "", "headers": {"b": "2"}}') == Row(
+        b"", headers={"a": b"1", "b": b"2"}
+    )
+
+
+def test_a_delimiter_may_be_more_than_one_character() -> None:
+    assert parse_delimiter(r"\t", "-D") == b"\t"
+    assert parse_delimiter(r"\x1e\0", "-D") == b"\x1e\0"
+    assert parse_delimiter("--", "-D") == b"--"
+    assert Messages(key_delimiter=b"--").row(b"a--b--c") == Row(b"b--c", b"a")
+    for nothing in ("", "\\", r"\x"):
+        with pytest.raises(InvalidValue, match="-D="):
+            parse_delimiter(nothing, "-D")
