@@ -10,6 +10,7 @@ by any. After `DiskFull` each of them may be called again; after another error n
 written any more.
 """
 
+from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from functools import cache, partial
 from itertools import chain, compress, count, repeat
 from operator import sub
 from struct import Struct
+from sys import byteorder
 from typing import Final, NamedTuple
 
 from bookie.disk.port import Disk, DiskFile, DiskFull
@@ -44,9 +46,13 @@ from bookie.index.ledger_cache import LedgerCache
 from bookie.index.redo import Image, RedoPlace, is_all
 from bookie.pieces import Piece
 
+assert byteorder == "little", "slots are written as they are in memory"
+
 _DIRECTORY_CHARACTERS: Final = 2
 _FILES_AT_ONCE: Final = 64
 """Written, then synced together."""
+_SLOTS_AT_WORD: Final = SLOTS_AT // 8
+"""A slot is two words of eight bytes: log and length, offset."""
 _ROUND_LEDGERS: Final = 4096
 """Put in place, and then their directories synced together."""
 
@@ -363,11 +369,7 @@ class LedgerIndex:
                 index += 1
                 continue
             count = min(piece.end - index, PAGE_ENTRIES - slot)
-            bounds = starts[index : index + count + 1]
-            lengths = map(sub, bounds[1:], bounds)
-            offsets = map(moved.__add__, bounds)
-            values = chain.from_iterable(zip(repeat(log_id), lengths, offsets, strict=False))
-            _slots(count).pack_into(page, at, *values)
+            _fill_slots(page, slot, log_id, starts[index : index + count + 1], moved)
             index += count
         return replace(header, last_entry=max(header.last_entry, piece.last))
 
@@ -419,6 +421,24 @@ def _header_blocks(header: LedgerHeader) -> Iterator[tuple[int, bytes]]:
     yield 0, encode_header(header)
     for number, page in overflow(header):
         yield page_offset(number), page
+
+
+def _fill_slots(page: bytearray, slot: int, log_id: int, bounds: "array[int]", moved: int) -> None:
+    """Let the slots from *slot* on say that entries lie between *bounds*, all *moved* in their
+    log. Entries of one length, which is what most writers send, are written as two columns."""
+    count = len(bounds) - 1
+    begin, end, length = bounds[0], bounds[-1], bounds[1] - bounds[0]
+    if end - begin == count * length and bounds == array("q", range(begin, end + 1, length)):
+        first, last = _SLOTS_AT_WORD + 2 * slot, _SLOTS_AT_WORD + 2 * (slot + count)
+        offsets = array("q", range(begin + moved, end + moved, length))
+        with memoryview(page).cast("q") as words:
+            words[first:last:2] = memoryview(array("q", (log_id | length << 32,)) * count)
+            words[first + 1 : last : 2] = memoryview(offsets)
+        return
+    lengths = map(sub, bounds[1:], bounds)
+    values = zip(repeat(log_id), lengths, map(moved.__add__, bounds), strict=False)
+    at = SLOTS_AT + slot * SLOT.size
+    _slots(count).pack_into(page, at, *chain.from_iterable(values))
 
 
 @cache

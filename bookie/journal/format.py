@@ -177,7 +177,7 @@ def size_of(record: Record) -> int:
     return RECORD_HEADER_BYTES + columns_bytes + len(record.frames)
 
 
-def decode_record_header(data: bytes) -> RecordHeader | None:
+def decode_record_header(data: bytes | memoryview) -> RecordHeader | None:
     """Return what *data* says, right or not; None if it is too short."""
     if len(data) < RECORD_HEADER_BYTES:
         return None
@@ -190,17 +190,19 @@ def decode_record_header(data: bytes) -> RecordHeader | None:
     )
 
 
-def decode_record(data: bytes) -> Record | str:
-    """Return the record that *data*, its whole length, holds, or why it is none."""
+def decode_record(data: bytes | memoryview) -> Record | str:
+    """Return the record that *data*, its whole length, holds, or why it is none. Its frames are
+    copied once."""
     header = decode_record_header(data)
     if header is None or header.length != len(data):
         return "the record is cut short"
-    if crc32c(data[_CRC_FROM:]) != header.crc:
-        return "the checksum of the record differs"
     count = header.count
     entries_at = RECORD_HEADER_BYTES + header.key_bytes
     lengths_at = entries_at + 8 * count
     frames_at = lengths_at + 4 * count
+    columns, frames = bytes(data[_CRC_FROM:frames_at]), bytes(data[frames_at:])
+    if extend(crc32c(columns), frames) != header.crc:
+        return "the checksum of the record differs"
     if header.kind not in Kind._value2member_map_ or frames_at > len(data):
         return f"unknown kind {header.kind}, or columns longer than the record"
     lengths = _from_bytes("I", data[lengths_at:frames_at])
@@ -209,10 +211,10 @@ def decode_record(data: bytes) -> Record | str:
     return Record(
         Kind(header.kind),
         header.ledger_id,
-        data[RECORD_HEADER_BYTES:entries_at],
+        bytes(data[RECORD_HEADER_BYTES:entries_at]),
         _from_bytes("q", data[entries_at:lengths_at]),
         lengths,
-        data[frames_at:],
+        frames,
     )
 
 
@@ -241,7 +243,7 @@ def _to_bytes(column: "array[int]") -> bytes:
     return column.tobytes()
 
 
-def _from_bytes(typecode: Literal["q", "I"], data: bytes) -> "array[int]":
+def _from_bytes(typecode: Literal["q", "I"], data: bytes | memoryview) -> "array[int]":
     column = array(typecode)
     column.frombytes(data)
     if sys.byteorder == "big":

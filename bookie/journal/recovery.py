@@ -35,6 +35,8 @@ from bookie.journal.format import (
 from bookie.journal.writer import TEMPORARY_SUFFIX, journal_ids
 
 _SCAN_BYTES: Final = 1024 * 1024
+_AHEAD_BYTES: Final = 1024 * 1024
+"""Read at once, for the records in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,30 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A whole record, and its bytes."""
+    """A whole record."""
 
     record: Record
-    data: bytes
     end: int
     synced_to: int
     room_bytes: int
+
+
+class _Ahead:
+    """Reads a file in order, more at once than is asked for."""
+
+    def __init__(self, file: DiskFile, size_bytes: int) -> None:
+        self._file = file
+        self._size_bytes = size_bytes
+        self._begin = 0
+        self._data = memoryview(b"")
+
+    def read(self, length: int, offset: int) -> memoryview:
+        """Return *length* bytes from *offset*; fewer only at the end of the file."""
+        at = offset - self._begin
+        if not 0 <= at <= len(self._data) - length:
+            ahead = min(max(length, _AHEAD_BYTES), self._size_bytes - offset)
+            self._data, self._begin, at = memoryview(self._file.read(ahead, offset)), offset, 0
+        return self._data[at : at + length]
 
 
 def is_new(disk: Disk) -> bool:
@@ -115,8 +134,9 @@ def replay(
             raise JournalDamaged(disk.describe(path), size_bytes, "the file was cut short")
         found = [] if losses is None else losses
         least_bytes = max(least_bytes, FILE_HEADER_BYTES + segment.header.allocated_bytes)
+        ahead = _Ahead(file, size_bytes)
         while offset != segment.end:
-            record = _read_record(file, offset, size_bytes, segment.header.epoch)
+            record = _read_record(ahead, offset, size_bytes, segment.header.epoch)
             if isinstance(record, str):
                 _check_torn(disk, file, segment, offset, record)
                 break
@@ -187,14 +207,14 @@ def _read_header(disk: Disk, journal_id: int) -> FileHeader:
 def _write_again(disk: Disk, file: DiskFile, segment: Segment, offset: int, end: int) -> None:
     """Write the records from *offset* to *end* once more, as they are. Raises `JournalDamaged`."""
     while offset < end:
-        found = _read_record(file, offset, end, segment.header.epoch)
+        found = _read_record(_Ahead(file, end), offset, end, segment.header.epoch)
         if isinstance(found, str):
             raise JournalDamaged(disk.describe(file.path), offset, f"{found} any more")
-        file.write([found.data], offset)
+        file.write([file.read(found.end - offset, offset)], offset)
         offset = found.end
 
 
-def _read_record(file: DiskFile, offset: int, size_bytes: int, epoch: int) -> _Found | str:
+def _read_record(file: _Ahead, offset: int, size_bytes: int, epoch: int) -> _Found | str:
     """Return the record at *offset*, or why there is none."""
     header = decode_record_header(file.read(RECORD_HEADER_BYTES, offset))
     if header is None or header.length == 0:
@@ -208,7 +228,7 @@ def _read_record(file: DiskFile, offset: int, size_bytes: int, epoch: int) -> _F
     if isinstance(record, str):
         return record
     end = offset + header.length
-    return _Found(record, data, end, header.synced_to, header.room_bytes)
+    return _Found(record, end, header.synced_to, header.room_bytes)
 
 
 def _check_torn(disk: Disk, file: DiskFile, segment: Segment, offset: int, reason: str) -> None:
@@ -237,5 +257,5 @@ def _find_later(file: DiskFile, offset: int, epoch: int) -> int | None:
 
 
 def _read_synced_to(file: DiskFile, start: int, size_bytes: int, epoch: int) -> int:
-    found = _read_record(file, start, size_bytes, epoch)
+    found = _read_record(_Ahead(file, size_bytes), start, size_bytes, epoch)
     return -1 if isinstance(found, str) else found.synced_to

@@ -1,3 +1,5 @@
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,4 +116,5 @@ def test_frames_that_are_trusted_give_what_checked_ones_give(lacs: list[int]) ->
     frames = [frames_of(60 + index, lac=lac)[0] for index, lac in enumerate(lacs)]
     checked = check(frames, list(range(60, 60 + len(frames))))
     assert isinstance(checked, Checked)
-    assert trust_frames(checked.entries, map(len, frames), checked.data) == checked
+    lengths = array("I", map(len, frames))
+    assert trust_frames(checked.entries, lengths, checked.data) == checked
