@@ -459,6 +459,26 @@ async def test_what_several_bookies_get_in_one_turn_is_made_once(
         assert transport._batches._message == b"", "no entries are kept behind their turn"
 
 
+async def test_what_several_bookies_get_in_one_turn_is_each_ones_own() -> None:
+    names = [BookieId(f"b{number}") for number in range(3)]
+    answers = Answers()
+    async with AsyncExitStack() as stack:
+        bookies = {}
+        for name in names:
+            bookies[name] = Bookie(MemoryStorage(), name)
+            await bookies[name].start()
+            stack.push_async_callback(bookies[name].stop)
+        transport = SocketTransport(lambda name: bookies[name].address, timeout_s=PATIENCE_S)
+        stack.push_async_callback(transport.close)
+        for name in names:
+            assert await add(transport, run_of(0), name) is Status.OK
+        for number, name in enumerate(names, 1):
+            transport.add(name, run_of(number), answers.expect(name))
+        await answers.wait(3)
+        for number, name in enumerate(names, 1):
+            assert list(bookies[name].storage.ledgers[7]) == [0, number]
+
+
 async def test_connections_that_are_not_used_are_closed_and_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

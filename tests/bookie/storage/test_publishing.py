@@ -93,3 +93,34 @@ def test_headers_are_made_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(checkpoint, "header_of", watched)
     promises.checkpoint()
     assert made == list(LEDGERS)
+
+
+def test_what_is_promised_while_a_checkpoint_writes_is_written_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk(0)
+    promises = Promises(disk)
+    promises.open()
+    for ledger_id in LEDGERS:
+        promises.add(ledger_id, 0)
+    promises.commit()
+    met: list[int] = []
+
+    def meanwhile(record: LedgerRecord) -> LedgerHeader:
+        header = header_of(record)
+        if not met:
+            promises.add(record.ledger_id, 5)
+            promises.fence(record.ledger_id)
+            promises.commit()
+        met.append(record.ledger_id)
+        return header
+
+    monkeypatch.setattr(checkpoint, "header_of", meanwhile)
+    promises.checkpoint()
+    promises.add(3, 9)
+    promises.commit()
+    promises.checkpoint()
+    disk.crash(Loss.LOST)
+    promises.open()
+    assert (5 in promises.stored[met[0]]) and (met[0] in promises.fenced)
+    promises.check()
