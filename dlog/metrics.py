@@ -4,6 +4,7 @@ An application that has a registry of prometheus-client shows them with `registe
 of its own may serve them with `ledger.metering.serving.served`.
 """
 
+from collections.abc import Iterable, Mapping
 from operator import add
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -41,6 +42,13 @@ class Reader(Protocol):
     log: str
 
     def lag_s(self) -> float: ...
+
+
+class Overseer(Protocol):
+    """What a janitor saw of all logs in its last pass; None: it is not the one that works."""
+
+    leaderless: int | None
+    consumer_lags: Mapping[str, int] | None
 
 
 METRICS: Final[Declarations[None]] = Declarations()
@@ -160,6 +168,23 @@ JANITOR_DELETED_ORPHANS: Final = METRICS.tally(
     "dlog_janitor_deleted_orphans_total", "Ledgers that were of no use to any log, and are deleted."
 )
 
+OVERSEERS: Final[Live[Overseer]] = Live()
+METRICS.gauge(
+    "dlog_leaderless_logs",
+    "Logs that had leaders, have none, and were not closed in order; shown by the janitor that "
+    "works, as its last pass found it.",
+    lambda _: _together(each.leaderless for each in OVERSEERS),
+)
+METRICS.gauge(
+    "dlog_consumer_lag_records",
+    "Records of sealed segments that the slowest named consumer of a log has not processed, by "
+    "log; shown by the janitor that works, as its last pass found it.",
+    lambda _: bounded(
+        (lag for each in OVERSEERS if each.consumer_lags for lag in each.consumer_lags.items()), max
+    ),
+    "log",
+)
+
 
 def register(registry: "CollectorRegistry | None" = None) -> None:
     """Show the metrics of all logs, ledgers and elections of this process in *registry*, by default
@@ -178,3 +203,8 @@ def expose(exposed: Exposed) -> None:
     """Let *exposed* show them."""
     for metrics in (METRICS, ledger.metrics.METRICS, leader.metrics.METRICS):
         exposed.add(metrics)
+
+
+def _together(counts: Iterable[int | None]) -> int | None:
+    found = [count for count in counts if count is not None]
+    return sum(found) if found else None

@@ -48,10 +48,15 @@ def doctor(uri: Uri = None, as_json: Json = False) -> None:
 def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:
     async def command() -> "Report":
         from dlog.health.checks import examine, unreachable
+        from ledger.security.certificates import Security
 
+        settings = load()
+        security = Security.of(settings.secured)
         try:
             async with opened_store(uri) as store:
-                return await examine(store, deep=deep, timeout_s=load().bookie_timeout_s)
+                return await examine(
+                    store, deep=deep, timeout_s=settings.bookie_timeout_s, security=security
+                )
         except CallerError:
             raise
         except LogError as error:

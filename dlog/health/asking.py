@@ -3,7 +3,7 @@ for what holds for both."""
 
 import asyncio
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from dlog.aio.maintain.janitor import ELECTION as JANITORS
 from dlog.aio.store.manifests import ManifestNode
@@ -11,14 +11,15 @@ from dlog.aio.store.watching import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.deletions import DeletionsFacts
 from dlog.health.gathering import ASKS_MAX, READS_MAX, Reach
+from dlog.health.orders import operator_of
 from dlog.health.servers import ServerFacts, ServersFacts
 from leader import current_leader
-from ledger.attendance import KnownBookie
 from ledger.clock import now_ms
 from ledger.concurrently import for_each
 from ledger.distribution import own_version
 from ledger.errors import DamagedMetadata, LogError
 from ledger.ids import BookieId
+from ledger.registry import BookieRegistration
 from ledger.transport.sockets import SocketTransport
 from ledger.wire import bookie_pb2 as pb
 
@@ -28,13 +29,20 @@ MANIFESTS_MAX: Final = 10_000
 
 async def gather_servers(reach: Reach) -> ServersFacts:
     """Ask all bookies that are registered, as clients and as operators do."""
-    registered = [each for each in reach.there.bookies if each.registration is not None]
+    registered = [
+        _Registered(each.bookie, each.address, each.registration)
+        for each in reach.there.bookies
+        if each.registration is not None
+    ]
     addresses = {BookieId(each.bookie): each.address for each in registered}
-    transport = SocketTransport(addresses.get, timeout_s=reach.timeout_s)
+    takes = {BookieId(each.bookie): each.registration.takes for each in registered}
+    transport = SocketTransport(
+        addresses.get, timeout_s=reach.timeout_s, security=reach.security, takes=takes.get
+    )
     found: dict[str, ServerFacts] = {}
 
-    async def ask(bookie: KnownBookie) -> None:
-        found[bookie.bookie] = await _asked(bookie, transport, reach.timeout_s)
+    async def ask(bookie: _Registered) -> None:
+        found[bookie.bookie] = await _asked(bookie, transport, reach)
 
     asked = registered[:SERVERS_MAX]
     try:
@@ -48,16 +56,20 @@ async def gather_servers(reach: Reach) -> ServersFacts:
     )
 
 
-async def _asked(bookie: KnownBookie, transport: SocketTransport, timeout_s: float) -> ServerFacts:
-    assert bookie.registration is not None
-    address = bookie.registration.operator_address
+class _Registered(NamedTuple):
+    bookie: str
+    address: str
+    registration: BookieRegistration
+
+
+async def _asked(bookie: _Registered, transport: SocketTransport, reach: Reach) -> ServerFacts:
     info, (status, silent, answered_s, clock_off_s) = await asyncio.gather(
-        transport.info(BookieId(bookie.bookie)), _status(bookie.bookie, address, timeout_s)
+        transport.info(BookieId(bookie.bookie)), _status(bookie.registration, reach)
     )
     return ServerFacts(
         bookie=bookie.bookie,
         address=bookie.address,
-        operator_address=address,
+        operator_address=bookie.registration.operator_address,
         reached=info is not None,
         silent=silent,
         status=status,
@@ -67,25 +79,22 @@ async def _asked(bookie: KnownBookie, transport: SocketTransport, timeout_s: flo
 
 
 async def _status(
-    bookie: str, address: str, timeout_s: float
+    found: BookieRegistration, reach: Reach
 ) -> tuple[pb.StatusReply | None, str, float, float | None]:
     """Return what it said, why not, how long that took, and how far its clock is ahead of ours
     going by the middle of that time."""
-    # Only now: it brings gRPC along, which takes longer to import than 'dlog status' takes.
-    from ledger.transport.operator import BookieOperator
-
-    if not address:
+    if not found.operator_address:
         return None, "it takes no orders", 0.0, None
-    operator = BookieOperator(address, bookie=bookie, timeout_s=timeout_s)
     try:
-        await operator.status()  # connects, and warms up what the answer needs
-        began_ms, began = now_ms(), time.perf_counter()
-        status = await operator.status()
-        took_s = time.perf_counter() - began
+        async with operator_of(
+            found, timeout_s=reach.timeout_s, security=reach.security
+        ) as operator:
+            await operator.status()  # connects, and warms up what the answer needs
+            began_ms, began = now_ms(), time.perf_counter()
+            status = await operator.status()
+            took_s = time.perf_counter() - began
     except LogError as error:
         return None, str(error), 0.0, None
-    finally:
-        await operator.close()
     off_s = (status.clock_ms - began_ms) / 1000 - took_s / 2
     return status, "", took_s, off_s if status.clock_ms else None
 

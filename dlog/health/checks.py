@@ -15,6 +15,7 @@ from ledger.cluster import LAYOUT, open_namespace
 from ledger.errors import LogError
 from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore
+from ledger.security.certificates import Security
 
 CHECK_S_MAX: Final = 60.0
 """A check that takes longer is given up."""
@@ -41,7 +42,13 @@ CHECKS: Final = (
 )
 
 
-async def examine(store: MetadataStore, *, deep: bool, timeout_s: float = ANSWER_S_MAX) -> Report:
+async def examine(
+    store: MetadataStore,
+    *,
+    deep: bool,
+    timeout_s: float = ANSWER_S_MAX,
+    security: Security | None = None,
+) -> Report:
     """Make all checks at once, the *deep* ones too if asked. Changes nothing; raises nothing that
     another program is to blame for: a check that cannot be made is a sign itself."""
     began = time.perf_counter()
@@ -56,7 +63,7 @@ async def examine(store: MetadataStore, *, deep: bool, timeout_s: float = ANSWER
         return unreachable(store.uri, error)
     facts = StoreFacts(uri=store.uri, instance=namespace.instance, answered_s=answered_s)
     ledgers = LedgerStore(store, namespace.layout)
-    reach = Reach(store, ledgers, there, min(timeout_s, ANSWER_S_MAX))
+    reach = Reach(store, ledgers, there, min(timeout_s, ANSWER_S_MAX), security)
     wanted = [check for check in CHECKS if deep or not check.deep]
     made = await asyncio.gather(*(_made(check, reach) for check in wanted))
     return Report((Checked("store", facts), *made))

@@ -16,6 +16,7 @@ from dlog.aio.store.watching import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.bookies import BookieFacts, BookiesFacts
 from dlog.health.logs import LogsFacts
+from dlog.health.orders import operator_of
 from dlog.health.repair import RepairFacts, sample
 from leader import contested_logs, current_leader, is_led
 from ledger.attendance import Attendance, KnownBookie
@@ -25,6 +26,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.mark import Mark
 from ledger.metastore.port import MetadataStore
+from ledger.security.certificates import Security
 
 READS_MAX: Final = 50
 """Of the metadata store, at once."""
@@ -51,6 +53,8 @@ class Reach:
     there: Attendance
     timeout_s: float
     """For each answer of a bookie."""
+    security: Security | None = None
+    """What this process has for TLS."""
 
     @property
     def registered(self) -> frozenset[BookieId]:
@@ -72,21 +76,17 @@ async def gather_bookies(reach: Reach) -> BookiesFacts:
     silent: dict[str, str] = {}
 
     async def ask(bookie: KnownBookie) -> None:
-        # Only now: it brings gRPC along, which takes longer than all else.
-        from ledger.transport.operator import BookieOperator
-
         assert bookie.registration is not None
-        address = bookie.registration.operator_address
-        if not address:
+        if not bookie.registration.operator_address:
             silent[bookie.bookie] = "it takes no orders"
             return
-        operator = BookieOperator(address, bookie=bookie.bookie, timeout_s=reach.timeout_s)
         try:
-            reasons[bookie.bookie] = tuple((await operator.status()).reasons)
+            async with operator_of(
+                bookie.registration, timeout_s=reach.timeout_s, security=reach.security
+            ) as operator:
+                reasons[bookie.bookie] = tuple((await operator.status()).reasons)
         except LogError as error:
             silent[bookie.bookie] = str(error)
-        finally:
-            await operator.close()
 
     asked = frozenset(refusing[:ASKED_MAX])
     await for_each(

@@ -13,6 +13,7 @@ from dlog.aio.read.segments import batch_of, find_place, first_offset_of, opened
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition, Trimmed
+from dlog.health.orders import operator_of
 from dlog.manifest import Manifest, Segment
 from dlog.position import DLSN, Place, Record
 from dlog.protocol.consuming import ConsumerState
@@ -26,6 +27,7 @@ from ledger.errors import EntryLost, EntryUnavailable, LogError
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.protocol.answers import Found
+from ledger.security.certificates import Security
 from ledger.wire import bookie_pb2 as pb
 
 ASKS_MAX: Final = 2
@@ -75,7 +77,12 @@ class TracedRecord:
 
 
 async def trace_record(
-    client: LedgerClient, log: str, place: int | DLSN, *, timeout_s: float
+    client: LedgerClient,
+    log: str,
+    place: int | DLSN,
+    *,
+    timeout_s: float,
+    security: Security | None = None,
 ) -> TracedRecord:
     """Trace the record at the offset or DLSN *place*. *timeout_s*: of each operators' answer.
 
@@ -93,7 +100,9 @@ async def trace_record(
     )
     ledger_id = found.segment.ledger_id
     metadata = await client.describe(ledger_id)
-    replicas = await _replicas(client, ledger_id, metadata, EntryId(found.entry), timeout_s)
+    replicas = await _replicas(
+        client, ledger_id, metadata, EntryId(found.entry), timeout_s, security
+    )
     offset = place if isinstance(place, int) else None
     return TracedRecord(
         log=log,
@@ -174,6 +183,7 @@ async def _replicas(
     metadata: LedgerMetadata,
     entry_id: EntryId,
     timeout_s: float,
+    security: Security | None,
 ) -> tuple[Replica, ...]:
     holders = holders_of(metadata, entry_id)
     faults: dict[BookieId, ReplicaFault | None] = {}
@@ -190,30 +200,23 @@ async def _replicas(
         faults = judged(entry_id, holders, answers)
         if not any(faults.values()):
             break
-    addresses = {
-        BookieId(each.bookie): each.operator_address for each in client.bookies.available()
-    }
+    registered = {BookieId(each.bookie): each for each in client.bookies.available()}
     told: dict[BookieId, tuple[pb.TraceReply | None, str]] = {}
 
     async def ask_where(bookie: BookieId) -> None:
-        told[bookie] = await _told(bookie, addresses.get(bookie), ledger_id, entry_id, timeout_s)
+        found = registered.get(bookie)
+        if found is None or not found.operator_address:
+            silent = "it is not registered" if found is None else "it takes no orders"
+            told[bookie] = None, silent
+            return
+        try:
+            async with operator_of(found, timeout_s=timeout_s, security=security) as operator:
+                told[bookie] = await operator.trace(ledger_id, entry_id), ""
+        except LogError as error:
+            told[bookie] = None, str(error)
 
     await for_each(holders, ask_where, at_once=AT_ONCE)
     return tuple(
         Replica(bookie=each, fault=faults[each], told=told[each][0], silent=told[each][1])
         for each in holders
     )
-
-
-async def _told(
-    bookie: BookieId, address: str | None, ledger_id: LedgerId, entry_id: EntryId, timeout_s: float
-) -> tuple[pb.TraceReply | None, str]:
-    from ledger.transport.operator import BookieOperator  # with gRPC
-
-    if not address:
-        return None, "it is not registered" if address is None else "it takes no orders"
-    async with BookieOperator(address, bookie=bookie, timeout_s=timeout_s) as operator:
-        try:
-            return await operator.trace(ledger_id, entry_id), ""
-        except LogError as error:
-            return None, str(error)

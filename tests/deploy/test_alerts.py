@@ -1,4 +1,4 @@
-"""The alerts in deploy/prometheus: of metrics that are declared, and on a real Prometheus."""
+"""Alerts and dashboard in deploy: of metrics that are declared, and on a real Prometheus."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from tests.waiting import PATIENCE_S, eventually, wait_until
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "dlog.rules.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "dlog.json"
 CASES = Path(__file__).parent / "dlog.rules.test.yml"
 
 
@@ -48,6 +49,43 @@ def test_each_alert_says_what_to_do_and_is_tried() -> None:
     assert len(names) == text.count("action: ") == text.count("summary: ")
     for name in names:
         assert f'alertname="{name}"' in CASES.read_text(encoding="utf-8")
+
+
+def panels() -> list[dict[str, Any]]:
+    found = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    return [panel for panel in found if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in panels() for target in panel["targets"]]
+
+
+def test_the_dashboard_shows_metrics_that_are_declared_as_what_they_are() -> None:
+    declared = {each.name: each for metrics in DECLARED.values() for each in metrics}
+    assert len(expressions()) > 30
+    for expression in expressions():
+        for name in re.findall(r"\bdlog_[a-z_]+", expression):
+            metric = declared[name.removesuffix("_bucket")]
+            assert (metric.kind is Kind.HISTOGRAM) == name.endswith("_bucket"), name
+            if metric.kind is not Kind.GAUGE:
+                assert f"rate({name}" in expression, f"{name} only grows"
+            used = set(re.findall(rf"{name}{{(\w+)", expression))
+            assert used <= {*metric.labels, "instance", "job"}, expression
+
+
+def test_the_dashboard_is_laid_out_and_each_panel_says_what_it_shows() -> None:
+    found = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    assert len({panel["id"] for panel in found}) == len(found)
+    taken: set[tuple[int, int]] = set()
+    for panel in found:
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["type"] == "row" or panel["description"]
+    assert {x for x, _ in taken} == set(range(24))
 
 
 @pytest.mark.integration
@@ -121,6 +159,9 @@ async def test_a_real_prometheus_scrapes_a_cluster_and_sees_a_bookie_go(tmp_path
             assert await is_one('min(up{job="dlog"})')
             (group,) = (await asyncio.to_thread(asked, f"{api}/rules"))["groups"]
             assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
+            for expression in expressions():
+                asking = quote(expression.replace("$__rate_interval", "1m"))
+                await asyncio.to_thread(asked, f"{api}/query?query={asking}")
             cluster.kill_bookie(0)
             pending = 'count(ALERTS{alertname="DlogProcessDown"})'
             await eventually(partial(is_one, pending), "the alert is raised")

@@ -35,6 +35,7 @@ from ledger.metering.exposing import Exposed
 from ledger.quorum import Quorum
 from ledger.requests import ReadAnswer, ReadQuery
 from tests.metering.rig import WholeCluster, repair_of
+from tests.patience import patient_campaign
 from tests.waiting import eventually, until
 
 Happening = Callable[[WholeCluster, pytest.MonkeyPatch], Awaitable[None]]
@@ -320,6 +321,9 @@ async def a_janitor_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
             await log.append(PAYLOAD)
             await log.roll()
         await log.close()
+        consumer = await Log.consumer("slow", "kept", start=0, client=client)
+        await consumer.close()
+        await left_by_its_leader(client, "left")
         await update_settings("kept", {"retention_bytes": 1}, client=client)
         orphan = await client.create(custom=stamp("old", "0123", 1))
         await orphan.close()
@@ -334,6 +338,14 @@ async def a_janitor_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
                 cluster, lambda: moved(cluster, "dlog_janitor_failures_total"), "a pass fails"
             )
             cluster.hub.heal()
+
+
+async def left_by_its_leader(client: LedgerClient, log: str) -> None:
+    term = await patient_campaign(client.store, log, candidate="gone")
+    writer = await Log.open(log, client=client, term=term)
+    await writer.append(PAYLOAD)
+    await writer.abandon()
+    await term.resign()
 
 
 async def reached(cluster: WholeCluster, condition: Callable[[], bool], what: str) -> None:

@@ -13,18 +13,21 @@ time. An election keeps all but one idle; it is a hint and nothing depends on it
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from dlog import metrics
+from dlog.aio.maintain.leaderless import is_leaderless
 from dlog.aio.maintain.lifecycle import finish_drop
 from dlog.aio.maintain.survey import Survey, Trouble, Unlisted, survey, unlisted
 from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import Ledgers
+from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.manifest import Manifest
+from dlog.protocol.consuming import ConsumerState
 from leader import campaign
 from ledger.background import Background
 from ledger.clock import now_ms as wall_clock_ms
@@ -96,6 +99,10 @@ class Janitor(Background):
         self._leads = False
         self._failure = ""
         """Why the last pass did not come to its end."""
+        self.leaderless: int | None = None
+        self.consumer_lags: Mapping[str, int] | None = None
+        """What the last pass saw of all logs, for metrics; None while another janitor works."""
+        metrics.OVERSEERS.add(self)
 
     def readiness(self) -> Readiness:
         """Ready while the metadata store knows the process; also as one that stands by."""
@@ -150,6 +157,7 @@ class Janitor(Background):
             await self._make_passes(lost)
         finally:
             self._leads, self._failure = False, ""
+            self.leaderless = self.consumer_lags = None
 
     async def _make_passes(self, lost: asyncio.Event) -> None:
         while not lost.is_set():
@@ -167,9 +175,10 @@ class Janitor(Background):
     async def _pass(self) -> JanitorPass:
         logs = trimmed = deleted = 0
         dropped: list[str] = []
+        leaderless, lags = 0, dict[str, int]()
 
         async def look_after(_: Survey, node: ManifestNode, manifest: Manifest) -> None:
-            nonlocal logs, trimmed, deleted
+            nonlocal logs, trimmed, deleted, leaderless
             logs += 1
             if manifest.dropped:
                 await finish_drop(self._ledgers, node)
@@ -179,8 +188,14 @@ class Janitor(Background):
             trimmed += kept.trim_offset - manifest.trim_offset
             await delete_listed(self._ledgers, node, kept)
             deleted += len(kept.deleting)
+            store = self._ledgers.store
+            leaderless += await is_leaderless(store, node.log, kept)
+            lag = slowest_lag(await read_consumers(store, node.log, kept), kept)
+            if lag is not None:
+                lags[node.log] = lag
 
         found = await survey(self._ledgers, look_after)
+        self.leaderless, self.consumer_lags = leaderless, lags
         orphans: list[Unlisted] = []
         async for each in unlisted(self._ledgers, found, skip=self._foreign):
             if len(orphans) >= self._config.orphans_max:
@@ -212,6 +227,14 @@ class Janitor(Background):
             troubles.append(Trouble(f"ledger {orphan.ledger_id}", error))
             return False
         return True
+
+
+def slowest_lag(consumers: Iterable[tuple[str, ConsumerState]], manifest: Manifest) -> int | None:
+    """Return how many records of sealed segments the slowest of *consumers* has not processed; what
+    was trimmed does not count. None if there are none."""
+    end, begin = manifest.sealed_end, manifest.trim_offset
+    lags = [max(0, end - max(state.position, begin)) for _, state in consumers]
+    return max(lags, default=None)
 
 
 async def remove_orphan(ledgers: Ledgers, orphan: Unlisted) -> LedgerId:

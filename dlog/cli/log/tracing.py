@@ -52,9 +52,14 @@ def trace(
 
     async def command() -> "TracedRecord":
         from dlog.health.tracing import trace_record
+        from ledger.security.certificates import Security
 
+        settings = load()
+        security = Security.of(settings.secured)
         async with connected(uri) as client:
-            return await trace_record(client, log, place, timeout_s=load().timeout_s)
+            return await trace_record(
+                client, log, place, timeout_s=settings.timeout_s, security=security
+            )
 
     found = run_at(uri, command())
     if as_json:

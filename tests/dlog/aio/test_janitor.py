@@ -16,12 +16,13 @@ from dlog.aio.admin import (
     rename_log,
     seal_log,
 )
-from dlog.aio.maintain.janitor import Janitor, JanitorConfig
+from dlog.aio.maintain.janitor import Janitor, JanitorConfig, slowest_lag
 from dlog.aio.maintain.lifecycle import begin_drop
 from dlog.aio.read.segments import stamp
 from dlog.aio.store.manifests import ManifestNode
 from dlog.manifest import Manifest, Sealed
 from dlog.position import NO_TXID
+from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
 from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
@@ -58,6 +59,21 @@ def test_a_ledger_is_an_orphan_only_if_it_can_never_be_listed_again() -> None:
         Standing.ENDED,
         Standing.LOG_GONE,
     ]
+
+
+def test_the_lag_is_that_of_the_slowest_consumer_and_what_was_trimmed_is_not_in_it() -> None:
+    seal = Sealed(EntryId(0), 10, 1, NO_TXID, NO_TXID, 0, 0)
+    manifest = Manifest(incarnation="i").with_segment(1, LedgerId(11), 0).with_sealed(1, seal)
+    manifest = replace(manifest, trim_offset=2)
+
+    def at(position: int) -> tuple[str, ConsumerState]:
+        state = ConsumerState(incarnation="c", log_incarnation="i", position=position)
+        return f"at {position}", state
+
+    assert slowest_lag([], manifest) is None
+    assert slowest_lag([at(4), at(9)], manifest) == 6
+    assert slowest_lag([at(0)], manifest) == 8
+    assert slowest_lag([at(12)], manifest) == 0, "it is in a segment that is not sealed"
 
 
 def test_a_staged_ledger_is_an_orphan_once_its_unit_or_its_epoch_is_over() -> None:
