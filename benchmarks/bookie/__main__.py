@@ -17,6 +17,7 @@ from typing import Final
 from benchmarks.bookie.adding import client_throughput, latency, throughput
 from benchmarks.bookie.behind import catch_up
 from benchmarks.bookie.bench import QUICK, Bench, Sizes
+from benchmarks.bookie.closed import closed_ledgers
 from benchmarks.bookie.compacting import compaction
 from benchmarks.bookie.ledgers import many_ledgers
 from benchmarks.bookie.restarting import restart
@@ -32,6 +33,7 @@ SECTIONS: Final[dict[str, Callable[[Bench], Awaitable[None]]]] = {
     "compaction": compaction,
     "restart": restart,
     "ledgers": many_ledgers,
+    "closed": closed_ledgers,
 }
 
 

@@ -33,6 +33,7 @@ class Sizes:
     journal_bytes: int = 1_000_000_000
     ledgers: int = 100_000
     entries_per_ledger: int = 10
+    closed_ledgers: int = 1_000_000
     rounds: int = 3
     """Of measurements without and with something else going on, in turn."""
 
@@ -43,6 +44,7 @@ QUICK: Final = Sizes(
     catch_up_bytes=3_000_000,
     journal_bytes=3_000_000,
     ledgers=200,
+    closed_ledgers=300,
     rounds=1,
 )
 
