@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bookie.start_options import program
-from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata
+from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata, perf
 from dlog.cli.bookie import app as bookie
 from dlog.cli.demo import EPILOG as DEMO_EPILOG
 from dlog.cli.demo import demo
@@ -56,6 +56,7 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
 app.add_typer(metadata.app, name="metadata")
+app.add_typer(perf.app, name="perf")
 
 
 def _print_version(asked: bool) -> None:

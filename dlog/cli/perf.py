@@ -1,0 +1,200 @@
+"""``dlog perf``: how fast a cluster is, as its users meet it: rates and percentiles."""
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.connections import connected
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.runner import run_at, told
+from ledger.option_parsers import duration, size
+
+if TYPE_CHECKING:
+    from dlog.aio import Log, Reader
+    from dlog.position import RecordId
+
+TIMES_MAX: Final = 100_000
+"""Latencies that are kept of one run; of more, each so many-th."""
+PENDING_MAX: Final = 10_000
+"""Appends that wait for their acknowledgement."""
+REPORT_S: Final = 1.0
+SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+app = typer.Typer(no_args_is_help=True, help="Measure a cluster: how fast records go in and out.")
+
+Records = Annotated[int, typer.Option("--records", "-n", help="How many.", min=1)]
+
+
+@dataclass(slots=True)
+class Times:
+    """Latencies, thinned evenly so that memory is bounded and no part of a run counts more."""
+
+    kept: list[float] = field(default_factory=list)
+    every: int = 1
+    seen: int = 0
+
+    def add(self, seconds: float) -> None:
+        if self.seen % self.every == 0:
+            self.kept.append(seconds)
+            if len(self.kept) >= TIMES_MAX:
+                self.kept = self.kept[::2]
+                self.every *= 2
+        self.seen += 1
+
+
+def percentile(ascending: Sequence[float], share: float) -> float:
+    """Return what *share* (0 to 1) of *ascending*, which is not empty, does not exceed."""
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
+
+
+@app.command(
+    epilog=examples(
+        "dlog perf append perf-test",
+        "dlog perf append perf-test --records 1000000 --size 1K",
+        "dlog perf append perf-test --rate 2000 --for 30s --json",
+    )
+)
+def append(
+    log: LogName,
+    *,
+    records: Records = 100_000,
+    record_bytes: Annotated[
+        int,
+        typer.Option(
+            "--size", help="Of each record.", parser=size(), metavar="SIZE", show_default="100"
+        ),
+    ] = 100,
+    rate: Annotated[
+        float, typer.Option("--rate", help="Records a second; 0: as many as there is room.", min=0)
+    ] = 0.0,
+    limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--for", help="Stop after this time.", parser=duration(least=0.001), metavar="DURATION"
+        ),
+    ] = None,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Append records; print rate and latency, from the call to the acknowledgement.
+
+    Takes the log over as any writer does, and leaves the records in it: name one that is for this
+    alone. With no --rate the latency is that of a full queue; what an application meets at its own
+    rate is shown by --rate. Says how far it is, each second, on stderr."""
+
+    async def command() -> dict[str, object]:
+        from dlog.aio import Log
+
+        async with connected(uri) as client, await Log.open(log, client=client) as writer:
+            return await _append(writer, records, record_bytes, rate, limit_s)
+
+    _show(run_at(uri, command()), as_json=as_json)
+
+
+@app.command(
+    epilog=examples("dlog perf tail perf-test", "dlog perf tail perf-test --records 1000000 --json")
+)
+def tail(
+    log: LogName, records: Records = 1_000_000, uri: Uri = None, as_json: Json = False
+) -> None:
+    """Read a log from its start, up to so many records or its end; print the rate.
+
+    Never disturbs its writer. Says how far it is, each second, on stderr."""
+
+    async def command() -> dict[str, object]:
+        from dlog.aio import Log
+
+        async with connected(uri) as client:
+            reader = await Log.tail(log, follow=False, client=client)
+            async with reader:
+                return await _tail(reader, records)
+
+    _show(run_at(uri, command()), as_json=as_json)
+
+
+async def _append(
+    writer: "Log", records: int, record_bytes: int, rate: float, limit_s: float | None
+) -> dict[str, object]:
+    times, payload = Times(), bytes(record_bytes)
+    pending: deque[asyncio.Future[RecordId]] = deque()
+    progress = _Progress()
+    began = time.perf_counter()
+
+    def note(called: float, future: "asyncio.Future[RecordId]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            times.add(time.perf_counter() - called)
+
+    for number in range(records):
+        now = time.perf_counter()
+        if limit_s is not None and now - began >= limit_s:
+            break
+        if rate and (wait_s := began + number / rate - now) > 0:
+            await asyncio.sleep(wait_s)
+        if len(pending) >= PENDING_MAX:
+            await pending.popleft()
+        future = writer.append_async(payload)
+        future.add_done_callback(partial(note, time.perf_counter()))
+        pending.append(future)
+        progress.report(times.seen)
+    while pending:
+        await pending.popleft()
+    await asyncio.sleep(0)  # the last callbacks
+    return _facts(times.seen, times.seen * record_bytes, time.perf_counter() - began, times)
+
+
+async def _tail(reader: "Reader", records: int) -> dict[str, object]:
+    count = size_bytes = 0
+    progress = _Progress()
+    began = time.perf_counter()
+    async for chunk in reader.read_batches():
+        count += len(chunk)
+        size_bytes += chunk.batch.header.value_bytes
+        progress.report(count)
+        if count >= records:
+            break
+    return _facts(count, size_bytes, time.perf_counter() - began, None)
+
+
+class _Progress:
+    """Says on stderr, if a person looks there, how far it is, once a second."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+        self._count = 0
+
+    def report(self, count: int) -> None:
+        now = time.perf_counter()
+        if now - self._at >= REPORT_S:
+            if sys.stderr.isatty():
+                told(f"{count:,} records, {(count - self._count) / (now - self._at):,.0f}/s")
+            self._at, self._count = now, count
+
+
+def _facts(records: int, size_bytes: int, took_s: float, times: Times | None) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "records": records,
+        "bytes": size_bytes,
+        "seconds": round(took_s, 3),
+        "records_per_s": round(records / took_s, 1),
+        "bytes_per_s": round(size_bytes / took_s, 1),
+    }
+    if times is not None and times.kept:
+        ascending = sorted(times.kept)
+        for name, share in SHARES.items():
+            facts[f"{name}_ms"] = round(1000 * percentile(ascending, share), 3)
+    return facts
+
+
+def _show(facts: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)
