@@ -51,7 +51,8 @@ class Read:
         self._first = first
         self._bytes_max = bytes_max
         self._entries: dict[int, Entry] = {}
-        self._result: asyncio.Future[list[Entry]] = loop.create_future()
+        self._delivered: list[Entry] = []
+        self._over: asyncio.Future[None] = loop.create_future()
         self._failures: list[str] = []
         self._machine = protocol.Reading(
             known.metadata,
@@ -71,17 +72,21 @@ class Read:
 
     async def finished(self) -> list[Entry]:
         self.post(protocol.ReadStarted())
-        return await self._result
+        await self._over
+        return self._delivered
 
     def post(self, event: protocol.ReadingEvent) -> None:
         self._run.post(event)
 
     def fail(self, error: BaseException) -> None:
-        if not self._result.done():
-            self._result.set_exception(error)
+        if not self._over.done():
+            self._over.set_exception(error)
 
     def stop(self) -> None:
+        """End it, and keep nothing of what was read: a machine and its driver know each other, so
+        what they hold goes with the next search for garbage, which may be some time."""
         self._run.stop()
+        self._entries, self._delivered = {}, []
 
     def _execute(self, effect: protocol.ReadingEffect) -> None:
         match effect:
@@ -92,9 +97,10 @@ class Read:
                 self._run.spawn(read_metadata(ledgers, self._credentials.ledger_id))
             case protocol.Deliver():
                 self._learn()
-                if not self._result.done():
+                if not self._over.done():
                     ids: Sequence[int] = range(effect.first, effect.last + 1)
-                    self._result.set_result([self._entries[entry_id] for entry_id in ids])
+                    self._delivered = [self._entries[entry_id] for entry_id in ids]
+                    self._over.set_result(None)
             case protocol.FailRead():
                 self._learn()
                 self.fail(self._error_of(effect.failure))

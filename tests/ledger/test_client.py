@@ -1,6 +1,7 @@
 """Ledgers through the client: real gRPC and real machines, over bookies in memory."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -41,6 +42,27 @@ async def test_what_was_added_is_read_back_in_order_after_the_close() -> None:
         entries = await reader.read(0, 499)
         assert [bytes(e.payload) for e in entries] == payloads(500)
         assert closed.length == entries[-1].length == sum(map(len, payloads(500)))
+
+
+async def test_nothing_keeps_an_entry_alive_that_its_reader_has_dropped() -> None:
+    """Also before garbage is looked for: the memory of an answer is to be used again at once."""
+    async with local_bookies() as cluster, asyncio.timeout(DEADLINE_S):
+        client = await cluster.client()
+        writer = await client.create()
+        await writer.add(bytes(300_000))
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        gc.disable()
+        try:
+            [entry] = await reader.read_some(0)
+            memory = entry.payload.obj
+            assert isinstance(memory, bytearray)
+            with pytest.raises(BufferError):
+                memory.pop()
+            del entry
+            memory.pop()
+        finally:
+            gc.enable()
 
 
 async def test_the_length_counts_every_entry_from_its_add_on() -> None:
