@@ -26,11 +26,15 @@ from dlog.protocol.consuming import ConsumerState
 from dlog.protocol.orphans import StagedFor, Stamp, Standing, stamp_of, standing
 from dlog.receipts import Receipt, Receipts
 from dlog.settings import LogSettings
+from dlog.testing import AsyncCluster
+from ledger.client import LedgerClient
 from ledger.errors import MetadataUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.metastore.memory import MemoryStore
 from ledger.quorum import Quorum
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
+from tests.metering.happenings import left_by_its_leader
+from tests.patience import PATIENT
 from tests.waiting import ended
 
 
@@ -74,6 +78,26 @@ def test_the_lag_is_that_of_the_slowest_consumer_and_what_was_trimmed_is_not_in_
     assert slowest_lag([at(4), at(9)], manifest) == 6
     assert slowest_lag([at(0)], manifest) == 8
     assert slowest_lag([at(12)], manifest) == 0, "it is in a segment that is not sealed"
+
+
+async def test_a_pass_counts_logs_without_leader_and_how_far_consumers_are_behind() -> None:
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri, PATIENT)
+        log = await Log.open("kept", client=client)
+        for _ in range(3):
+            await log.append(b"x")
+            await log.roll()
+        await log.close()
+        await (await Log.consumer("slow", "kept", start=1, client=client)).close()
+        await left_by_its_leader(client, "left")
+        janitor = Janitor(client, JanitorConfig(elect=False))
+        await janitor.run_once()
+        assert janitor.consumer_lags == {"kept": 2}
+        seen = [janitor.leaderless]
+        await seal_log("left", client=client)
+        await janitor.run_once()
+        assert [*seen, janitor.leaderless] == [1, 0]
+        await client.close()
 
 
 def test_a_staged_ledger_is_an_orphan_once_its_unit_or_its_epoch_is_over() -> None:
