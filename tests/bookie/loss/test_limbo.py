@@ -75,9 +75,13 @@ def ask(storage: BookieStorage, ledger_id: int, first: int = 0) -> ReadAnswer:
 def test_an_index_that_is_lost_is_missed_also_if_the_redo_file_has_some_of_it() -> None:
     promises = used_bookie()
     promises.checkpoint()
+    promises.storage.close()
+    promises.config = replace(SMALL, index_in_place_ledgers=0)
+    promises.open()
     promises.add(1, *range(200, 210))
     promises.commit()
     promises.checkpoint()
+    assert 1 in promises.storage.ledger_directories[0].index.redo
     lose(promises.disk, path_of(1))
     storage = restarted(promises)
     assert storage.limbo is not None
