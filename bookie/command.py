@@ -30,6 +30,7 @@ from ledger.metering.exposing import Exposed
 from ledger.metering.options import HOST_DEFAULT
 from ledger.metering.serving import served
 from ledger.process import die_with_parent
+from ledger.security.certificates import Security
 
 _log = get_logger(__name__)
 
@@ -67,19 +68,25 @@ async def run_until_signal(
     With *autorecovery* a process of repair runs beside it. *metrics* is where metrics are served,
     host and port."""
     exposed = Exposed()
-    with served(exposed, *metrics, _log.info):
-        await _run_until_signal(config, exposed, metrics if autorecovery else None)
+    security = Security.of(config.tls, serves=True)
+    with served(exposed, *metrics, _log.info, security=security):
+        await _run_until_signal(config, exposed, security, metrics if autorecovery else None)
 
 
 async def _run_until_signal(
-    config: BookieConfig, exposed: Exposed, repair_beside: tuple[str, int | None] | None
+    config: BookieConfig,
+    exposed: Exposed,
+    security: Security | None,
+    repair_beside: tuple[str, int | None] | None,
 ) -> None:
-    running = asyncio.ensure_future(run_bookie(config, exposed=exposed))
+    running = asyncio.ensure_future(run_bookie(config, exposed=exposed, security=security))
     helping = None
     if repair_beside is not None:
         host, port = repair_beside
         metrics = None if port is None else (host, port + 1 if port else 0)
-        helping = asyncio.ensure_future(keep_autorecovery(config.uri, metrics=metrics))
+        helping = asyncio.ensure_future(
+            keep_autorecovery(config.uri, metrics=metrics, tls=config.tls)
+        )
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

@@ -15,6 +15,8 @@ import bookie
 from ledger.backoff import Backoff
 from ledger.log_events import get_logger
 from ledger.metering.options import PORT_VARIABLE
+from ledger.security.options import variables_of
+from ledger.security.settings import OFF, TlsSettings
 
 _AGAIN_S_MIN: Final = 1.0
 _AGAIN_S_MAX: Final = 60.0
@@ -26,19 +28,23 @@ _log = get_logger(__name__)
 
 
 async def keep_autorecovery(
-    uri: str, *, log_path: Path | None = None, metrics: tuple[str, int] | None = None
+    uri: str,
+    *,
+    log_path: Path | None = None,
+    metrics: tuple[str, int] | None = None,
+    tls: TlsSettings = OFF,
 ) -> None:
     """Run it until cancelled; then it is stopped, too, before this returns.
 
     It writes its log to *log_path*, by default where this process writes its own. *metrics* is
-    where it serves its metrics, host and port."""
+    where it serves its metrics, host and port; *tls* how its connections are secured."""
     loop = asyncio.get_running_loop()
     backoff = Backoff(_AGAIN_S_MIN, _AGAIN_S_MAX)
     while True:
         begun = loop.time()
         status: int | str
         try:
-            status = await _run(uri, log_path, metrics)
+            status = await _run(uri, log_path, metrics, tls)
         except OSError as error:  # too many processes, or its log cannot be opened
             status = str(error)
         if loop.time() - begun > _STEADY_S:
@@ -48,10 +54,12 @@ async def keep_autorecovery(
         await asyncio.sleep(pause_s)
 
 
-async def _run(uri: str, log_path: Path | None, metrics: tuple[str, int] | None) -> int:
+async def _run(
+    uri: str, log_path: Path | None, metrics: tuple[str, int] | None, tls: TlsSettings
+) -> int:
     with ExitStack() as opened:
         log = None if log_path is None else opened.enter_context(log_path.open("ab"))
-        child = await _start(uri, log, metrics)
+        child = await _start(uri, log, metrics, tls)
     try:
         return await child.wait()
     finally:
@@ -67,7 +75,7 @@ async def _run(uri: str, log_path: Path | None, metrics: tuple[str, int] | None)
 
 
 async def _start(
-    uri: str, log: BinaryIO | None, metrics: tuple[str, int] | None
+    uri: str, log: BinaryIO | None, metrics: tuple[str, int] | None, tls: TlsSettings
 ) -> asyncio.subprocess.Process:
     # -P: what lies in the working directory must not be taken for our packages.
     python = [sys.executable, "-P", "-m", "bookie.autorecovery"]
@@ -80,15 +88,15 @@ async def _start(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,  # who reads this process's must see its end
         stderr=log,
-        env=_environment(),
+        env=_environment(tls),
         start_new_session=True,  # a Ctrl-C is the parent's to handle
     )
 
 
-def _environment() -> dict[str, str]:
+def _environment(tls: TlsSettings) -> dict[str, str]:
     """Return that of this process, in which the child finds the packages that run here."""
     packages = str(Path(bookie.__file__).parents[1])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop(PORT_VARIABLE, None)  # that port is the parent's
-    return environment
+    return environment | variables_of(tls)

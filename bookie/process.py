@@ -57,13 +57,14 @@ async def run_bookie(
     *,
     on_ready: Callable[[str, str], None] = lambda _name, _address: None,
     exposed: Exposed | None = None,
+    security: Security | None = None,
 ) -> None:
     """Run a bookie until cancelled, then stop it cleanly; *on_ready* gets name and address, and
-    *exposed* its metrics.
+    *exposed* its metrics; *security* is what `config.tls` gave, if the caller has it.
 
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
-    security = Security.of(config.tls, serves=True)
+    security = security or Security.of(config.tls, serves=True)
     directories = config.open_directories()
     descriptors = share_out(
         descriptor_limit(),

@@ -36,6 +36,7 @@ from ledger.errors import DamagedMetadata, MetadataUnavailable, NoSuchNode
 from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore, Session
 from ledger.process import this_process
+from ledger.security.certificates import Security
 from ledger.values import Duration, duration_or_none, duration_s
 
 RECHECK_S: Final = 10.0
@@ -52,6 +53,7 @@ async def campaign(
     timeout_s: Duration | None = None,
     lease_s: Duration = LEASE_S,
     lifeline_host: str | None = "127.0.0.1",
+    security: Security | None = None,
 ) -> Term:
     """Stand for election as leader of *log* and return the term once elected.
 
@@ -63,7 +65,7 @@ async def campaign(
     thirds of the store's session timeout. *lifeline_host* is an address of this machine that
     the other candidates reach: there they learn of the death of this process at once, not
     only when its session ends (`leader.lifeline`). The default serves candidates of one
-    machine; None listens nowhere.
+    machine; None listens nowhere. *security* is what its connections are secured with.
 
     Raises `NotElected` when the time is over, and `InvalidValue`."""
     if not log:
@@ -75,7 +77,8 @@ async def campaign(
         log,
         candidate=candidate or this_process(),
         lease_s=leased_s,
-        lifeline=_lifeline(lifeline_host),
+        lifeline=_lifeline(lifeline_host, security),
+        security=security,
     )
     metrics.CAMPAIGNS.add()
     began = time.monotonic()
@@ -92,11 +95,11 @@ async def campaign(
         running.close_unless_elected()
 
 
-def _lifeline(host: str | None) -> Lifeline | None:
+def _lifeline(host: str | None, security: Security | None) -> Lifeline | None:
     if host is None:
         return None
     try:
-        return Lifeline.open(host)
+        return Lifeline.open(host, security)
     except OSError as error:
         _log.warning("no_lifeline", host=host, reason=str(error))
         return None  # then followers wait for the session to end
@@ -113,10 +116,12 @@ class _Campaign:
         candidate: str,
         lease_s: float,
         lifeline: Lifeline | None,
+        security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._log, self._candidate = store, log, candidate
         self._lease_s, self._clock = lease_s, clock
+        self._security = security
         self._lifeline: Lifeline | None = lifeline
         """Handed over to the term."""
         self._path = leaders_path(log)
@@ -247,7 +252,9 @@ class _Campaign:
                 return
             except DamagedMetadata:
                 record = CandidateRecord("", 0)  # of another version: its session decides
-            if record.lifeline is not None and await has_died(record.lifeline):
+            if record.lifeline is not None and await has_died(
+                record.lifeline, security=self._security
+            ):
                 metrics.DIED.add()
                 _log.info("predecessor_died", log=self._log, candidate=record.candidate)
                 await delete_node(self._store, path)

@@ -11,6 +11,9 @@ A candidate listens before its node is made, and for as long as it may lead. Not
 concluded from silence, nor from a port where another process listens: the right one proves
 itself by a secret from the node. A wrong conclusion would cost an election, never a record:
 fencing decides who can write.
+
+Where TLS is required, followers and candidates show each other certificates, of any name: that it
+is the right process, its secret says.
 """
 
 import asyncio
@@ -18,9 +21,12 @@ import secrets
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from leader.refusals import LifelineAddress, Refusals
+from ledger.security.certificates import Security
+from ledger.security.settings import TlsMode
+from ledger.security.taking import Taker
 
 CONNECT_S: Final = 2.0
 SECRET_BYTES: Final = 16
@@ -43,37 +49,56 @@ class Lifeline:
     Plain sockets: a connection of an `asyncio.Server` that is taken while the server closes
     belongs to nobody, and its follower would wait for the end of the process."""
 
-    def __init__(self, listening: socket.socket, address: LifelineAddress) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        address: LifelineAddress,
+        security: Security | None = None,
+    ) -> None:
         self.address = address
         self._listening = listening
         self._loop = asyncio.get_running_loop()
         self._followers: dict[socket.socket, None] = {}
-        self._listen()
+        self._secured: dict[_SecuredFollower, None] = {}
+        self._taker: Taker | None = None
+        if security is None:
+            self._listen()
+        else:
+            self._taker = Taker(listening, self._secured_follower, security)
+            self._taker.start()
 
     @classmethod
-    def open(cls, host: str) -> Self:
-        """Listen on a free port of *host*, which followers must be able to reach.
-
-        Raises `OSError`."""
+    def open(cls, host: str, security: Security | None = None) -> Self:
+        """Listen on a free port of *host*, which followers must be able to reach; for those with
+        TLS only, if *security* requires it. Raises `OSError`."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, 0), family=family)
         listening.setblocking(False)
         port = listening.getsockname()[1]
         secret = secrets.token_bytes(SECRET_BYTES)
-        return cls(listening, LifelineAddress(host, port, secret, network()))
+        tls = security is not None and security.mode is TlsMode.REQUIRED
+        address = LifelineAddress(host, port, secret, network(), tls)
+        return cls(listening, address, security if tls else None)
 
     @property
     def followers(self) -> int:
         """How many candidates will learn of our death at once."""
-        return len(self._followers)
+        return len(self._followers) + len(self._secured)
 
     def close(self) -> None:
         """Let the followers know that this candidate is over. Idempotent."""
-        if not self._closed():
+        if self._taker is not None:
+            self._taker.stop()
+        elif not self._closed():
             self._loop.remove_reader(self._listening)
             self._listening.close()
+        for secured in list(self._secured):
+            secured.end()
         for follower in list(self._followers):
             self._let_go(follower)
+
+    def _secured_follower(self) -> "_SecuredFollower":
+        return _SecuredFollower(self.address.secret, self._secured)
 
     def _closed(self) -> bool:
         return self._listening.fileno() == -1
@@ -117,6 +142,33 @@ class Lifeline:
         follower.close()
 
 
+class _SecuredFollower(asyncio.Protocol):
+    """One of *followers*, once it is known to have TLS."""
+
+    def __init__(self, secret: bytes, followers: "dict[_SecuredFollower, None]") -> None:
+        self._secret, self._followers = secret, followers
+        self._transport: asyncio.Transport | None = None
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        is_secured = transport.get_extra_info("ssl_object") is not None
+        if not is_secured or len(self._followers) >= FOLLOWERS_MAX:
+            self.end()
+            return
+        self._followers[self] = None
+        self._transport.write(self._secret)
+
+    def data_received(self, _data: bytes) -> None:
+        self.end()  # it speaks, which no follower does
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._followers.pop(self, None)
+
+
 def network() -> str:
     """Return a name of the network stack of this process, or nothing where there is none.
 
@@ -128,32 +180,41 @@ def network() -> str:
         return ""  # not Linux
 
 
-async def has_died(address: LifelineAddress, refusals: Refusals = _refusals) -> bool:
+async def has_died(
+    address: LifelineAddress, refusals: Refusals = _refusals, *, security: Security | None = None
+) -> bool:
     """Wait for the end of the process at *address*: True once it counts as gone.
 
-    False as soon as it turns out that nothing can be learned from here."""
+    False as soon as it turns out that nothing can be learned from here, with what *security* this
+    process has."""
     try:
-        reader, connection = await _verified(address)
+        reader, connection = await _verified(address, security)
     except TimeoutError:
         return False
     except _NOTHING_TOLD:
-        return await _refuses(address) and refusals.is_death(address, here=network())
+        gone = await _refuses(address, security)
+        return gone and refusals.is_death(address, here=network())
     refusals.proven(address)
     try:
         with suppress(OSError):
             while await reader.read(1024):
                 pass  # it says nothing more; the end is the message
     finally:
-        connection.close()
-    return await _refuses(address)
+        connection.transport.abort()
+    return await _refuses(address, security)
 
 
 async def _verified(
-    address: LifelineAddress,
+    address: LifelineAddress, security: Security | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Return a connection to the right process. Raises one of `_NOTHING_TOLD`."""
     async with asyncio.timeout(CONNECT_S):
-        reader, writer = await asyncio.open_connection(address.host, address.port)
+        context = security.client() if address.tls and security is not None else None
+        reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+        required = security is not None and security.mode is TlsMode.REQUIRED
+        if context is None and (address.tls or required):
+            writer.transport.abort()
+            raise ConnectionAbortedError("one end requires TLS, and the other one has none")
         try:
             said = await reader.readexactly(len(address.secret))
         except BaseException:
@@ -165,19 +226,19 @@ async def _verified(
     return reader, writer
 
 
-async def _refuses(address: LifelineAddress) -> bool:
+async def _refuses(address: LifelineAddress, security: Security | None) -> bool:
     """Return True iff the host answers that nobody listens there any more.
 
     The kernel closes the sockets of the dead one after the other, so the port may take a
     connection for a moment longer, and say nothing."""
     for _ in range(REFUSAL_TRIES):
         try:
-            _, writer = await _verified(address)
+            _, writer = await _verified(address, security)
         except ConnectionRefusedError:
             return True
         except _NOTHING_TOLD:
             await asyncio.sleep(REFUSAL_PAUSE_S)
         else:
-            writer.close()
+            writer.transport.abort()
             return False  # it lives
     return False

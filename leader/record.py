@@ -27,6 +27,7 @@ class CandidateRecord:
             node.lifeline_port = self.lifeline.port
             node.lifeline_secret = self.lifeline.secret
             node.lifeline_network = self.lifeline.network
+            node.lifeline_tls = self.lifeline.tls
         return node.SerializeToString(deterministic=True)
 
     @classmethod
@@ -47,5 +48,6 @@ class CandidateRecord:
                 node.lifeline_port,
                 node.lifeline_secret,
                 node.lifeline_network,
+                node.lifeline_tls,
             )
         return cls(node.candidate, node.since_ms, lifeline)

@@ -31,6 +31,8 @@ class LifelineAddress:
     secret: bytes
     network: str = ""
     """Names the network stack it listens in, this boot of this machine; empty if unknown."""
+    tls: bool = False
+    """Whether it takes TLS only; else it takes plain connections only."""
 
 
 class Refusals:

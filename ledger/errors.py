@@ -200,6 +200,7 @@ class MetadataUnavailable(MetadataError):
     outcome_unknown = True
 
     def __init__(self, uri: str, operation: str, timeout_s: float, reason: str = "") -> None:
+        uri = uri.partition("?")[0]  # its options can hold a password
         because = f": {reason}" if reason else ""
         super().__init__(
             f"metadata store {uri} did not answer {operation} within {timeout_s:g} s{because}; "

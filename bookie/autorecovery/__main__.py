@@ -4,6 +4,7 @@ What ``dlog bookie start --autorecovery`` runs beside the bookie; people run ``d
 start``. Exit status 0 after a stop, 1 if the metadata store refuses."""
 
 import asyncio
+import os
 import signal
 import sys
 from contextlib import ExitStack
@@ -14,13 +15,16 @@ import typer
 from bookie.autorecovery.options import RATE, DelayS, GraceS, Ledgers, Rate, config_of
 from bookie.autorecovery.process import AutorecoveryConfig, run_autorecovery
 from ledger import log_events
-from ledger.client import LedgerClient
+from ledger.client import ClientConfig, LedgerClient
 from ledger.errors import LogError, MetricsNotServed
 from ledger.log_events import get_logger
 from ledger.metering.exposing import Exposed
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 from ledger.metering.serving import served
 from ledger.process import die_with_parent, yield_processor
+from ledger.security.certificates import Security
+from ledger.security.options import VARIABLES
+from ledger.security.settings import TlsSettings, tls_settings
 
 _log = get_logger(__name__)
 
@@ -45,24 +49,30 @@ def main(
     log_events.configure()
     try:
         config = config_of(delay_s, grace_s, rate, ledgers)
-        asyncio.run(_until_signal(uri, config, metrics_host, metrics_port))
+        tls = tls_settings(*map(os.environ.get, VARIABLES))
+        asyncio.run(_until_signal(uri, config, metrics_host, metrics_port, tls))
     except LogError as error:
         print(f"autorecovery: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
         raise typer.Exit(1) from error
 
 
-async def _until_signal(uri: str, config: AutorecoveryConfig, host: str, port: int | None) -> None:
+async def _until_signal(
+    uri: str, config: AutorecoveryConfig, host: str, port: int | None, tls: TlsSettings
+) -> None:
     exposed = Exposed()
     with ExitStack() as serving:
         try:
-            serving.enter_context(served(exposed, host, port, _log.info))
+            security = Security.of(tls)
+            serving.enter_context(served(exposed, host, port, _log.info, security=security))
         except MetricsNotServed as error:  # nobody looks here: repair goes on without
             _log.warning(str(error))
-        await _until_stopped(uri, config, exposed)
+        await _until_stopped(uri, config, exposed, tls)
 
 
-async def _until_stopped(uri: str, config: AutorecoveryConfig, exposed: Exposed) -> None:
-    running = asyncio.ensure_future(_run(uri, config, exposed))
+async def _until_stopped(
+    uri: str, config: AutorecoveryConfig, exposed: Exposed, tls: TlsSettings
+) -> None:
+    running = asyncio.ensure_future(_run(uri, config, exposed, tls))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
@@ -71,8 +81,8 @@ async def _until_stopped(uri: str, config: AutorecoveryConfig, exposed: Exposed)
         running.result()
 
 
-async def _run(uri: str, config: AutorecoveryConfig, exposed: Exposed) -> None:
-    client = await LedgerClient.connect(uri)
+async def _run(uri: str, config: AutorecoveryConfig, exposed: Exposed, tls: TlsSettings) -> None:
+    client = await LedgerClient.connect(uri, ClientConfig(tls=tls))
     try:
         await run_autorecovery(client, config, exposed)
     finally:

@@ -208,7 +208,7 @@ class RealDisk:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock: int | None = None
 
     def lock(self) -> None:
@@ -216,7 +216,7 @@ class RealDisk:
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            descriptor = os.open(self.root / LOCK_FILE, flags, 0o644)
+            descriptor = os.open(self.root / LOCK_FILE, flags, 0o600)
         except OSError as error:  # nothing may be written here, or it is full
             raise DirectoryUnusable(str(self.root), str(error)) from error
         try:
@@ -241,7 +241,7 @@ class RealDisk:
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with _reporting_full(path):
-            return RealFile(path, os.open(self.root / path, flags, 0o644))
+            return RealFile(path, os.open(self.root / path, flags, 0o600))
 
     def open(self, path: str) -> DiskFile:
         return RealFile(path, os.open(self.root / path, os.O_RDWR | os.O_CLOEXEC))

@@ -14,6 +14,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found
 from ledger.quorum import Quorum
+from ledger.security.certificates import Security
 
 
 class LedgerEntry(Protocol):
@@ -66,6 +67,10 @@ class Ledgers(Protocol):
 
     @property
     def store(self) -> MetadataStore: ...
+    @property
+    def security(self) -> Security | None:
+        """What connections of this process are secured with; None: nothing."""
+
     async def create(
         self,
         quorum: Quorum | None = None,

@@ -251,6 +251,7 @@ class Standby:
                 timeout_s=left_s,
                 lease_s=self._lease_s,
                 lifeline_host=self._lifeline_host,
+                security=self._ledgers.security,
             )
         )
         try:

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from bookie.start_options import program
-from dlog.cli import autorecovery, completing, consumer, janitor, leader, ledger, metadata, perf
+from dlog.cli import (
+    autorecovery,
+    completing,
+    consumer,
+    janitor,
+    leader,
+    ledger,
+    metadata,
+    perf,
+    tls,
+)
 from dlog.cli.bookie import app as bookie
 from dlog.cli.demo import EPILOG as DEMO_EPILOG
 from dlog.cli.demo import demo
@@ -57,6 +67,7 @@ app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")
+app.add_typer(tls.app, name="tls")
 
 
 def _print_version(asked: bool) -> None:

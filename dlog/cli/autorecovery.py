@@ -13,6 +13,7 @@ from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_facts, print_json, print_table, shown_time
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, run_at, told, until_signal
+from dlog.config import load
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 from ledger.option_parsers import duration, mebibytes
 from ledger.values import DURATION_HELP
@@ -56,11 +57,13 @@ def start(
         from ledger.metering.exposing import Exposed
         from ledger.metering.serving import served
         from ledger.process import yield_processor
+        from ledger.security.certificates import Security
 
         yield_processor()
         log_events.configure()
         exposed = Exposed()
-        with served(exposed, metrics_host, metrics_port, told):
+        security = Security.of(load().secured)
+        with served(exposed, metrics_host, metrics_port, told, security=security):
             async with connected(uri) as client:
                 config = config_of(delay_s, grace_s, rate, ledgers)
                 await until_signal(run_autorecovery(client, config, exposed))

@@ -10,6 +10,7 @@ from dlog.cli.log.checking import unlisted_facts
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.runner import FAILED, run_at, told, until_signal
+from dlog.config import load
 from ledger.metering.options import HOST_DEFAULT, MetricsHost, MetricsPort
 from ledger.option_parsers import duration
 from ledger.values import DURATION_HELP
@@ -74,6 +75,7 @@ def run_(
         from dlog.metrics import expose
         from ledger.metering.exposing import Exposed
         from ledger.metering.serving import served
+        from ledger.security.certificates import Security
 
         config = JanitorConfig(interval_s=interval_s, orphans_max=orphans_max, elect=elect)
         if once:
@@ -82,7 +84,8 @@ def run_(
             _show(done, as_json=as_json)
             return not done.troubles
         exposed = Exposed()
-        with served(exposed, metrics_host, metrics_port, told):
+        security = Security.of(load().secured)
+        with served(exposed, metrics_host, metrics_port, told, security=security):
             async with connected(uri) as client:
                 janitor = Janitor(client, config)
                 expose(exposed)

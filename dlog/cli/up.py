@@ -30,6 +30,7 @@ EPILOG = examples(
     "dlog up",
     "dlog up --bookies 5 --dir ./cluster",
     "dlog up --metrics-port 9100",
+    "dlog up --tls",
     "dlog up --zookeeper managed",
     "dlog up --zookeeper zk://127.0.0.1:2181/dlog",
 )
@@ -70,6 +71,14 @@ def up(
         ),
     ] = None,
     metrics_host: MetricsHost = HOST_DEFAULT,
+    tls: Annotated[
+        bool,
+        typer.Option(
+            "--tls",
+            help="Secure all connections, with certificates of an authority that is made in the "
+            "directory (needs 'dlog[tls]'). Clients need the lines that are printed.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
@@ -84,6 +93,7 @@ def up(
             zookeeper=zookeeper,
             autorecovery=autorecovery,
             metrics=None if metrics_port is None else (metrics_host, metrics_port),
+            tls=tls,
         )
         if zookeeper == MANAGED:
             _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
@@ -138,7 +148,8 @@ def _show(cluster: LocalCluster, *, as_json: bool) -> None:
             }
             for bookie in found
         ]
-        print_json({"uri": cluster.uri, "bookies": rows, "metrics": dict(metrics)})
+        facts = {"uri": cluster.uri, "bookies": rows, "metrics": dict(metrics)}
+        print_json({**facts, "environment": dict(cluster.environment)})
         return
     print_table(
         ("bookie", "address", "pid", "directory"),
@@ -148,7 +159,11 @@ def _show(cluster: LocalCluster, *, as_json: bool) -> None:
         sys.stdout.write("\n")
         print_table(("process", "metrics"), metrics.items())
     note = "   # the default" if cluster.uri == default_uri() else ""
-    sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n\n")
+    sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n")
+    for name, value in cluster.environment.items():
+        if name != "DLOG_URI":
+            sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    sys.stdout.write("\n")
     sys.stdout.write("Ctrl-C stops the cluster.\n")
     sys.stdout.flush()
 

@@ -15,6 +15,8 @@ from typing import Final
 
 import bookie
 from ledger.metering.options import PORT_VARIABLE
+from ledger.security.options import variables_of
+from ledger.security.settings import TlsSettings
 
 _TAIL_BYTES_MAX: Final = 16_384
 _TAIL_LINES: Final = 12
@@ -25,14 +27,23 @@ class BookieProcess:
     """Bookie *name* in *directory*; may be started again after each end."""
 
     def __init__(
-        self, name: str, directory: Path, *, uri: str, log_path: Path, options: Sequence[str] = ()
+        self,
+        name: str,
+        directory: Path,
+        *,
+        uri: str,
+        log_path: Path,
+        options: Sequence[str] = (),
+        tls: TlsSettings | None = None,
     ) -> None:
-        """*options*: further ones of its command line."""
+        """*options*: further ones of its command line; *tls*: how its connections are secured, by
+        default as those of this process."""
         self.name = name
         self.directory = directory
         self.log_path = log_path
         self._uri = uri
         self._options = options
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -52,11 +63,12 @@ class BookieProcess:
 
     def start(self) -> None:
         assert not self.running, f"{self.name} runs already"
+        self.log_path.touch(mode=0o600)
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - a command of our own making
                 self._command(),
-                env=_environment(),
+                env=_environment(self._tls),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -99,8 +111,8 @@ class BookieProcess:
         return [*python, *where, *own, *self._options]
 
 
-def _environment() -> dict[str, str]:
+def _environment(tls: TlsSettings | None) -> dict[str, str]:
     paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop(PORT_VARIABLE, None)  # one port is not for all of them
-    return environment
+    return environment if tls is None else environment | variables_of(tls)

@@ -8,6 +8,7 @@ Everything lies in one directory, so that the next start finds the data again:
     bookie-0/ ...       the data of the bookies
     bookie-0.log ...    what the bookies wrote
     autorecovery.log    what the process of repair wrote, if there is one
+    tls/                with TLS: an authority, and the certificates of all processes
 
 Bookies keep their names over restarts, not their ports: clients find them by the metadata
 store. No process started here outlives this one, however it ends.
@@ -29,6 +30,7 @@ from bookie.helping import keep_autorecovery
 from dlog.config import check_uri, metadata_uri
 from dlog.local.bookie_process import BookieProcess
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
+from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.cluster import open_namespace
 from ledger.errors import MetricsNotServed
@@ -36,6 +38,8 @@ from ledger.metastore import open_store
 from ledger.metering.options import PORT_MAX
 from ledger.metering.serving import address_of, reason_of
 from ledger.registry import BookieDirectory, BookieRegistration
+from ledger.security.options import variables_of
+from ledger.security.settings import OFF, TlsSettings
 
 MANAGED: Final = "managed"
 BOOKIES_MAX: Final = 64
@@ -73,11 +77,14 @@ class LocalCluster:
         bookie_options: Sequence[str] = (),
         autorecovery: bool = False,
         metrics: tuple[str, int] | None = None,
+        tls: bool = False,
     ) -> None:
         """*bookie_options*: further options of `dlog bookie start`, for each bookie.
         *autorecovery*: run a process of repair too, which copies what lost bookies held.
         *metrics*: host and first port on which these processes serve their metrics, one after the
-        other; with port 0 each has any free one."""
+        other; with port 0 each has any free one.
+        *tls*: all connections have TLS, with certificates of an authority made for the purpose;
+        clients need `client_tls`."""
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidCluster(f"{bookies} bookies asked for, 1 to {BOOKIES_MAX} can run here")
         if zookeeper not in (None, MANAGED):
@@ -87,6 +94,8 @@ class LocalCluster:
         self._zookeeper = zookeeper
         self._bookie_options = bookie_options
         self._autorecovery = autorecovery
+        self._tls = tls
+        self._certificates: LocalCertificates | None = None
         self._metrics = None if metrics is None else _places(*metrics, bookies + autorecovery)
         self._start_timeout_s = start_timeout_s
         self._uri: str | None = None
@@ -99,6 +108,17 @@ class LocalCluster:
         """The URI of the namespace; give it to clients as ``DLOG_URI``."""
         assert self._uri is not None, "the cluster is not up"
         return self._uri
+
+    @property
+    def client_tls(self) -> TlsSettings:
+        """How clients secure their connections to this cluster."""
+        return OFF if self._certificates is None else self._certificates.of_client()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What clients need in their environment to find the cluster."""
+        tls = {} if self._certificates is None else variables_of(self.client_tls)
+        return {"DLOG_URI": self.uri, **tls}
 
     @property
     def processes(self) -> tuple[BookieProcess, ...]:
@@ -126,7 +146,7 @@ class LocalCluster:
         names = [process.name for process in self._processes]
         names += ["autorecovery"] if self._autorecovery else []
         places = zip(names, self._metrics or (), strict=False)
-        return {name: address_of(*place) for name, place in places}
+        return {name: address_of(*place, tls=self._tls) for name, place in places}
 
     async def __aenter__(self) -> Self:
         try:
@@ -161,12 +181,14 @@ class LocalCluster:
 
     async def _start(self) -> None:
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._stack.enter_context(_locked(self.directory))
         except OSError as error:
             raise InvalidCluster(f"{self.directory} cannot be used: {error.strerror}") from error
+        if self._tls:
+            self._certificates = LocalCertificates(self.directory / "tls")
         self._uri = await self._metadata()
-        store = await open_store(self._uri)
+        store = await open_store(self._uri, tls=self.client_tls)
         self._stack.push_async_callback(store.close)
         await open_namespace(store)
         self._registry = BookieDirectory(store)
@@ -179,7 +201,7 @@ class LocalCluster:
             log_path = self.directory / "autorecovery.log"
             place = None if self._metrics is None else self._metrics[-1]
             helping = asyncio.ensure_future(
-                keep_autorecovery(self.uri, log_path=log_path, metrics=place)
+                keep_autorecovery(self.uri, log_path=log_path, metrics=place, tls=self.client_tls)
             )
             self._stack.push_async_callback(_cancelled, helping)
 
@@ -188,7 +210,9 @@ class LocalCluster:
             return metadata_uri(self.directory)
         if self._zookeeper != MANAGED:
             return self._zookeeper
-        server = ManagedZooKeeper(self.directory / "zookeeper")
+        certificates = self._certificates
+        tls = None if certificates is None else certificates.of_zookeeper()
+        server = ManagedZooKeeper(self.directory / "zookeeper", tls=tls)
         self._stack.push_async_callback(server.stop)
         await server.start(timeout_s=self._start_timeout_s)
         return server.uri("/dlog")
@@ -206,6 +230,7 @@ class LocalCluster:
             uri=self.uri,
             log_path=log_path,
             options=options,
+            tls=None if self._certificates is None else self._certificates.of_bookie(name),
         )
 
     async def _start_bookies(self, processes: Iterable[BookieProcess]) -> None:

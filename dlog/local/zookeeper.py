@@ -16,6 +16,8 @@ from typing import IO, Final, Self
 from dlog.local.child import dying_with_parent
 from dlog.local.errors import ChildFailed, ZooKeeperMissing
 from dlog.local.java import find_java
+from ledger.security.certificates import Security
+from ledger.security.settings import TlsSettings
 
 _JARS: Final = (
     "zookeeper-3*.jar",
@@ -28,6 +30,14 @@ _JARS: Final = (
     "netty-common-4*.jar",
     "netty-buffer-4*.jar",
 )
+_TLS_JARS: Final = (
+    "netty-codec-*.jar",
+    "netty-resolver-4*.jar",
+    "netty-transport-classes-epoll-4*.jar",
+    "netty-transport-native-unix-common-4*.jar",
+    "netty-tcnative-classes-*.jar",
+)
+_KEY_STORE: Final = "server.pem"
 # 0.33 s to start and 53 MB, against 0.9 s and 116 MB with Java's defaults.
 _JAVA_FLAGS: Final = (
     "-Xmx128m",
@@ -56,7 +66,9 @@ class ManagedZooKeeper:
 
     host = "127.0.0.1"
 
-    def __init__(self, directory: Path, *, port: int = 0) -> None:
+    def __init__(self, directory: Path, *, port: int = 0, tls: TlsSettings | None = None) -> None:
+        """With *tls* it takes TLS only, and demands certificates."""
+        self._tls = tls
         self.directory = directory
         self.port = port
         self._any_port = port == 0
@@ -85,9 +97,10 @@ class ManagedZooKeeper:
         Raises `JavaMissing`, `ZooKeeperMissing`, `ChildFailed`. Call it on a thread that
         lives as long as the server shall (the event loop's own does)."""
         assert not self.running, "already started"
-        class_path = _class_path()
+        class_path = _class_path(tls=self._tls is not None)
         java = await asyncio.to_thread(find_java)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._put_key_store()
         command = [str(java.executable), *_JAVA_FLAGS, "-cp", class_path]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", "zoo.cfg"]
         deadline = time.monotonic() + timeout_s
@@ -128,7 +141,8 @@ class ManagedZooKeeper:
         It is asked `srvr`: a server that answers `ruok` may not yet serve."""
         try:
             async with asyncio.timeout(_ANSWER_S):
-                reader, writer = await asyncio.open_connection(self.host, self.port)
+                context = None if self._tls is None else Security(self._tls).client()
+                reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
                 try:
                     writer.write(b"srvr")
                     answer = await reader.read()
@@ -185,12 +199,35 @@ class ManagedZooKeeper:
             start_new_session=True,  # a Ctrl-C is ours to handle
         )
 
+    def _put_key_store(self) -> None:
+        """Write certificate and key into one file, as ZooKeeper wants them."""
+        if self._tls is None:
+            return
+        store = self.directory / _KEY_STORE
+        store.touch(mode=0o600)
+        parts = Path(self._tls.cert).read_bytes(), Path(self._tls.key).read_bytes()
+        store.write_bytes(b"".join(parts))
+
     def _configuration(self) -> str:
+        listening: tuple[str, ...] = (
+            f"clientPort={self.port}",
+            f"clientPortAddress={self.host}",
+        )
+        if self._tls is not None:
+            listening = (
+                f"secureClientPort={self.port}",
+                f"secureClientPortAddress={self.host}",
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                f"ssl.keyStore.location={_KEY_STORE}",
+                f"ssl.trustStore.location={self._tls.ca}",
+                "ssl.clientAuth=need",
+                "ssl.protocol=TLSv1.3",
+                "ssl.enabledProtocols=TLSv1.3,TLSv1.2",
+            )
         lines = (
             f"tickTime={_TICK_MS}",
             "dataDir=data",
-            f"clientPort={self.port}",
-            f"clientPortAddress={self.host}",
+            *listening,
             f"maxSessionTimeout={_SESSION_MS_MAX}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
@@ -201,12 +238,13 @@ class ManagedZooKeeper:
         return "\n".join(lines) + "\n"
 
 
-def _class_path() -> str:
+def _class_path(*, tls: bool = False) -> str:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ZooKeeperMissing
     directory = Path(spec.origin).parent / "jars"
-    jars = [jar for pattern in _JARS for jar in sorted(directory.glob(pattern))]
+    patterns = (*_JARS, *_TLS_JARS) if tls else _JARS
+    jars = [jar for pattern in patterns for jar in sorted(directory.glob(pattern))]
     if not any(jar.name.startswith("zookeeper-3") for jar in jars):
         raise ZooKeeperMissing
     return os.pathsep.join(map(str, jars))

@@ -29,6 +29,7 @@ class CandidateNode(_message.Message):
     LIFELINE_PORT_FIELD_NUMBER: _builtins.int
     LIFELINE_SECRET_FIELD_NUMBER: _builtins.int
     LIFELINE_NETWORK_FIELD_NUMBER: _builtins.int
+    LIFELINE_TLS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     candidate: _builtins.str
     """who: free text, host:pid unless given"""
@@ -40,6 +41,8 @@ class CandidateNode(_message.Message):
     lifeline_secret: _builtins.bytes
     lifeline_network: _builtins.str
     """names the network stack it listens in; empty if unknown"""
+    lifeline_tls: _builtins.bool
+    """it takes TLS only"""
     def __init__(
         self,
         *,
@@ -50,10 +53,11 @@ class CandidateNode(_message.Message):
         lifeline_port: _builtins.int = ...,
         lifeline_secret: _builtins.bytes = ...,
         lifeline_network: _builtins.str = ...,
+        lifeline_tls: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "lifeline_host", b"lifeline_host", "lifeline_network", b"lifeline_network", "lifeline_port", b"lifeline_port", "lifeline_secret", b"lifeline_secret", "since_ms", b"since_ms", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "lifeline_host", b"lifeline_host", "lifeline_network", b"lifeline_network", "lifeline_port", b"lifeline_port", "lifeline_secret", b"lifeline_secret", "lifeline_tls", b"lifeline_tls", "since_ms", b"since_ms", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

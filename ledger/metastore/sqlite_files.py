@@ -75,7 +75,7 @@ class Database:
         """Make the database if nothing of one is there, upgrade an older one, and verify it all.
 
         Raises `DamagedMetadata`, `NamespaceMismatch`, `OSError`, `sqlite3.Error`."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with closing(Witness(self._witness_path)) as witness, reporting_damage(str(self.path)):
             with witness.locked(timeout_s):
                 self._prepare(witness, timeout_s)
@@ -119,7 +119,7 @@ class Database:
         if witness.read() is None:
             self._begin(witness, where, timeout_s)
         mark = mark_of(witness)
-        (self.directory / _SESSIONS).mkdir(exist_ok=True)
+        (self.directory / _SESSIONS).mkdir(exist_ok=True, mode=0o700)
         if mark.generation == 0:
             self._make(mark, where, timeout_s)
         elif file_is_empty(self.path):
@@ -143,6 +143,7 @@ class Database:
         _sync_directory(self.directory.parent)
 
     def _make(self, mark: Mark, where: str, timeout_s: float) -> None:
+        self.path.touch(mode=0o600)  # what SQLite makes beside it is for the same readers
         # "rwc" is used here only: a database that is gone later must not come back empty.
         with closing(self.connection("rwc", timeout_s)) as connection:
             match format_of(connection, where):
@@ -199,7 +200,7 @@ class OwnSession:
         while True:
             self.session_id = uuid.uuid4().hex
             self._path = database.session_path(self.session_id)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             if self._is_there():  # else it was swept away before we had the lock
                 break
@@ -290,7 +291,7 @@ os.register_at_fork(after_in_child=_abandon_after_fork)
 
 @contextmanager
 def _locked(path: Path, timeout_s: float) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         deadline = time.monotonic() + timeout_s
         while True:

@@ -50,7 +50,7 @@ class Witness:
     def __init__(self, path: Path) -> None:
         """Open the file, or make an empty one. Raises `OSError`."""
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         _open_files.add(self)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ from ledger.accepting import stop_accepting
 from ledger.errors import MetricsNotServed
 from ledger.log_events import get_logger
 from ledger.metering.exposing import Exposed
+from ledger.security.certificates import Security, certificate_of_peer
+from ledger.security.metrics import METRICS
+from ledger.security.settings import TlsMode
+from ledger.security.taking import Taker
 
 if TYPE_CHECKING:
     from ledger.metering.collecting import Page
@@ -61,32 +66,54 @@ class _Answer:
 
 @contextmanager
 def served(
-    exposed: Exposed, host: str, port: int | None, tell: Callable[[str], None]
+    exposed: Exposed,
+    host: str,
+    port: int | None,
+    tell: Callable[[str], None],
+    *,
+    security: Security | None = None,
 ) -> Iterator[None]:
     """Serve *exposed* for as long as this lasts, unless *port* is None; *tell* gets the sentence
-    that says where. Raises `MetricsNotServed`."""
+    that says where. With *security* that requires TLS, what is served is HTTPS, and /metrics is for
+    those with a certificate. Raises `MetricsNotServed`."""
+    tls = security is not None and security.mode is TlsMode.REQUIRED
+    if security is not None:
+        exposed.add(METRICS, security)
     if port is None:
         yield
         return
-    server = MetricsServer(exposed)
+    server = MetricsServer(exposed, security=security if tls else None)
     bound = server.start(host, port)
-    tell(f"metrics are at {address_of(host, bound)}")
+    tell(f"metrics are at {address_of(host, bound, tls=tls)}")
     try:
         yield
     finally:
         server.close()
 
 
-def address_of(host: str, port: int) -> str:
+def address_of(host: str, port: int, *, tls: bool = False) -> str:
     """Return where metrics that are served on *host* and *port* are found."""
-    return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
+    scheme = "https" if tls else "http"
+    return (
+        f"{scheme}://[{host}]:{port}/metrics"
+        if ":" in host
+        else f"{scheme}://{host}:{port}/metrics"
+    )
 
 
 class MetricsServer:
     """`start` and `close`, both from the thread that runs the event loop of the process."""
 
-    def __init__(self, exposed: Exposed, limits: ServingLimits | None = None) -> None:
-        """Shows *exposed*, which may get more to show while this serves."""
+    def __init__(
+        self,
+        exposed: Exposed,
+        limits: ServingLimits | None = None,
+        *,
+        security: Security | None = None,
+    ) -> None:
+        """Shows *exposed*, which may get more to show while this serves; by TLS only, with
+        *security*."""
+        self._security = security
         self._exposed = exposed
         self._limits = limits or ServingLimits()
         self._page: Page | None = None
@@ -133,16 +160,28 @@ class MetricsServer:
             listening.close()
 
     async def _serve(self, listening: socket.socket) -> None:
-        server = await asyncio.start_server(
-            self._connected, sock=listening, limit=self._limits.request_bytes_max
-        )
+        server, taker = None, None
+        if self._security is None:
+            server = await asyncio.start_server(
+                self._connected, sock=listening, limit=self._limits.request_bytes_max
+            )
+        else:
+            taker = Taker(listening, self._protocol, self._security, open_to_all=True)
+            taker.start()
         try:
             await self._ending.wait()
         finally:
-            await stop_accepting(server)
+            if server is not None:
+                await stop_accepting(server)
+            if taker is not None:
+                await taker.close()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        reader = asyncio.StreamReader(limit=self._limits.request_bytes_max)
+        return asyncio.StreamReaderProtocol(reader, self._connected)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= self._limits.connections_max:
@@ -162,9 +201,15 @@ class MetricsServer:
                 except asyncio.LimitOverrunError:
                     head = None
             answer, has_body = await self._answer(head)
+            if self._security is not None:
+                answer = self._allowed(answer, writer.get_extra_info("ssl_object"))
             async with asyncio.timeout(self._limits.answer_s):
                 writer.write(_encoded(answer, has_body=has_body))
                 await writer.drain()
+                if not writer.can_write_eof():  # TLS has an end of its own
+                    writer.close()
+                    await writer.wait_closed()
+                    return
                 writer.write_eof()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.linger_s):
@@ -176,6 +221,14 @@ class MetricsServer:
             _log.error("metrics_not_answered", reason=repr(error))
         finally:
             writer.transport.abort()  # what was to be sent, was: nothing else is waited for
+
+    def _allowed(self, answer: _Answer, ssl_object: ssl.SSLObject | None) -> _Answer:
+        """Return *answer* if who asked may have it: metrics name logs, health does not."""
+        if ssl_object is None:
+            return _said(HTTPStatus.FORBIDDEN, "TLS is required: use https://")
+        if answer is self._made and certificate_of_peer(ssl_object) is None:
+            return _said(HTTPStatus.FORBIDDEN, "metrics are for those who show a certificate")
+        return answer
 
     async def _answer(self, head: bytes | None) -> tuple[_Answer, bool]:
         """Return the answer to a request, and whether its body is wanted."""

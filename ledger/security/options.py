@@ -1,10 +1,8 @@
-"""The options by which every process of a server is told how to secure connections, once."""
+"""How a process is told, on its command line or in its environment, to secure its connections."""
 
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
-from ledger.security.settings import MODES, VARIABLE
+from ledger.security.settings import MODES, VARIABLE, TlsSettings
 
 MODE_HELP: Final = (
     f"{MODES}: whether connections have TLS with certificates of both ends. 'optional' takes both "
@@ -23,23 +21,8 @@ KEY_VARIABLE: Final = f"{VARIABLE}_KEY"
 IDENTITY_VARIABLE: Final = f"{VARIABLE}_IDENTITY"
 VARIABLES: Final = (VARIABLE, CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, IDENTITY_VARIABLE)
 
-Tls = Annotated[
-    str | None,
-    typer.Option("--tls", help=MODE_HELP, envvar=VARIABLE, metavar="MODE", show_default=False),
-]
-TlsCa = Annotated[
-    str | None,
-    typer.Option("--tls-ca", help=CA_HELP, envvar=CA_VARIABLE, metavar="FILE", show_default=False),
-]
-TlsCert = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-cert", help=CERT_HELP, envvar=CERT_VARIABLE, metavar="FILE", show_default=False
-    ),
-]
-TlsKey = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-key", help=KEY_HELP, envvar=KEY_VARIABLE, metavar="FILE", show_default=False
-    ),
-]
+
+def variables_of(tls: TlsSettings) -> dict[str, str]:
+    """Return what to put into the environment of a process that is to have *tls*."""
+    values = (str(tls.mode), tls.ca, tls.cert, tls.key, ",".join(tls.identity))
+    return {name: value for name, value in zip(VARIABLES, values, strict=True) if value}

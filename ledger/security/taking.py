@@ -26,7 +26,7 @@ Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class Taker:
-    """`start`, then `close`; both on the event loop that serves."""
+    """`start`, then `close` or `stop`; all on the event loop that serves."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Taker:
         self._listening.setblocking(False)
         self._loop.add_reader(self._listening, self._accept)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """Take nobody more; who was not let in yet is closed. Idempotent."""
         if self._again is not None:
             self._again.cancel()
@@ -59,6 +59,10 @@ class Taker:
             self._listening.close()
         for task in tuple(self._strangers):
             task.cancel()
+
+    async def close(self) -> None:
+        """Do as `stop`, and return when that is done."""
+        self.stop()
         await asyncio.gather(*self._strangers, return_exceptions=True)
 
     def _accept(self) -> None:

@@ -20,6 +20,7 @@ from ledger.metastore.port import MetadataStore
 from ledger.protocol.answers import Found
 from ledger.quorum import Quorum
 from ledger.requests import Status
+from ledger.security.certificates import Security
 
 Hook = Callable[..., Awaitable[None]]
 
@@ -279,6 +280,7 @@ class FakeLedgers:
     def __init__(self, cluster: FakeCluster, store: MetadataStore) -> None:
         self.cluster = cluster
         self.store = store
+        self.security: Security | None = None
 
     async def create(
         self,

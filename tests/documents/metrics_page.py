@@ -9,6 +9,7 @@ import bookie.metrics
 import dlog.metrics
 import leader.metrics
 import ledger.metrics
+import ledger.security.metrics
 from ledger.metering.declaring import Declarations
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -18,6 +19,7 @@ DECLARED: Final[dict[str, Declarations[Any]]] = {
     "Logs: writers, readers, standbys, the janitor": dlog.metrics.METRICS,
     "Ledgers: writers, readers, recoveries": ledger.metrics.METRICS,
     "Elections": leader.metrics.METRICS,
+    "Every process with TLS": ledger.security.metrics.METRICS,
 }
 """All metrics there are, by who shows them."""
 

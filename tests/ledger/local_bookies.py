@@ -19,6 +19,8 @@ from ledger.metastore.nodes import create_node
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES, BookieRegistration, register, unregister
 from ledger.requests import InfoAnswer
+from ledger.security.certificates import Security
+from ledger.security.choosing import Takes
 from tests.bookie.memory_storage import MemoryStorage
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
@@ -36,18 +38,23 @@ class LocalBookie:
         self._rack = rack
         self._store = store
         self._port = 0
+        self.security: Security | None = None
         self._server: BookieServer | None = None
         self._service: BookieService | None = None
         self._registration: BookieRegistration | None = None
 
     async def start(self) -> None:
         info = InfoAnswer(self.name, uuid.uuid4().hex, "instance", read_only=False)
-        self._server = BookieServer()
+        self._server = BookieServer(security=self.security)
         self._port = self._server.bind("127.0.0.1", self._port)
         self._service = BookieService(self._open(), info, ServiceConfig())
         await self._server.start(self._service)
         self._registration = BookieRegistration(
-            self.name, f"127.0.0.1:{self._port}", info.incarnation, self._rack
+            self.name,
+            f"127.0.0.1:{self._port}",
+            info.incarnation,
+            self._rack,
+            takes=Takes.PLAIN if self.security is None else self.security.takes,
         )
         await create_node(self._store, f"{COOKIES}/{self.name}")
         await register(self._store, self._registration)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -34,6 +36,9 @@ from ledger.metadata import LedgerMetadata
 from ledger.metering.exposing import Exposed
 from ledger.quorum import Quorum
 from ledger.requests import ReadAnswer, ReadQuery
+from ledger.security.certificates import Security
+from ledger.security.metrics import METRICS
+from tests.certificates import certificate, put
 from tests.metering.rig import WholeCluster, repair_of
 from tests.patience import patient_campaign
 from tests.waiting import eventually, until
@@ -47,6 +52,20 @@ ALL: Final[list[Happening]] = []
 def happening(work: Happening) -> Happening:
     ALL.append(work)
     return work
+
+
+@happening
+async def certificates_are_renewed(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as name:
+        directory, exposed = Path(name), Exposed()
+        security = Security(put(directory, certificate("writer")), look_s=0.0)
+        exposed.add(METRICS, security)
+        cluster.seen.watch(exposed)
+        cluster.seen.look()
+        for renewed in (certificate("renewed", days=2.0), certificate("lost", by="other")):
+            put(directory, renewed)
+            security.look()
+            cluster.seen.look()
 
 
 @happening

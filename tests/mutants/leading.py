@@ -20,15 +20,15 @@ mutant(
 mutant(
     "takes a connection that broke for a death",
     "leader/lifeline.py",
-    old="        connection.close()\n    return await _refuses(address)\n",
-    new="        connection.close()\n    return True\n",
+    old="        connection.transport.abort()\n    return await _refuses(address, security)\n",
+    new="        connection.transport.abort()\n    return True\n",
     test=_LIFELINE + "a_broken_connection_to_a_living_process_means_nothing",
 )
 mutant(
     "takes a port that refuses for a death wherever it is",
     "leader/lifeline.py",
-    old="await _refuses(address) and refusals.is_death(address, here=network())",
-    new="await _refuses(address)",
+    old="return gone and refusals.is_death(address, here=network())",
+    new="return gone",
     test=_LIFELINE + "a_port_that_refuses_from_the_start_tells_of_a_death_in_our_own_network_only",
 )
 mutant(

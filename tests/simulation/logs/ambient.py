@@ -37,7 +37,7 @@ class _Time:
         return EPOCH_S * 1_000_000_000 + round((self._scheduler.now + skew_s) * 1e9)
 
 
-async def _has_died(address: LifelineAddress) -> bool:
+async def _has_died(address: LifelineAddress, *, security: object = None) -> bool:
     """As `leader.lifeline.has_died`, with what this simulated process remembers."""
     return await lifeline.has_died(address, refusals_here())
 

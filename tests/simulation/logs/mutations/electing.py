@@ -63,7 +63,7 @@ def takes_silence_of_a_lifeline_for_death(patch: Patch) -> None:
     honest = lifeline._verified
 
     async def verified(
-        address: LifelineAddress,
+        address: LifelineAddress, _security: object = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             return await honest(address)
@@ -86,7 +86,7 @@ def takes_another_process_at_its_port_for_its_death(patch: Patch) -> None:
     honest = lifeline._verified
 
     async def verified(
-        address: LifelineAddress,
+        address: LifelineAddress, _security: object = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
             return await honest(address)

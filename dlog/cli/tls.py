@@ -1,0 +1,179 @@
+"""``dlog tls``: a small authority, for trying TLS out and for small clusters."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dlog.cli.options import Json, examples
+from dlog.cli.render.output import print_facts, print_json
+from dlog.cli.runner import failed
+from ledger.errors import CallerError
+
+if TYPE_CHECKING:
+    from dlog.tls.files import Pair
+
+_DAYS_MAX: Final = 36_500
+_EXTRA: Final = "certificates are made with the library 'cryptography': pip install 'dlog[tls]'"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make certificates for TLS, by an authority of your own, and show what they say. Needs "
+    "'dlog[tls]'. docs/security.md has how they are used.",
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="DIR", help="Where the authority is. Default: ~/.dlog/tls.",
+        show_default=False,
+    ),
+]  # fmt: skip
+Days = Annotated[float, typer.Option(help="How long it is valid.", min=0.0001, max=_DAYS_MAX)]
+
+
+def _directory(given: Path | None) -> Path:
+    return (given or Path.home() / ".dlog" / "tls").expanduser().absolute()
+
+
+@app.command(epilog=examples("dlog tls init", "dlog tls init --dir /etc/dlog/tls --name orders"))
+def init(
+    *,
+    directory: Directory = None,
+    name: Annotated[str, typer.Option(help="Name of the authority.")] = "dlog",
+    days: Days = 3650,
+    as_json: Json = False,
+) -> None:
+    """Make an authority: ca.pem, which all processes need, and ca-key.pem, which nobody else may
+    have. Take the key off the machines that serve."""
+    with _told():
+        from dlog.tls import files
+
+        pair = files.init(_directory(directory), name, days=days)
+    _print_pair(pair, None, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "dlog tls issue bookie-1 --bookie bookie-1 --host 10.0.0.7 --host b1.example.org",
+        "dlog tls issue orders-writer --days 30",
+        "dlog tls issue app --uri spiffe://example.org/orders/writer",
+    )
+)
+def issue(
+    name: Annotated[str, typer.Argument(help="Who it is for: common name, and name of the files.")],
+    *,
+    directory: Directory = None,
+    bookie: Annotated[
+        str | None,
+        typer.Option(help="The bookie whose certificate it is (--id of its start): clients take "
+        "no other one for it, and it for no other one.", show_default=False),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address at which it is found; repeat it for several. Bookies "
+        "need it for operators.", show_default=False),
+    ] = None,
+    uri: Annotated[
+        list[str] | None,
+        typer.Option(help="Name that is a URI, as SPIFFE's; repeat it for several.",
+        show_default=False),
+    ] = None,
+    days: Days = 365,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Issue a certificate for one process, for both ends of connections, and its key."""
+    with _told():
+        from dlog.tls import files
+        from dlog.tls.authority import Wanted
+
+        wanted = Wanted(
+            name=name, bookie=bookie or "", hosts=tuple(host or ()), uris=tuple(uri or ()),
+            days=days,
+        )  # fmt: skip
+        where = _directory(directory)
+        pair = files.issue_to(where, name, wanted)
+    _print_pair(pair, where / f"{files.AUTHORITY}.pem", as_json=as_json)
+
+
+@app.command(
+    epilog=examples("dlog tls show ~/.dlog/tls/bookie-1.pem", "dlog tls show f.pem --json")
+)
+def show(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Certificates, PEM.")],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show whose certificates they are, who issued them, and when they expire. Keys are not
+    shown. Exits with 1 if one has expired."""
+    with _told():
+        from dlog.tls import files
+
+        found = [each for path in paths for each in files.show(path)]
+    now = datetime.now(UTC)
+    if as_json:
+        print_json(
+            [
+                {
+                    "file": each.path,
+                    "name": each.name,
+                    "issuer": each.issuer,
+                    "alternative_names": list(each.alternative_names),
+                    "begins": each.begins.isoformat(),
+                    "expires": each.expires.isoformat(),
+                    "sha256": each.sha256,
+                }
+                for each in found
+            ]
+        )
+    else:
+        for each in found:
+            left = (each.expires - now).days
+            print_facts(
+                {
+                    "file": each.path,
+                    "name": each.name,
+                    "issuer": each.issuer,
+                    "names": ", ".join(each.alternative_names) or "-",
+                    "begins": f"{each.begins:%Y-%m-%d %H:%M:%S} UTC",
+                    "expires": f"{each.expires:%Y-%m-%d %H:%M:%S} UTC, "
+                    + (f"in {left} days" if each.expires > now else "which is over"),
+                    "sha256": each.sha256,
+                }
+            )
+    if any(each.expires <= now for each in found):
+        raise typer.Exit(1)
+
+
+def _print_pair(pair: "Pair", ca: Path | None, *, as_json: bool) -> None:
+    facts = {"cert": str(pair.cert), "key": str(pair.key)}
+    if ca is None:
+        if as_json:
+            print_json(facts)
+        else:
+            print_facts(facts)
+        return
+    settings = {
+        "DLOG_TLS_CA": str(ca),
+        "DLOG_TLS_CERT": facts["cert"],
+        "DLOG_TLS_KEY": facts["key"],
+    }
+    if as_json:
+        print_json({**facts, "ca": str(ca)})
+    else:
+        for name, value in {"DLOG_TLS": "required", **settings}.items():
+            typer.echo(f"export {name}={value}")
+
+
+class _told:  # noqa: N801 - reads as a statement
+    """Turn errors of the caller, and a missing library, into the end of the command."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("cryptography"):
+            raise failed(_EXTRA) from error
+        if isinstance(error, CallerError):
+            raise failed(str(error)) from error

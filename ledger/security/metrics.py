@@ -1,0 +1,24 @@
+"""The metrics of what a process secures its connections with."""
+
+from typing import Final
+
+from ledger.metering.declaring import Declarations
+from ledger.security.certificates import Security
+
+METRICS: Final[Declarations[Security]] = Declarations()
+
+METRICS.gauge(
+    "dlog_tls_certificate_expires_seconds",
+    "When the certificate of this process expires, in seconds since 1970.",
+    lambda security: security.certificate.expires_at,
+)
+METRICS.counter(
+    "dlog_tls_renewals_total",
+    "How often renewed files of TLS were taken.",
+    lambda security: security.generation,
+)
+METRICS.counter(
+    "dlog_tls_unusable_renewals_total",
+    "How often files of TLS had changed and could not be used; those of before stay in use.",
+    lambda security: security.failures,
+)

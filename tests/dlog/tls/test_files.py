@@ -1,0 +1,68 @@
+"""The small authority: files that nobody else reads, and certificates that do."""
+
+from pathlib import Path
+
+import pytest
+
+from dlog.tls.authority import Wanted
+from dlog.tls.files import TlsFileError, init, issue_to, show
+from ledger.security.certificates import Security
+from ledger.security.names import bookies_named
+from ledger.security.settings import TlsMode, TlsSettings
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_what_is_issued_can_be_used_at_both_ends_and_is_private(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "tls"
+    ca = init(directory, "orders", days=10)
+    wanted = Wanted(
+        name="b1", bookie="b1", hosts=("10.0.0.7", "b1.example"), uris=("spiffe://d/x",)
+    )
+    pair = issue_to(directory, "b1", wanted)
+    assert mode_of(directory) == 0o700
+    assert [mode_of(path) for path in sorted(directory.iterdir())] == [0o600] * 4
+    settings = TlsSettings(
+        mode=TlsMode.REQUIRED, ca=str(ca.cert), cert=str(pair.cert), key=str(pair.key)
+    )
+    certificate = Security(settings, serves=True).certificate
+    assert bookies_named(certificate) == ("b1",)
+    assert (certificate.ips, certificate.dns) == (("10.0.0.7",), ("b1.example",))
+
+
+def test_what_a_certificate_says_is_shown(tmp_path: Path) -> None:
+    init(tmp_path, "orders", days=10)
+    pair = issue_to(tmp_path, "b1", Wanted(name="b1", bookie="b1", hosts=("10.0.0.7",)))
+    (shown,) = show(pair.cert)
+    assert (shown.name, shown.issuer) == ("CN=b1", "CN=orders")
+    assert shown.alternative_names == ("URI:dlog:bookie:b1", "IP:10.0.0.7")
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    before = init(tmp_path, "orders", days=10).key.read_bytes()
+    issue_to(tmp_path, "b1", Wanted(name="b1"))
+    with pytest.raises(TlsFileError, match="it is there already; nothing is written over"):
+        init(tmp_path, "orders", days=10)
+    with pytest.raises(TlsFileError, match="it is there already"):
+        issue_to(tmp_path, "b1", Wanted(name="b1"))
+    assert (tmp_path / "ca-key.pem").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["ca", "../b1", ".b1"])
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    init(tmp_path, "orders", days=10)
+    with pytest.raises(TlsFileError, match="give the certificate another name"):
+        issue_to(tmp_path, name, Wanted(name="b1"))
+
+
+def test_without_an_authority_it_is_said_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(TlsFileError, match="no authority is there; make an authority there with"):
+        issue_to(tmp_path, "b1", Wanted(name="b1"))
+
+
+def test_a_key_is_no_certificate_and_is_not_shown(tmp_path: Path) -> None:
+    pair = init(tmp_path, "orders", days=10)
+    with pytest.raises(TlsFileError, match=r"there is no certificate in it \(PEM\)"):
+        show(pair.key)
