@@ -17,6 +17,7 @@ from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import AGE_S_MAX, LOOK_S, Security
 from ledger.security.choosing import Takes
 from ledger.security.settings import TlsMode
+from ledger.transport.handshake import Hello, Purpose, encode_hello
 from ledger.transport.sockets import SocketTransport
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
@@ -148,6 +149,7 @@ async def test_a_client_without_a_certificate_gets_nothing(tmp_path: Path) -> No
 async def said_by(bookie: Bookie, context: ssl.SSLContext) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", bookie.port, ssl=context)
     try:
+        writer.write(encode_hello(Hello(Purpose.ASKS, BOOKIE)))
         return await reader.readexactly(1)
     finally:
         writer.transport.abort()

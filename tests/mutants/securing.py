@@ -1,0 +1,52 @@
+"""Bugs of connections with TLS: strangers who get in, and bookies that pass for others."""
+
+from tests.mutants.mutant import mutant
+
+_BOOKIE = "tests/ledger/test_secured_bookie.py::test_"
+_FILES = "tests/ledger/security/test_certificates.py::test_"
+
+mutant(
+    "demands no certificate of clients",
+    "ledger/security/certificates.py",
+    old="    context.verify_mode = ssl.CERT_REQUIRED\n",
+    new=(
+        "    client = part == ssl.PROTOCOL_TLS_CLIENT\n"
+        "    context.verify_mode = ssl.CERT_REQUIRED if client else ssl.CERT_NONE\n"
+    ),
+    test=_BOOKIE + "a_client_without_a_certificate_gets_nothing",
+)
+mutant(
+    "lets plain clients in where TLS is required",
+    "bookie/server/listening.py",
+    old="            required = security.mode is TlsMode.REQUIRED\n",
+    new="            required = False\n",
+    test=_BOOKIE + "a_plain_client_hears_that_tls_is_needed_and_gets_nothing",
+)
+mutant(
+    "takes any good certificate for that of the bookie that was meant",
+    "ledger/transport/calling.py",
+    old="            if reason is not None:\n                self.was_refused = self.is_deaf",
+    new="            if reason is None:\n                self.was_refused = self.is_deaf",
+    test=_BOOKIE + "a_bookie_with_the_certificate_of_another_one_is_not_used",
+)
+mutant(
+    "goes on with a client whose certificate has expired",
+    "bookie/server/listening.py",
+    old="        if time.time() > self.identity.expires_at:\n",
+    new="        if False:\n",
+    test=_BOOKIE + "a_connection_ends_when_the_certificate_it_was_made_with_does",
+)
+mutant(
+    "sends by the new connection before the old one has answered",
+    "ledger/transport/session.py",
+    old="        if self._before is not None and not self._before.is_idle:\n",
+    new="        if False:\n",
+    test=_BOOKIE + "connections_are_exchanged_after_a_renewal_without_a_lost_add",
+)
+mutant(
+    "uses half a renewal",
+    "ledger/security/certificates.py",
+    old='    if error.reason == "KEY_VALUES_MISMATCH":\n',
+    new="    if False:\n",
+    test=_FILES + "a_key_of_another_certificate_is_refused",
+)
