@@ -211,7 +211,11 @@ async def test_connections_are_exchanged_after_a_renewal_without_a_lost_add(tmp_
         put(tmp_path / "client", certificate("renewed"))
         transport._look()
         transport.add(BOOKIE, run_of(2), answers.expect("after"))
-        await until(lambda: any(each not in old for each in bookie.server.connections))
+        following = transport._links[BOOKIE].session
+        assert following is not None
+        await until(lambda: following._connection.is_ready)
+        for _ in range(3):  # what was sent by now is there when these are answered
+            assert await transport.info(BOOKIE) is not None
         assert 2 not in storage.ledgers[7], "adds stay in order"
         storage.gate.set()
         assert await answers.wait(2) == [("before", Status.OK), ("after", Status.OK)]
