@@ -1,4 +1,4 @@
-"""What TLS costs: appends and reads of one log on a cluster of this machine, without it and with it.
+"""What TLS costs: appends and reads of a log on a cluster of this machine, without and with it.
 
 Paired, in turn, so that what the machine does besides meets both alike.
 
@@ -61,9 +61,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
                 work = measure(Path(name), tls=tls, megabytes=arguments.megabytes)
                 lone_ms, append, read = asyncio.run(work)
-            print(
-                f"{'TLS' if tls else 'plain':6} {lone_ms:9.2f} ms {append:6.1f} MB/s {read:6.1f} MB/s"
-            )
+            kind = "TLS" if tls else "plain"
+            print(f"{kind:6} {lone_ms:9.2f} ms {append:6.1f} MB/s {read:6.1f} MB/s", flush=True)
 
 
 if __name__ == "__main__":
