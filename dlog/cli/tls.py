@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from dlog.tls.files import Pair
 
 _DAYS_MAX: Final = 36_500
-_EXTRA: Final = "certificates are made with the library 'cryptography': pip install 'dlog[tls]'"
+_EXTRA: Final = (
+    "certificates are made with the library 'cryptography': pip install 'dlog-ledgers[tls]'"
+)
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Make certificates for TLS, by an authority of your own, and show what they say. Needs "
-    "'dlog[tls]'. docs/security.md has how they are used.",
+    "'dlog-ledgers[tls]'. docs/security.md has how they are used.",
 )
 
 Directory = Annotated[

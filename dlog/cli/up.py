@@ -76,7 +76,7 @@ def up(
         typer.Option(
             "--tls",
             help="Secure all connections, with certificates of an authority that is made in the "
-            "directory (needs 'dlog[tls]'). Clients need the lines that are printed.",
+            "directory (needs 'dlog-ledgers[tls]'). Clients need the lines that are printed.",
         ),
     ] = False,
     as_json: Json = False,

@@ -18,7 +18,7 @@ class LocalCertificates:
         try:
             from dlog.tls import files
         except ModuleNotFoundError as error:
-            reason = "TLS needs the library 'cryptography': pip install 'dlog[tls]'"
+            reason = "TLS needs the library 'cryptography': pip install 'dlog-ledgers[tls]'"
             raise InvalidCluster(reason) from error
         self._directory = directory
         self._ca = files.Pair.of(directory, files.AUTHORITY).cert
