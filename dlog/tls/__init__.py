@@ -1,1 +1,1 @@
-"""A small authority, for trying TLS out and for small clusters; needs the extra `dlog-ledgers[tls]`."""
+"""A small authority, to try TLS out and for small clusters; needs the extra `dlog-ledgers[tls]`."""
