@@ -50,6 +50,7 @@ WITHOUT_JSON = (["demo"], ["bookie", "start"], ["autorecovery", "start"])
 WITHOUT_CLUSTER = (
     ["demo"],
     ["up"],
+    ["tls", "show"],
 )
 
 
