@@ -23,7 +23,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: dist dist-test help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: dist dist-test help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -50,6 +50,8 @@ help:
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
 	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
+	@echo 'make bench-peers [ONLY="row ..."] [TABLE=1]   dlog beside BookKeeper, DistributedLog'
+	@echo '                       and Kafka in turns; needs a JDK and Maven. TABLE=1: benchmarks/peers.md of all runs'
 	@echo 'make chaos-bookie [CHAOS_S=600] [MODEL_S=300] [SEED=n]   bookies are killed and starved, at length'
 	@echo 'make fuzz [FUZZ_S=60] [ONLY="parser ..."]   parsers of what comes from outside, for so long each, by coverage'
 	@echo 'make proto             generate the protobuf code again'
@@ -152,6 +154,10 @@ bench-bookie: $(STAMP)
 
 bench-spark: $(STAMP)
 	$(PY) -m benchmarks.spark $(if $(ONLY),--only $(ONLY))
+
+bench-peers: $(STAMP)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[peers]'
+	@exec $(PY) -m benchmarks.peers $(if $(ONLY),--only $(ONLY)) $(if $(TABLE),--table)
 
 bench-repair: $(STAMP)
 	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))

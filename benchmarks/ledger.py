@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from benchmarks import loops
 from benchmarks.disk import DiskFigures, measure_disk
 from benchmarks.figures import Figure, percentile, print_json, print_table
+from benchmarks.loops import BURST_MAX, LONE_MAX, burst_of, window_of
 from dlog import Log
 from dlog.aio import Log as AioLog
 from dlog.local.cluster import LocalCluster
-from dlog.position import RecordId, RecordIds
 from ledger import ClientConfig, EntryId, LedgerClient, Quorum
 
 BOOKIES: Final = 3
@@ -32,11 +33,7 @@ PATIENT: Final = ClientConfig(
     session_timeout_s=60.0, metadata_timeout_s=60.0, bookie_timeout_s=60.0
 )
 """A machine that stands still spoils a figure, not the run."""
-BURST_BYTES: Final = 1024 * 1024
-BURST_MAX: Final = 1000
-WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records in flight: enough that nobody waits for one entry's round trip."""
-LONE_MAX: Final = 2000
+LONE_BYTES: Final = 100
 TAKEOVER_RECORD_BYTES: Final = 1000
 
 T = TypeVar("T")
@@ -112,15 +109,6 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
     return await asyncio.to_thread(function, *arguments)
 
 
-def burst_of(size: int) -> int:
-    return max(1, min(BURST_MAX, BURST_BYTES // size))
-
-
-def window_of(size: int) -> int:
-    """Return how many bursts may be in flight."""
-    return WINDOW_BYTES // (size * burst_of(size)) + 1
-
-
 async def adds(
     client: LedgerClient, size: int, seconds: float, quorum: Quorum | None = None
 ) -> float:
@@ -146,75 +134,36 @@ async def lone_adds(bench: Bench) -> list[float]:
     times: list[float] = []
     end = time.perf_counter() + bench.seconds
     while (began := time.perf_counter()) < end and len(times) < LONE_MAX:
-        await writer.add(bytes(100))
+        await writer.add(bytes(LONE_BYTES))
         times.append(time.perf_counter() - began)
     await writer.close()
     return times
 
 
 async def aio_appends(bench: Bench, name: str, size: int) -> float:
-    log = await AioLog.open(name, client=bench.client)
-    payload, burst = bytes(size), burst_of(size)
-    pending: deque[asyncio.Future[RecordId]] = deque()
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() < started + bench.seconds:
-        for _ in range(burst - 1):
-            log.append_async(payload)
-        pending.append(log.append_async(payload))
-        count += burst
-        await (pending.popleft() if len(pending) >= window_of(size) else asyncio.sleep(0))
-    await log.flush()
-    per_s = count / (time.perf_counter() - started)
-    await log.close()
-    return per_s
+    """Return records a second."""
+    async with await AioLog.open(name, client=bench.client) as log:
+        return loops.per_s(await loops.appended(log, size, bench.seconds))
 
 
 async def aio_appends_many(bench: Bench, name: str, size: int) -> float:
-    """As `aio_appends`, with one call and one future per burst."""
-    log = await AioLog.open(name, client=bench.client)
-    burst = [bytes(size)] * burst_of(size)
-    pending: deque[asyncio.Future[RecordIds]] = deque()
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() < started + bench.seconds:
-        pending.append(log.append_many_async(burst))
-        count += len(burst)
-        await (pending.popleft() if len(pending) >= window_of(size) else asyncio.sleep(0))
-    await log.flush()
-    per_s = count / (time.perf_counter() - started)
-    await log.close()
-    return per_s
+    async with await AioLog.open(name, client=bench.client) as log:
+        return loops.per_s(await loops.appended_many(log, size, bench.seconds))
 
 
 def sync_appends(uri: str, name: str, size: int, seconds: float) -> float:
-    payload, burst = bytes(size), burst_of(size)
     with Log.open(name, uri=uri) as log:
-        count, started = 0, time.perf_counter()
-        while time.perf_counter() < started + seconds:
-            for _ in range(burst):
-                log.append_async(payload)  # blocks while very much is pending
-            count += burst
-        log.flush()
-        return count / (time.perf_counter() - started)
+        return loops.per_s(loops.appended_blocking(log, size, seconds))
 
 
 async def lone_appends(bench: Bench) -> list[float]:
-    times: list[float] = []
     async with await AioLog.open("lone", client=bench.client) as log:
-        end = time.perf_counter() + bench.seconds
-        while (began := time.perf_counter()) < end and len(times) < LONE_MAX:
-            await log.append(bytes(100))
-            times.append(time.perf_counter() - began)
-    return times
+        return await loops.lone_times(log, LONE_BYTES, bench.seconds)
 
 
 def lone_sync_appends(uri: str, seconds: float) -> list[float]:
-    times: list[float] = []
     with Log.open("lone in a thread", uri=uri) as log:
-        end = time.perf_counter() + seconds
-        while (began := time.perf_counter()) < end and len(times) < LONE_MAX:
-            log.append(bytes(100))
-            times.append(time.perf_counter() - began)
-    return times
+        return loops.lone_times_blocking(log, LONE_BYTES, seconds)
 
 
 async def tailed(bench: Bench) -> list[float]:
@@ -226,7 +175,7 @@ async def tailed(bench: Bench) -> list[float]:
     ):
         end = time.perf_counter() + bench.seconds
         while (began := time.perf_counter()) < end and len(times) < LONE_MAX:
-            appending = asyncio.ensure_future(log.append(bytes(100)))
+            appending = asyncio.ensure_future(log.append(bytes(LONE_BYTES)))
             await anext(reader)
             times.append(time.perf_counter() - began)
             await appending
@@ -244,20 +193,13 @@ async def catch_up(bench: Bench, name: str) -> None:
 async def chunks_read(client: LedgerClient, name: str) -> float:
     """Return records a second that a reader from the start gets as chunks."""
     async with await AioLog.tail(name, client=client, follow=False) as reader:
-        count, started = 0, time.perf_counter()
-        async for chunk in reader.read_batches():
-            count += chunk.take
-        return count / (time.perf_counter() - started)
+        return loops.per_s(await loops.chunks_read(reader))
 
 
 async def records_read(client: LedgerClient, name: str) -> float:
     """As `chunks_read`, with an object for each record."""
     async with await AioLog.tail(name, client=client, follow=False) as reader:
-        count, started = 0, time.perf_counter()
-        while batch := await reader.read_batch():
-            for _ in batch:
-                count += 1
-        return count / (time.perf_counter() - started)
+        return loops.per_s(await loops.records_read(reader))
 
 
 async def takeover(bench: Bench) -> None:

@@ -13,19 +13,17 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 from benchmarks import ledger
+from benchmarks.command import parsed, parser_of, tell
 from benchmarks.disk import measure_disk
-from benchmarks.figures import print_table
 from benchmarks.logs.asking import metrics
 from benchmarks.logs.bench import QUICK, Bench, Sizes
 from benchmarks.logs.growing import many_logs, many_segments, many_writers
 from benchmarks.logs.promoting import promotion
 from benchmarks.logs.speed import appends, catch_up, latency
 from benchmarks.logs.taking_over import takeover
-from benchmarks.results import keep
 
 SECTIONS: Final[dict[str, Callable[[Bench, ledger.Bench], Awaitable[None]]]] = {
     "latency": latency,
@@ -58,25 +56,13 @@ async def measure(options: argparse.Namespace) -> Bench:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.logs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
-    add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
-    add("--json", type=Path, default=Path("build/bench-logs.json"), help="where to keep it")
-    add("--quick", action="store_true", help="very little of each, to see that it works")
-    return parser.parse_args()
+    return parsed(parser_of("logs", __doc__, SECTIONS))
 
 
 def main() -> None:
     options = arguments()
-    options.dir.mkdir(parents=True, exist_ok=True)
     bench = asyncio.run(measure(options))
-    print_table(bench.figures)
-    keep(bench.figures, asdict(bench.sizes), options.json)
+    tell(bench, asdict(bench.sizes), options.json)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 """What the measurements of logs share: sizes and results; clusters are `benchmarks.ledger`'s."""
 
-import time
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.ledger import LONE_MAX
 from benchmarks.results import Results
-from dlog.aio import Log
 
 COPIES: Final = 6
 """How often each byte is written: three copies, in journal and entry log."""
@@ -44,13 +41,3 @@ QUICK: Final = Sizes(
 @dataclass(slots=True)
 class Bench(Results):
     sizes: Sizes
-
-
-async def lone_times(log: Log, seconds: float) -> list[float]:
-    """Return how long appends of 100 B took, one at a time."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < end and len(times) < LONE_MAX:
-        await log.append(bytes(RECORD_BYTES))
-        times.append(time.perf_counter() - began)
-    return times

@@ -15,7 +15,8 @@ from typing import Final
 
 from benchmarks import ledger
 from benchmarks.figures import percentile
-from benchmarks.logs.bench import RECORD_BYTES, Bench, lone_times
+from benchmarks.logs.bench import RECORD_BYTES, Bench
+from benchmarks.loops import lone_times
 from dlog.aio import Log
 from dlog.aio.admin import create_log, list_logs
 from dlog.aio.read.segments import stamp
@@ -51,7 +52,7 @@ async def many_writers(bench: Bench, on: ledger.Bench) -> None:
     took = time.perf_counter() - started
     bench.note(f"{name}: appends of 100 B", appended / took, "/s")
     bench.duration(f"{name}: {_BURST} records to each, all confirmed", took / turns)
-    times = await lone_times(logs[count // 2], bench.sizes.seconds)
+    times = await lone_times(logs[count // 2], RECORD_BYTES, bench.sizes.seconds)
     bench.latency(f"{name}: lone append to one", times)
     bench.note(f"{name}: memory of that process", _resident_bytes() / 1e6, "MB")
     for numbers in _groups(count):
@@ -133,7 +134,9 @@ async def _open_and_append(bench: Bench, on: ledger.Bench, name: str, label: str
         await log.close()
     bench.duration(f"{label}: open one", percentile(times, 50))
     async with await Log.open(name, client=on.client) as log:
-        bench.latency(f"{label}: lone append", await lone_times(log, bench.sizes.seconds / 2))
+        bench.latency(
+            f"{label}: lone append", await lone_times(log, RECORD_BYTES, bench.sizes.seconds / 2)
+        )
 
 
 def _creating(on: ledger.Bench, number: int) -> Callable[[], Awaitable[None]]:

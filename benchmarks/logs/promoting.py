@@ -29,16 +29,14 @@ _AIM_MS: Final = 200.0
 
 async def promotion(bench: Bench, on: ledger.Bench) -> None:
     """Print medians: until elected, of each part of the takeover, of the rest, and of all."""
-    runs = [
-        await _promoted(on.cluster.uri, bench.sizes.seconds) for _ in range(bench.sizes.samples)
-    ]
+    runs = [await promoted(on.cluster.uri, bench.sizes.seconds) for _ in range(bench.sizes.samples)]
     for part in runs[0]:
         bench.note(f"promotion, {part}", median([run[part] for run in runs]) * 1e3, "ms")
     totals = [sum(run.values()) for run in runs]
     bench.at_most("promotion beside a writer at full speed", median(totals) * 1e3, "ms", _AIM_MS)
 
 
-async def _promoted(uri: str, seconds: float) -> dict[str, float]:
+async def promoted(uri: str, seconds: float) -> dict[str, float]:
     """Return how long each part of one promotion took, in order."""
     leader = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __name__, uri, stdout=asyncio.subprocess.PIPE

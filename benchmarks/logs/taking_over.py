@@ -9,21 +9,19 @@ is new too. The disk's own cache, if it has one, is not emptied.
 import asyncio
 import os
 import time
-from collections import deque
 from pathlib import Path
 from typing import Final
 
 from benchmarks import ledger
 from benchmarks.logs.bench import Bench
+from benchmarks.loops import filled
 from dlog.aio import Log
 from dlog.aio.store.manifests import ManifestNode
-from dlog.position import RecordIds
 from ledger import LedgerClient
 
 _RECORD_BYTES: Final = 1000
 _AIM_S: Final = 1.0
 _STOP_S: Final = 120.0
-_BURSTS_PENDING: Final = 8
 
 
 async def takeover(bench: Bench, on: ledger.Bench) -> None:
@@ -33,7 +31,7 @@ async def takeover(bench: Bench, on: ledger.Bench) -> None:
         name = f"taken over, cold: {cold}"
         log = await Log.open(name, client=on.client)
         if cold:
-            await _fill(log, count)
+            await filled(log, _RECORD_BYTES, count)
         await log.abandon()
         if cold:
             await _cool(on)
@@ -46,18 +44,6 @@ async def takeover(bench: Bench, on: ledger.Bench) -> None:
             bench.at_most(f"takeover, {what} of {size / 1e9:g} GB", took, "s", _AIM_S)
         else:
             bench.duration(f"takeover, {what}", took)
-
-
-async def _fill(log: Log, count: int) -> None:
-    """Append *count* records and wait until they are confirmed."""
-    pending: deque[asyncio.Future[RecordIds]] = deque()
-    while count:
-        burst = min(count, ledger.burst_of(_RECORD_BYTES))
-        pending.append(log.append_many_async([bytes(_RECORD_BYTES)] * burst))
-        count -= burst
-        if len(pending) > _BURSTS_PENDING:
-            await pending.popleft()
-    await log.flush()
 
 
 async def _cool(on: ledger.Bench) -> None:

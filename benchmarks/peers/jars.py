@@ -40,14 +40,19 @@ def fetched(artifacts: Sequence[str]) -> list[Path]:
     """Return the jars of *artifacts*, `group:name:version` each, and of what they need.
 
     Raises `PeerMissing` with a sentence that says what is missing."""
-    directory = _cache() / "+".join(each.partition(":")[2].replace(":", "-") for each in artifacts)
+    directory = folder_of(artifacts)
     if not (directory / _COMPLETE).exists():
         _fetch(artifacts, directory)
         (directory / _COMPLETE).touch()
     return sorted(directory.glob("*.jar"))
 
 
-def _cache() -> Path:
+def folder_of(artifacts: Sequence[str]) -> Path:
+    """Return where the jars of *artifacts* are, if they were fetched."""
+    return cache() / "+".join(each.partition(":")[2].replace(":", "-") for each in artifacts)
+
+
+def cache() -> Path:
     given = os.environ.get(VARIABLE)
     return Path(given).expanduser().absolute() if given else _DEFAULT.absolute()
 

@@ -4,28 +4,21 @@ They end with the process that started them, however that ends.
 """
 
 import secrets
-import socket
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from os import getpid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.peers.jars import PeerMissing, fetched
-from dlog.local.child import dying_with_parent
-from dlog.local.errors import JavaMissing
-from dlog.local.java import find_java
+from benchmarks.peers.java import Processes, class_path, executable
+from benchmarks.peers.ports import free_ports
 
 VERSION: Final = "4.3.1"
 BROKERS: Final = 3
 SYNCED: Final = {"flush.messages": "1"}
 """A topic whose records are on the disk of each replica when they are acknowledged."""
-_ARTIFACTS: Final = tuple(
-    f"org.apache.kafka:{name}:{VERSION}" for name in ("kafka_2.13", "kafka-tools")
-)
 # As Kafka's own scripts start a broker and a tool.
 _BROKER_FLAGS: Final = (
     "-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
@@ -33,7 +26,6 @@ _BROKER_FLAGS: Final = (
 )  # fmt: skip
 _TOOL_FLAGS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_S: Final = 60.0
-_STOP_S: Final = 15.0
 _TOOL_S: Final = 60.0
 _RETRY_S: Final = 0.5
 _PROPERTIES: Final = """process.roles=broker,controller
@@ -51,25 +43,31 @@ auto.create.topics.enable=false
 """
 
 
+def artifacts(version: str) -> tuple[str, ...]:
+    return tuple(f"org.apache.kafka:{name}:{version}" for name in ("kafka_2.13", "kafka-tools"))
+
+
 class KafkaCluster:
     """Three brokers in *directory*; a context manager. Topics have three replicas, and acks=all
     means two of them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, version: str = VERSION) -> None:
         self._directory = directory
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._version = version
+        self._processes = Processes()
+        self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.servers = ""
         """What clients call `bootstrap.servers`."""
 
+    @property
+    def pids(self) -> list[int]:
+        return self._processes.pids
+
     def __enter__(self) -> Self:
         """Start the brokers. Raises `PeerMissing`. Call it on a thread that stays."""
-        jars = fetched(_ARTIFACTS)
-        try:
-            self._java = str(find_java().executable)
-        except JavaMissing as error:
-            raise PeerMissing(str(error)) from error
-        self._class_path = ":".join(map(str, jars))
-        ports = _free_ports(2 * BROKERS)
+        self._java = str(executable())
+        self._class_path = class_path(fetched(artifacts(self._version)))
+        ports = free_ports(2 * BROKERS)
         brokers, controllers = ports[:BROKERS], ports[BROKERS:]
         self.servers = ",".join(f"127.0.0.1:{port}" for port in brokers)
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(controllers, 1))
@@ -95,15 +93,26 @@ class KafkaCluster:
                 self._tool(
                     "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)
                 )
-                self._start(directory, properties)
+                self.start(node)
             self._await_brokers()
         except BaseException:
-            self._stop()
+            self._processes.stop()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self._processes.stop()
+
+    def start(self, node: int) -> None:
+        """Start broker *node*, from 1 on, on its data."""
+        directory = self._directory / f"broker-{node}"
+        command = [self._java, *_BROKER_FLAGS, "-cp", self._class_path]
+        command += ["kafka.Kafka", str(directory / "server.properties")]
+        self._nodes[node] = self._processes.start(command, directory / "broker.log")
+
+    def kill(self, node: int) -> None:
+        """End broker *node* as a crash would."""
+        self._processes.kill(self._nodes.pop(node))
 
     def create(self, topic: str, *, partitions: int, config: Mapping[str, str]) -> None:
         """Create *topic*; see `SYNCED` for *config*."""
@@ -121,26 +130,6 @@ class KafkaCluster:
             "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.servers, *arguments
         )
 
-    def _start(self, directory: Path, properties: Path) -> None:
-        command = [
-            self._java,
-            *_BROKER_FLAGS,
-            "-cp",
-            self._class_path,
-            "kafka.Kafka",
-            str(properties),
-        ]
-        with (directory / "broker.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    dying_with_parent(command, getpid()),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=directory,
-                )
-            )
-
     def _await_brokers(self) -> None:
         """Wait until each of them can lead: a topic with three replicas needs all three."""
         deadline = time.monotonic() + _START_S
@@ -149,23 +138,12 @@ class KafkaCluster:
                 self.create("started", partitions=1, config={})
             except PeerMissing:
                 if time.monotonic() > deadline or any(
-                    p.poll() is not None for p in self._processes
+                    p.poll() is not None for p in self._processes.running
                 ):
                     raise
                 time.sleep(_RETRY_S)
             else:
                 return
-
-    def _stop(self) -> None:
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            try:
-                process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes.clear()
 
     def _tool(self, main: str, *arguments: str) -> None:
         command = [self._java, *_TOOL_FLAGS, "-cp", self._class_path, main, *arguments]
@@ -179,11 +157,3 @@ class KafkaCluster:
             raise PeerMissing(
                 f"Kafka's {main} failed: {(done.stdout + done.stderr).strip()[-600:]}"
             )
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -16,12 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from benchmarks.command import parsed, parser_of, tell
 from benchmarks.disk import measure_disk
-from benchmarks.figures import print_table
 from benchmarks.repair.bench import QUICK, SIZES, Bench
 from benchmarks.repair.moving import beside, calls, speed
 from benchmarks.repair.passes import passes
-from benchmarks.results import keep
 
 SECTIONS: Final[dict[str, Callable[[Bench, Path], Awaitable[None]]]] = {
     "calls": calls,
@@ -47,28 +46,19 @@ async def measure(options: argparse.Namespace) -> Bench:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.repair",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("repair", __doc__, SECTIONS)
+    parser.set_defaults(json=None)  # it depends on the store
     add = parser.add_argument
-    add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
     add("--store", choices=list(SIZES), default="zookeeper", help="the metadata store")
     add("--ledgers", type=int, nargs="+", help="how many there are while passes are measured")
-    add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
-    add("--json", type=Path, help="where to keep it: build/bench-repair-STORE.json")
-    add("--quick", action="store_true", help="very little of each, to see that it works")
-    return parser.parse_args()
+    return parsed(parser)
 
 
 def main() -> None:
     options = arguments()
-    options.dir.mkdir(parents=True, exist_ok=True)
     bench = asyncio.run(measure(options))
-    print_table(bench.figures)
     path = options.json or Path("build") / f"bench-repair-{options.store}.json"
-    keep(bench.figures, {**asdict(bench.sizes), "store": bench.store}, path)
+    tell(bench, {**asdict(bench.sizes), "store": bench.store}, path)
 
 
 if __name__ == "__main__":

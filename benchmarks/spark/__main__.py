@@ -20,11 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from benchmarks.command import parsed, parser_of, tell
 from benchmarks.disk import measure_disk
-from benchmarks.figures import print_table
 from benchmarks.peers.jars import PeerMissing
 from benchmarks.peers.kafka import KafkaCluster
-from benchmarks.results import keep
 from benchmarks.spark.bench import QUICK, Bench, Running, Sizes
 from benchmarks.spark.kafka import connector
 from benchmarks.spark.latency import latency
@@ -81,28 +80,17 @@ def _kafka(directory: Path, stack: ExitStack) -> KafkaCluster | None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.spark",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("spark", __doc__, SECTIONS)
     add = parser.add_argument
-    add("--only", choices=list(SECTIONS), action="append", help="not all sections, but this one")
-    add("--dir", type=Path, default=Path("build"), help="on the disk to be measured")
-    add("--json", type=Path, default=Path("build/bench-spark.json"), help="where to keep it")
     add("--rounds", type=int, default=Sizes().rounds, help="of each measurement, in turns")
     add("--without-kafka", action="store_true", help="do not look for it")
-    add("--quick", action="store_true", help="very little of each, to see that it works")
-    return parser.parse_args()
+    return parsed(parser)
 
 
 def main() -> None:
     options = arguments()
-    options.dir = options.dir.absolute()
-    options.dir.mkdir(parents=True, exist_ok=True)
     bench = measure(options)
-    print_table(bench.figures)
-    keep(bench.figures, asdict(bench.sizes), options.json)
+    tell(bench, asdict(bench.sizes), options.json)
 
 
 if __name__ == "__main__":

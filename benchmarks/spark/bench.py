@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter, StreamingQuery
 
 from benchmarks.figures import Figure
 from benchmarks.peers.kafka import KafkaCluster
@@ -22,6 +22,7 @@ PLAIN: Final = "one plain process beside an idle Spark"
 """What the machine, its disk and the bookies give to whoever has them for himself."""
 _KAFKA_AIM: Final = 1.5
 
+Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 Way = Callable[[], tuple[int, float]]
 """Does it once; returns rows and seconds."""
 
@@ -89,6 +90,21 @@ class Running:
         """Return a name that nothing had before."""
         self.made += 1
         return f"{kind}-{self.made}"
+
+
+def made(reader: Reader, value_bytes: int, rows: int, partitions: int | None = None) -> Reader:
+    """Return *reader* set to rows out of memory."""
+    reader = reader.format("memory-rows").option("rows", rows).option("valueBytes", value_bytes)
+    return reader if partitions is None else reader.option("partitions", partitions)
+
+
+def streamed(
+    on: Running, frame: DataFrame, target: str, options: Mapping[str, str]
+) -> tuple[int, float]:
+    """Write *frame* to *target* until it ends; see `seconds_of`."""
+    writer: DataStreamWriter = frame.writeStream.format(target).options(**options)
+    writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
+    return seconds_of(writer.trigger(availableNow=True).start())
 
 
 def timed(rows: int, work: Callable[[], object]) -> tuple[int, float]:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
+from pyspark.sql.streaming import DataStreamReader
 
 from benchmarks.spark import kafka
 from benchmarks.spark.bench import (
@@ -16,7 +16,8 @@ from benchmarks.spark.bench import (
     Bench,
     Running,
     Way,
-    seconds_of,
+    made,
+    streamed,
     timed,
     to_nothing,
 )
@@ -29,8 +30,7 @@ _AIM: Final = 0.6
 def source(bench: Bench, on: Running) -> None:
     for value_bytes, count in bench.sizes.records:
         log, topic = _filled(on, value_bytes, count)
-        memory = on.spark.read.format("memory-rows").option("rows", count)
-        memory = memory.option("valueBytes", value_bytes).option("partitions", _tasks(count))
+        memory = made(on.spark.read, value_bytes, count, _tasks(count))
         frames: dict[str, Callable[[], DataFrame]] = {
             LIMIT: memory.load,
             OURS: partial(on.spark.read.format("dlog").option("uri", on.uri).load, log),
@@ -46,8 +46,7 @@ def source(bench: Bench, on: Running) -> None:
 def stream(bench: Bench, on: Running) -> None:
     for value_bytes, count in bench.sizes.records:
         log, topic = _filled(on, value_bytes, count)
-        memory = on.spark.readStream.format("memory-rows").option("rows", count)
-        memory = memory.option("valueBytes", value_bytes).option("partitions", _tasks(count))
+        memory = made(on.spark.readStream, value_bytes, count, _tasks(count))
         frames = {LIMIT: memory.load(), OURS: _logs(on).load(log)}
         if topic is not None:
             table = on.spark.readStream.format("kafka").options(**kafka.reading(on, topic))
@@ -81,11 +80,8 @@ def _tasks(count: int) -> int:
 
 
 def _streamed(on: Running, frame: DataFrame, target: str) -> tuple[int, float]:
-    writer: DataStreamWriter = frame.writeStream.format(target)
-    writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
-    if target == "parquet":
-        writer = writer.option("path", str(on.directory / on.fresh("parquet")))
-    return seconds_of(writer.trigger(availableNow=True).start())
+    files = {"path": str(on.directory / on.fresh("parquet"))} if target == "parquet" else {}
+    return streamed(on, frame, target, files)
 
 
 def _filled(on: Running, value_bytes: int, count: int) -> tuple[str, str | None]:
@@ -95,8 +91,7 @@ def _filled(on: Running, value_bytes: int, count: int) -> tuple[str, str | None]
     if on.kafka is None:
         return log, None
     topic = kafka.topic_for(on, "read", synced=False)
-    rows = on.spark.read.format("memory-rows").option("rows", count)
-    kafka.save(on, rows.option("valueBytes", value_bytes).load().select("value"), topic)
+    kafka.save(on, made(on.spark.read, value_bytes, count).load().select("value"), topic)
     return log, topic
 
 

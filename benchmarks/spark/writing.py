@@ -4,7 +4,6 @@ from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import DataStreamWriter
 
 from benchmarks.spark import kafka
 from benchmarks.spark.bench import (
@@ -15,7 +14,8 @@ from benchmarks.spark.bench import (
     Bench,
     Running,
     Way,
-    seconds_of,
+    made,
+    streamed,
     timed,
 )
 from benchmarks.spark.reading import fill
@@ -56,9 +56,7 @@ def sink_stream(bench: Bench, on: Running) -> None:
 
 
 def _rows(on: Running, value_bytes: int, count: int) -> DataFrame:
-    memory = on.spark.read.format("memory-rows").option("rows", count)
-    memory = memory.option("valueBytes", value_bytes).option("partitions", _TASKS)
-    return memory.load().select("value")
+    return made(on.spark.read, value_bytes, count, _TASKS).load().select("value")
 
 
 def _discard(frame: DataFrame) -> None:
@@ -77,13 +75,11 @@ def _write_plainly(on: Running, value_bytes: int, count: int) -> None:
 def _streamed(
     bench: Bench, on: Running, value_bytes: int, count: int, target: str
 ) -> tuple[int, float]:
-    memory = on.spark.readStream.format("memory-rows").option("rows", count)
-    memory = memory.option("valueBytes", value_bytes).option("partitions", _TASKS)
+    memory = made(on.spark.readStream, value_bytes, count, _TASKS)
     frame = memory.option("rowsPerTrigger", bench.sizes.per_trigger).load().select("value")
-    writer: DataStreamWriter = frame.writeStream.format(target)
-    writer = writer.option("checkpointLocation", str(on.directory / on.fresh("checkpoint")))
+    where: dict[str, str] = {}
     if target == "dlog":
-        writer = writer.option("uri", on.uri).option("path", on.fresh("streamed-into"))
+        where = {"uri": on.uri, "path": on.fresh("streamed-into")}
     if target == "kafka":
-        writer = writer.options(**kafka.writing(on, kafka.topic_for(on, "streamed-into")))
-    return seconds_of(writer.trigger(availableNow=True).start())
+        where = kafka.writing(on, kafka.topic_for(on, "streamed-into"))
+    return streamed(on, frame, target, where)

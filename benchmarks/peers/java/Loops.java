@@ -1,0 +1,311 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
+
+/**
+ * What a client of a peer is asked to do: a command a line comes in, a line of JSON goes out. The
+ * loops are those of `benchmarks/peers/serving.py`; `benchmarks/peers/clients.py` says what the
+ * commands mean.
+ */
+final class Loops {
+    interface Peer {
+        /** Open the log or topic for writing, taking it over if that is what it takes. */
+        Log open(String name) throws Exception;
+
+        /** Read *count* records from the first on; return how many seconds that took. */
+        double read(String name, long count) throws Exception;
+
+        /** Call *seen* with each record that is appended from now on, until *enough*. */
+        void tail(String name, Seen seen) throws Exception;
+
+        /** Return who leads, if that is a question. */
+        default int leader(String name) throws Exception {
+            return -1;
+        }
+    }
+
+    interface Log {
+        void append(byte[] record, Runnable acknowledged) throws Exception;
+
+        /** Return how many records of *size* may be pending. */
+        default int window(int size) {
+            return (16 << 20) / size;
+        }
+
+        void close() throws Exception;
+
+        /** End as a crash would. */
+        void abandon() throws Exception;
+    }
+
+    interface Seen {
+        /** Return whether that is enough. */
+        boolean see(ByteBuffer record);
+    }
+
+    private static final long TICK_NS = 500_000;
+    private static final int LONE_MAX = 5000;
+    private static final long PATIENCE_S = 120;
+    private static final int TAIL_WAITS_MAX = 4000;
+
+    private final Peer peer;
+
+    private Loops(Peer peer) {
+        this.peer = peer;
+    }
+
+    static void serve(Peer peer) throws Exception {
+        Loops loops = new Loops(peer);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("{\"ready\": 1}");
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String answer;
+            try {
+                answer = loops.answer(line.split(" "));
+            } catch (Exception error) {
+                error.printStackTrace();
+                answer = "{\"error\": \"" + error.toString().replaceAll("[\"\\\\\\s]+", " ") + "\"}";
+            }
+            System.out.println(answer);
+        }
+        System.exit(0);
+    }
+
+    private String answer(String[] words) throws Exception {
+        String name = words[1];
+        double[] more = Arrays.stream(words).skip(2).mapToDouble(Double::parseDouble).toArray();
+        switch (words[0]) {
+            case "throughput":
+                return append(name, (int) more[0], more[1], Long.MAX_VALUE, false);
+            case "fill":
+                return append(name, (int) more[0], PATIENCE_S, (long) more[1], false);
+            case "crash":
+                return append(name, (int) more[0], more[1], Long.MAX_VALUE, true);
+            case "lone":
+                return lone(name, (int) more[0], more[1]);
+            case "paced":
+                return paced(name, (int) more[0], more[1], more[2]);
+            case "tailed":
+                return tailed(name, (int) more[0], more[1], more[2]);
+            case "read":
+                return String.format("{\"seconds\": %f}", peer.read(name, (long) more[0]));
+            case "takeover":
+                return takeover(name);
+            case "lead":
+                return lead(name);
+            case "next":
+                return next();
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    /** Open a log for writing, and append a record that nobody counts: now it is really there. */
+    private Log begun(String name, int size) throws Exception {
+        Log log = peer.open(name);
+        Semaphore done = new Semaphore(0);
+        log.append(marked(size, -1), done::release);
+        done.acquire();
+        return log;
+    }
+
+    private static byte[] marked(int size, long index) {
+        return ByteBuffer.allocate(size).putLong(0, index).array();
+    }
+
+    private String append(String name, int size, double seconds, long most, boolean crash)
+            throws Exception {
+        Log log = most == Long.MAX_VALUE ? begun(name, size) : peer.open(name);
+        byte[] record = new byte[size];
+        Pending pending = new Pending(log.window(size));
+        Runnable acknowledged = pending::acknowledged;
+        long began = System.nanoTime(), end = began + (long) (seconds * 1e9), count = 0;
+        while (count < most && System.nanoTime() < end) {
+            long until = Math.min(count + 100, most);
+            for (; count < until; count++) {
+                pending.one();
+                log.append(record, acknowledged);
+            }
+        }
+        pending.awaitNone();
+        double took = (System.nanoTime() - began) / 1e9;
+        if (crash) {
+            log.abandon();
+        } else {
+            log.close();
+        }
+        return String.format("{\"records\": %d, \"seconds\": %f}", count, took);
+    }
+
+    /** Who sends waits for half of the window, so that an acknowledgement wakes nobody up in vain. */
+    private static final class Pending {
+        private final AtomicLong count = new AtomicLong();
+        private final Semaphore room = new Semaphore(0);
+        private final long window;
+
+        Pending(long window) {
+            this.window = window;
+        }
+
+        void one() throws InterruptedException {
+            if (count.incrementAndGet() >= window) {
+                room.drainPermits(); // of when nobody waited
+                if (count.get() >= window) {
+                    room.acquire();
+                }
+            }
+        }
+
+        void acknowledged() {
+            if (count.decrementAndGet() == window / 2) {
+                room.release();
+            }
+        }
+
+        void awaitNone() {
+            long end = System.nanoTime() + PATIENCE_S * 1_000_000_000;
+            while (count.get() > 0) {
+                if (System.nanoTime() > end) {
+                    throw new IllegalStateException(count + " were not acknowledged");
+                }
+                LockSupport.parkNanos(100_000);
+            }
+        }
+    }
+
+    private String lone(String name, int size, double seconds) throws Exception {
+        Log log = begun(name, size);
+        byte[] record = new byte[size];
+        Semaphore done = new Semaphore(0);
+        long[] times = new long[LONE_MAX];
+        int count = 0;
+        long end = System.nanoTime() + (long) (seconds * 1e9);
+        for (long began; (began = System.nanoTime()) < end && count < LONE_MAX; ) {
+            log.append(record, done::release);
+            done.acquire();
+            times[count++] = System.nanoTime() - began;
+        }
+        log.close();
+        return told(Arrays.copyOf(times, count));
+    }
+
+    private String paced(String name, int size, double rate, double seconds) throws Exception {
+        Log log = begun(name, size);
+        long[] times = new long[(int) (rate * seconds)];
+        Semaphore done = new Semaphore(0);
+        byte[] record = new byte[size];
+        send(rate, times.length, (index, due) ->
+                log.append(record, () -> {
+                    times[index] = System.nanoTime() - due;
+                    done.release();
+                }));
+        if (!done.tryAcquire(times.length, PATIENCE_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("not all was acknowledged");
+        }
+        log.close();
+        return told(times);
+    }
+
+    private interface Sending {
+        void send(int index, long due) throws Exception;
+    }
+
+    /** Send at *rate* a second: what is due of a tick of half a millisecond, or each, leaves together. */
+    private static void send(double rate, int count, Sending sending) throws Exception {
+        long tick = Math.max(TICK_NS, (long) (1e9 / rate)), due = System.nanoTime();
+        for (int index = 0; index < count; due += tick) {
+            for (long left; (left = due - System.nanoTime()) > 0; ) {
+                LockSupport.parkNanos(left);
+            }
+            for (long burst = Math.round(rate * tick / 1e9); burst > 0 && index < count; burst--) {
+                sending.send(index++, due);
+            }
+        }
+    }
+
+    private String tailed(String name, int size, double rate, double seconds) throws Exception {
+        Log log = begun(name, size);
+        Runnable nothing = () -> {};
+        long[] dues = new long[(int) (rate * seconds)], times = new long[dues.length];
+        AtomicLong seen = new AtomicLong();
+        Semaphore reads = new Semaphore(0);
+        Thread tail = new Thread(() -> {
+            try {
+                peer.tail(name, record -> {
+                    long now = System.nanoTime(), index = record.getLong(record.position());
+                    if (index < 0) {
+                        reads.release();
+                        return false;
+                    }
+                    times[(int) index] = now - dues[(int) index];
+                    return seen.incrementAndGet() == times.length;
+                });
+            } catch (Exception error) {
+                error.printStackTrace();
+            }
+        });
+        tail.setDaemon(true);
+        tail.start();
+        for (int left = 1000; !reads.tryAcquire(20, TimeUnit.MILLISECONDS); left--) {
+            if (left == 0) {
+                throw new IllegalStateException("the tail saw nothing");
+            }
+            log.append(marked(size, -1), nothing);
+        }
+        send(rate, dues.length, (index, due) -> {
+            dues[index] = due;
+            log.append(marked(size, index), nothing);
+        });
+        for (int left = TAIL_WAITS_MAX; tail.isAlive() && left > 0; left--) {
+            log.append(marked(size, -1), nothing); // some show a record with the next one only
+            tail.join(5);
+        }
+        if (seen.get() != times.length) {
+            throw new IllegalStateException("the tail saw " + seen + " of " + times.length);
+        }
+        log.close();
+        return told(times);
+    }
+
+    private String takeover(String name) throws Exception {
+        Semaphore done = new Semaphore(0);
+        long began = System.nanoTime();
+        Log log = peer.open(name);
+        log.append(new byte[100], done::release);
+        done.acquire();
+        double took = (System.nanoTime() - began) / 1e9;
+        log.close();
+        return String.format("{\"seconds\": %f}", took);
+    }
+
+    private Log led;
+
+    private String lead(String name) throws Exception {
+        led = peer.open(name);
+        next();
+        return String.format("{\"leader\": %d}", peer.leader(name));
+    }
+
+    /** Append one record to what `lead` opened. */
+    private String next() throws Exception {
+        Semaphore done = new Semaphore(0);
+        long began = System.nanoTime();
+        led.append(new byte[100], done::release);
+        if (!done.tryAcquire(PATIENCE_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("it was not acknowledged");
+        }
+        return String.format("{\"seconds\": %f}", (System.nanoTime() - began) / 1e9);
+    }
+
+    private static String told(long[] times) {
+        return Arrays.stream(times)
+                .mapToObj(each -> Long.toString(each / 1000))
+                .collect(Collectors.joining(", ", "{\"times_us\": [", "]}"));
+    }
+}

@@ -1,0 +1,184 @@
+"""How each row is measured, of one system in one round."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from benchmarks.figures import percentile
+from benchmarks.logs.promoting import promoted
+from benchmarks.peers.clients import Client
+from benchmarks.peers.systems import (
+    AIO,
+    BLOCKING,
+    BOOKKEEPER,
+    BUFFERED,
+    CONFLUENT,
+    IMMEDIATE,
+    KAFKA,
+    MANY,
+    STANDBY,
+    WHEN_EMPTY,
+    Cluster,
+)
+from benchmarks.peers.usage import Usage
+
+Measured = Mapping[str, float]
+"""Metrics, in their units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    seconds: float = 2.0
+    """For each rate and each latency."""
+    warm_s: float = 12.0
+    """Of appending before anything is measured. The first round of a row does not count either."""
+    catch_up: int = 1_000_000
+    catch_up_slow: int = 100_000
+    """Of a system with an entry for each record."""
+    written: int = 500_000
+    settle_s: float = 20.0
+    """Until what was acknowledged is where it stays: BookKeeper flushes every 10 s."""
+
+
+QUICK: Final = Sizes(
+    seconds=0.3, warm_s=0.3, catch_up=5000, catch_up_slow=5000, written=5000, settle_s=1.0
+)
+
+
+@dataclass(slots=True)
+class On:
+    """A running cluster and what is there already."""
+
+    cluster: Cluster
+    sizes: Sizes
+    made: int = 0
+    filled: dict[str, str] = field(default_factory=dict)
+    """What has a log to be caught up with."""
+
+    def fresh(self) -> str:
+        """Return a name that nothing had before."""
+        self.made += 1
+        return f"bench-{self.made}"
+
+
+async def warmed(on: On, systems: Iterable[str]) -> None:
+    """Start what *systems* need, and have all of it work until Java has compiled what counts."""
+    clients = [await on.cluster.client(each) for each in systems if each != STANDBY]
+    for client in clients:
+        await client.ask("throughput", on.fresh(), 100, on.sizes.warm_s)
+    for client in clients:
+        await client.ask("paced", on.fresh(), 100, 2000, on.sizes.warm_s / 4)
+
+
+async def throughput(on: On, system: str, seconds: float, *, size: int) -> Measured:
+    client = await on.cluster.client(system)
+    servers, own = on.cluster.pids(system), [client.pid]
+    servers_before, own_before = Usage.of(servers), Usage.of(own)
+    answer = await client.ask("throughput", on.fresh(), size, seconds)
+    servers_after, own_after = Usage.of(servers), Usage.of(own)
+    rate = {f"throughput-{size}": answer["records"] / answer["seconds"] / 1e3}
+    if size != 100:
+        return rate
+    millions = answer["records"] / 1e6
+    return rate | {
+        "cpu-servers": (servers_after.cpu_s - servers_before.cpu_s) / millions,
+        "cpu-client": (own_after.cpu_s - own_before.cpu_s) / millions,
+        "rss-servers": servers_after.resident_bytes / 1e6,
+        "rss-client": own_after.resident_bytes / 1e6,
+    }
+
+
+async def lone(on: On, system: str, seconds: float) -> Measured:
+    client = await on.cluster.client(system)
+    return _latencies("lone", await client.ask("lone", on.fresh(), 100, seconds))
+
+
+async def paced(on: On, system: str, seconds: float, *, rate: int) -> Measured:
+    client = await on.cluster.client(system)
+    answer = await client.ask("paced", on.fresh(), 100, rate, seconds)
+    return _latencies(f"open-{rate}", answer)
+
+
+async def tailed(on: On, system: str, seconds: float) -> Measured:
+    client = await on.cluster.client(system)
+    return _latencies("tailed", await client.ask("tailed", on.fresh(), 100, 200, seconds))
+
+
+def _latencies(name: str, answer: Mapping[str, list[int]]) -> Measured:
+    times = answer["times_us"]
+    return {f"{name}-p{each}": percentile(times, each) / 1e3 for each in (50, 99)}
+
+
+async def catch_up(on: On, system: str, _: float) -> Measured:
+    client = await on.cluster.client(system)
+    slow = system in (BOOKKEEPER, WHEN_EMPTY)
+    count = on.sizes.catch_up_slow if slow else on.sizes.catch_up
+    if system not in on.filled:
+        on.filled[system] = on.fresh()
+        await client.ask("fill", on.filled[system], 100, count)
+    answer = await client.ask("read", on.filled[system], count)
+    return {"catch-up": count / answer["seconds"] / 1e6}
+
+
+async def takeover(on: On, system: str, seconds: float) -> Measured:
+    if system == STANDBY:
+        parts = await promoted(await on.cluster.uri(), seconds)
+        return {"takeover": sum(parts.values()) * 1e3}
+    client, name = await on.cluster.client(system), on.fresh()
+    if system == KAFKA:
+        return {"takeover": await _failed_over(on, client, name) * 1e3}
+    await client.ask("crash", name, 100, seconds / 3)
+    answer = await client.ask("takeover", name)
+    return {"takeover": answer["seconds"] * 1e3}
+
+
+async def _failed_over(on: On, client: Client, name: str) -> float:
+    """Return how long after the death of its leader a topic takes the next record."""
+    brokers = await on.cluster.brokers()
+    leader = (await client.ask("lead", name))["leader"]
+    began = time.perf_counter()
+    brokers.kill(leader)
+    await client.ask("next", name)
+    took = time.perf_counter() - began
+    brokers.start(leader)
+    return took
+
+
+async def written(on: On, system: str, _: float) -> Measured:
+    client = await on.cluster.client(system)
+    servers, count = on.cluster.pids(system), on.sizes.written
+    await asyncio.sleep(on.sizes.settle_s)  # what others left to be written
+    before = Usage.of(servers)
+    await client.ask("fill", on.fresh(), 100, count)
+    await asyncio.sleep(on.sizes.settle_s)
+    taken = Usage.of(servers).written_bytes - before.written_bytes
+    return {"written": taken / (100 * count)}
+
+
+_WRITERS: Final = (AIO, BLOCKING, MANY, KAFKA, CONFLUENT, BUFFERED, BOOKKEEPER, WHEN_EMPTY)
+_PROMPT: Final = (AIO, BLOCKING, KAFKA, CONFLUENT, BUFFERED, IMMEDIATE, BOOKKEEPER, WHEN_EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    measure: Callable[[On, str, float], Awaitable[Measured]]
+    """Measures a system for so many seconds."""
+    systems: tuple[str, ...]
+    warm: bool = True
+    """Whether a round comes first that counts for nothing."""
+
+
+ROWS: Final[Mapping[str, Row]] = {
+    "throughput-100": Row(partial(throughput, size=100), _WRITERS),
+    "throughput-1000": Row(partial(throughput, size=1000), _WRITERS),
+    "lone": Row(lone, _PROMPT),
+    "open-2000": Row(partial(paced, rate=2000), _PROMPT),
+    "open-20000": Row(partial(paced, rate=20_000), _PROMPT),
+    "tailed": Row(tailed, _PROMPT),
+    "catch-up": Row(catch_up, (AIO, BLOCKING, MANY, KAFKA, CONFLUENT, BUFFERED, WHEN_EMPTY)),
+    "takeover": Row(takeover, (AIO, STANDBY, KAFKA, BUFFERED, WHEN_EMPTY)),
+    "written": Row(written, (AIO, KAFKA, BUFFERED, WHEN_EMPTY), warm=False),
+}
