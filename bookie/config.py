@@ -50,8 +50,6 @@ class BookieConfig:
     """Who may connect: see docs/security.md."""
     unmade_ledgers_max: int = 0
     """So many ledgers are taken although the metadata store does not know them; for tests."""
-    entry_log_bytes: int | None = None
-    """When an entry log is full; None: as large as its disk lets it be (`entry_log_bytes_for`)."""
     disk_limits: DiskLimits = field(default_factory=DiskLimits)
     disk_interval_s: float = 0.5
     """So often the disks are asked how full they are."""

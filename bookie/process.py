@@ -32,7 +32,7 @@ from bookie.server.ordering import OperatorServer
 from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService
 from bookie.server.settling import Settler
-from bookie.storage.config import StorageConfig, entry_log_bytes_for
+from bookie.storage.config import ENTRY_LOG_BYTES_MAX, StorageConfig, entry_log_bytes_for
 from bookie.storage.engine import BookieStorage
 from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
@@ -182,7 +182,7 @@ async def _run(
     collector = Collector(
         storage.ledger_directories,
         ledgers,
-        replace(config.collector, log_bytes_max=config.storage.entry_log_bytes_max),
+        replace(config.collector, log_bytes_max=_entry_log_bytes(config, directories)),
         main=directories.main,
         bookie=name,
         instance=namespace.instance,
@@ -276,12 +276,12 @@ def _place(
 
 def _entry_log_bytes(config: BookieConfig, directories: Directories) -> int:
     """Return when an entry log is full; of a disk that cannot be asked nothing is followed."""
-    if config.entry_log_bytes is not None:
-        return config.entry_log_bytes
+    if config.storage.entry_log_bytes_max is not None:
+        return config.storage.entry_log_bytes_max
     try:
         return entry_log_bytes_for(disk.usage().total_bytes for disk in directories.ledgers)
     except OSError:
-        return config.storage.entry_log_bytes_max
+        return ENTRY_LOG_BYTES_MAX
 
 
 async def _open_storage(

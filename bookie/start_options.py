@@ -285,7 +285,7 @@ OPTIONS: Final = (
     ),
     Option(
         ("--entry-log-size",),
-        "entry_log_bytes",
+        "storage.entry_log_bytes_max",
         int | None,
         "Begin a new entry log after so much, as 256M. Space comes back by whole entry logs, so "
         "small ones keep less of what was deleted, and large ones are fewer files. Default: "
@@ -409,7 +409,7 @@ def config_of(given: Given) -> BookieConfig:
     Raises `typer.BadParameter`, which ends the program with status 2, if there is none such."""
     if given["uri"] is None:
         raise typer.BadParameter("name the namespace of the cluster", param_hint="--uri")
-    fields: dict[str, dict[str, Any]] = {"": {}, "disk_limits": {}, "collector": {}}
+    fields: dict[str, dict[str, Any]] = {"": {}, "disk_limits": {}, "collector": {}, "storage": {}}
     for option in OPTIONS:
         value = given[option.name]
         if value is not None and option.field not in OF_THE_PROCESS:
@@ -424,6 +424,7 @@ def config_of(given: Given) -> BookieConfig:
             **own,
             disk_limits=replace(_DEFAULTS.disk_limits, **fields["disk_limits"]),
             collector=replace(_DEFAULTS.collector, **fields["collector"]),
+            storage=replace(_DEFAULTS.storage, **fields["storage"]),
             tls=tls_settings(*(given[name] for name in TLS)),
         )
     except InvalidSetting as error:

@@ -36,7 +36,8 @@ class StorageConfig:
     none on a disk that is well filled."""
     journal_block_bytes: int = 4096
     """What is written to such a file is filled up with zeros to this."""
-    entry_log_bytes_max: int = ENTRY_LOG_BYTES_MAX
+    entry_log_bytes_max: int | None = None
+    """When an entry log is full; None: as large as the disks let it be (`entry_log_bytes_for`)."""
     index_cache_bytes: int = 32 * 1024 * 1024
     """Shared out among the ledger directories, as the files are."""
     index_in_place_ledgers: int = 1000

@@ -25,7 +25,7 @@ from bookie.index.format import LedgerHeader
 from bookie.index.ledger_index import LedgerIndex
 from bookie.index.tombstones import FENCES_PATH, Tombstones
 from bookie.loss.census import Roll, RollPlace
-from bookie.storage.config import StorageConfig
+from bookie.storage.config import ENTRY_LOG_BYTES_MAX, StorageConfig
 from bookie.storage.memtable import Memtable
 
 DIRECTORIES: Final = (entrylog_format.DIRECTORY, index_format.DIRECTORY)
@@ -229,7 +229,7 @@ def open_ledger_directories(
     """Share caches and files out among all of them."""
     count = len(directories.ledgers)
     each = LedgerDirectoryConfig(
-        entry_log_bytes_max=config.entry_log_bytes_max,
+        entry_log_bytes_max=config.entry_log_bytes_max or ENTRY_LOG_BYTES_MAX,
         index_cache_bytes=config.index_cache_bytes // count,
         files_open_max=max(1, config.files_open_max // count),
         in_place_ledgers=config.index_in_place_ledgers,
