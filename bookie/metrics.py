@@ -109,6 +109,17 @@ METRICS.counter(
     "Connections that were refused or cut, and messages that could not be used.",
     lambda bookie: bookie.server.refusals,
 )
+METRICS.counter(
+    "dlog_bookie_denied_total",
+    "Requests that their senders had no right to, by what they asked for.",
+    lambda bookie: _denied(bookie.server),
+    "action",
+)
+METRICS.gauge(
+    "dlog_bookie_grants",
+    "Grants of access that are in force; 0 also where nobody has to say who he is.",
+    lambda bookie: 0 if bookie.server.guard is None else bookie.server.guard.grants,
+)
 METRICS.gauge(
     "dlog_bookie_add_streams",
     "Streams of adds that clients have open.",
@@ -359,6 +370,11 @@ def expose(
 
 def _info(bookie: str) -> dict[tuple[str, ...], int | float]:
     return {(bookie, own_version()): 1}
+
+
+def _denied(server: BookieServer) -> dict[str, int]:
+    counts = {} if server.guard is None else dict(server.guard.denied)
+    return {action.name.lower(): count for action, count in counts.items()}
 
 
 def _by_status(counts: Mapping[Status, int]) -> dict[str, int]:

@@ -25,6 +25,7 @@ from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
 from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
 from bookie.server.descriptors import descriptor_limit, share_out
+from bookie.server.guarding import Guard
 from bookie.server.listening import BookieServer, is_free
 from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.operator import OperatorService
@@ -44,6 +45,7 @@ from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
 from ledger.security.choosing import takes_of
+from ledger.security.settings import TlsMode
 
 _ALONE_SESSIONS: Final = 3.0
 """So many session time-outs somebody else's registration may take to vanish."""
@@ -111,6 +113,19 @@ class _Ports:
             self.clients.bind(config.host, port)
         return self.operators.bind(config.host, config.operator_port)
 
+    async def guard(self, config: BookieConfig, store: MetadataStore, ledgers: LedgerStore) -> None:
+        """Let in what is granted, once everybody has to say who he is."""
+        if config.tls.mode is TlsMode.REQUIRED:
+            guard = Guard(store, ledgers)
+            await guard.start()
+            self.clients.guard = self.operators.guard = guard
+
+    def guarding(self) -> "list[asyncio.Task[None]]":
+        """Begin to keep to the grants as they change. An end of it would be one of the bookie: it
+        would not hear of what is revoked."""
+        guard = self.clients.guard
+        return [] if guard is None else [asyncio.create_task(guard.run(), name="guard")]
+
     async def start(self, service: BookieService, operator: OperatorService) -> None:
         await self.clients.start(service)
         await self.operators.start(operator)
@@ -129,6 +144,8 @@ async def _run(
 ) -> None:
     try:
         namespace = await open_namespace(store)
+        ledgers = LedgerStore(store, namespace.layout)
+        await ports.guard(config, store, ledgers)
         name, port, bound = _place(config, directories, ports.clients)
         address = config.address(port)
         identity = await identify(
@@ -147,11 +164,9 @@ async def _run(
         except BaseException:
             storage.close()
             raise
-        info = InfoAnswer(name, identity.incarnation, namespace.instance, read_only=False)
-        ledgers = LedgerStore(store, namespace.layout)
         service = BookieService(
             storage,
-            info,
+            InfoAnswer(name, identity.incarnation, namespace.instance, read_only=False),
             config.service,
             made=MadeLedgers(ledgers, unmade_max=config.unmade_ledgers_max),
         )
@@ -200,7 +215,10 @@ async def _run(
         seen=lambda: recall(directories.main),
         on_change=living.set_limbo,
     )
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(living.run(), name="life")]
+    tasks: list[asyncio.Task[None]] = [
+        asyncio.create_task(living.run(), name="life"),
+        *ports.guarding(),
+    ]
     try:
         keeper.look()
         await collector.begin()

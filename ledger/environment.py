@@ -5,7 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from ledger.belonging import belonging
 from ledger.entry import Digest, MacKey, WithoutKey, access_key, mac_key
+from ledger.errors import AccessDenied
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import LedgerMetadata
@@ -17,7 +19,7 @@ from ledger.protocol.writer import WriterConfig
 from ledger.quorum import Quorum
 from ledger.registry import BookieDirectory
 from ledger.requests import Status
-from ledger.security.certificates import Security
+from ledger.security.certificates import Security, own_name
 from ledger.transport.port import BookieTransport
 
 
@@ -74,6 +76,13 @@ class Environment:
             for found in self.bookies.available()
             if not found.read_only
         }
+
+    def denied(self, what: str, role: str, metadata: LedgerMetadata) -> AccessDenied:
+        """Return the error for what bookies did not allow with the ledger of *metadata*."""
+        found = belonging(metadata.custom)
+        where = f" of log {found.log!r}" if found else ", which belongs to no log"
+        logs = found.log if found else "*"
+        return AccessDenied(own_name(self.security), role, what + where, logs=logs)
 
     def reported(self, bookie: BookieId, status: Status) -> None:
         """Take note of what *bookie* answered, or that it did not."""

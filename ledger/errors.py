@@ -14,6 +14,8 @@
     |  |- MetricsNotServed         the address for metrics cannot be listened on
     |  |- InvalidTls               settings of TLS that mean nothing, or contradict each other
     |  |- CertificateUnusable      a file of TLS is missing, or cannot be used
+    |  |- InvalidGrant             a grant that can be nobody's, or one too many
+    |  |- NoSuchGrant              nothing of the kind was granted
     |  `- TooManyPending           too many bytes wait for confirmation; wait, then go on
     |- RemoteError                 another process said no, or did not say anything
     |  |- MetadataError
@@ -26,6 +28,7 @@
     |  |- BookieUnavailable        no answer in time, or refused the connection
     |  |- BookieRefused            the bookie answered with an error
     |  |- TransportMismatch        one end takes TLS only, and the other one plain connections only
+    |  |- AccessDenied             bookies know who asks, and it was not granted what it asks for
     |  |- NoSuchLedger
     |  |- WriterFailed             the writer met what must not happen; recover the ledger
     |  |- KeyDiffers               bookies hold the ledger under another key than its metadata says
@@ -180,6 +183,20 @@ class CertificateUnusable(CallerError):
         self.path, self.reason = path, reason
 
 
+class InvalidGrant(CallerError):
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what!r} cannot be granted: {reason} (see docs/security.md)")
+        self.what, self.reason = what, reason
+
+
+class NoSuchGrant(CallerError):
+    def __init__(self, grant: str) -> None:
+        super().__init__(
+            f"there is no grant that {grant}; 'dlog access list' shows those that there are"
+        )
+        self.grant = grant
+
+
 class TooManyPending(CallerError):
     retryable = True
 
@@ -331,6 +348,21 @@ class TransportMismatch(RemoteError):
     def __init__(self, name: str, reason: str, advice: str) -> None:
         super().__init__(f"bookie {name} {reason}; {advice}")
         self.name, self.reason = name, reason
+
+
+class AccessDenied(RemoteError):
+    """To be tried again only after somebody granted it. Adds in flight may or may not be kept."""
+
+    def __init__(self, identity: str, role: str, what: str, *, logs: str = "") -> None:
+        """*identity*: as this process's own certificate says it. *what* must not be done; *logs*
+        is what to grant for it, empty for roles of the cluster."""
+        who = f"{identity} is" if identity else "this process is"
+        grant = f"dlog access grant {identity or 'WHO'} {role}{f' {logs!r}' if logs else ''}"
+        super().__init__(
+            f"{who} not allowed to {what}: that takes the role {role}. "
+            f"If it should be, let an operator run: {grant}"
+        )
+        self.identity, self.role, self.what, self.logs = identity, role, what, logs
 
 
 class NoSuchLedger(RemoteError):

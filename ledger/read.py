@@ -173,6 +173,9 @@ class Read:
                 return NoSuchLedger(ledger_id)
             case protocol.Failure.WRONG_KEY:
                 return KeyDiffers(ledger_id)
+            case protocol.Failure.ACCESS_DENIED:
+                what = f"read ledger {ledger_id}"
+                return self._environment.denied(what, "reader", self._known.metadata)
             case protocol.Failure.LOST:
                 return EntryLost(ledger_id, self._first, reason)
             case protocol.Failure.UNAVAILABLE:

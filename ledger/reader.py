@@ -154,7 +154,7 @@ class LedgerReader:
         """Ask the bookies for the last add confirmed; return the highest that is proven.
 
         Waits until every write set is covered, so a bookie that lags behind the others does
-        not matter. Raises `BookieUnavailable` if too few answer, `KeyDiffers`."""
+        not matter. Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `AccessDenied`."""
         if self.last_entry is not None:
             return self.last_entry
         await self._ask_all()
@@ -172,8 +172,8 @@ class LedgerReader:
         acknowledged before it (rule 19). (B) Bookies that cover every write set of it answer,
         so one of them is in each ack quorum.
 
-        Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `NoSuchLedger`,
-        `MetadataUnavailable`."""
+        Raises `BookieUnavailable` if too few answer, `KeyDiffers`, `AccessDenied`,
+        `NoSuchLedger`, `MetadataUnavailable`."""
         if self.last_entry is None:
             metadata, _ = await self._environment.ledgers.read(self.ledger_id, fresh=True)
             self._known.learn(metadata)
@@ -199,13 +199,14 @@ class LedgerReader:
         }
         waiting, heard, stored = set(asking), dict[int, None](), int(NO_ENTRY)
         quorum = self.metadata.quorum
-        met_stranger = False
+        met_stranger = was_denied = False
         try:
             while waiting and not all_covered(heard, quorum):
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     answer = task.result()
                     met_stranger |= answer.status is Status.WRONG_KEY
+                    was_denied |= answer.status is Status.ACCESS_DENIED
                     if answer.status in {Status.OK, Status.NO_SUCH_LEDGER}:
                         heard[asking[task]] = None
                         stored = max(stored, answer.last_entry)
@@ -218,6 +219,9 @@ class LedgerReader:
         if not all_covered(heard, quorum):
             if met_stranger:
                 raise KeyDiffers(self.ledger_id)
+            if was_denied:
+                what = f"read ledger {self.ledger_id}"
+                raise self._environment.denied(what, "reader", self.metadata)
             silent = [bookie for index, bookie in enumerate(bookies) if index not in heard]
             raise BookieUnavailable(", ".join(silent), "no answer, and the others are too few")
         return stored

@@ -35,7 +35,7 @@ async def recover(
     """Fence and close the ledger, or adopt what another recoverer closed it with.
 
     Raises `RecoveryFailed` (nothing was decided), `NoSuchLedger`, `KeyDiffers`,
-    `MetadataUnavailable`."""
+    `AccessDenied`, `MetadataUnavailable`."""
     recovering = _Recovering(environment, credentials, metadata, version)
     began = time.monotonic()
     try:
@@ -67,6 +67,7 @@ class _Recovering:
         self._environment = environment
         self._credentials = credentials
         self._ledger_id = credentials.ledger_id
+        self._metadata = metadata
         self._quorum = metadata.quorum
         self._frames: dict[int, bytes] = {}
         self._result: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
@@ -174,6 +175,9 @@ class _Recovering:
                 return NoSuchLedger(self._ledger_id)
             case protocol.Failure.WRONG_KEY:
                 return KeyDiffers(self._ledger_id)
+            case protocol.Failure.ACCESS_DENIED:
+                what = f"recover ledger {self._ledger_id}"
+                return self._environment.denied(what, "writer", self._metadata)
             case protocol.Failure.METADATA_UNAVAILABLE:
                 return MetadataUnavailable(
                     self._environment.uri, f"recovery of ledger {self._ledger_id}", 0.0

@@ -24,6 +24,7 @@ class Status(IntEnum):
     DAMAGED = 9
     CONFLICT = 10
     UNKNOWN = 11
+    ACCESS_DENIED = 12
     UNREACHABLE = 100
     """Never sent: the transport's word for "no answer": refused, broken or timed out."""
 

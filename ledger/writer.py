@@ -347,6 +347,9 @@ class LedgerWriter:
                 return NoSuchLedger(self.ledger_id)
             case protocol.Failure.WRONG_KEY:
                 return KeyDiffers(self.ledger_id)
+            case protocol.Failure.ACCESS_DENIED:
+                what = f"append to ledger {self.ledger_id}"
+                return self._environment.denied(what, "writer", self.metadata)
             case protocol.Failure.CLOSED_EMPTY:
                 self._environment.ledgers.leave_ids()
                 return KeyDiffers(self.ledger_id, closed_empty=True)

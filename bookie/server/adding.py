@@ -10,7 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from bookie.server.guarding import Door
 from bookie.server.service import BookieService
+from bookie.storage.prepared import Prepared
 from ledger.errors import BadMessage
 from ledger.requests import AddRun
 from ledger.transport.connection import Connection
@@ -28,9 +30,12 @@ class Adding:
         service: BookieService,
         connection: Connection,
         refuse: Callable[[BadMessage], None],
+        door: Door | None = None,
     ) -> None:
+        """*door*: what lets the client in; None: it may do everything."""
         self._connection = connection
         self._refuse = refuse
+        self._door = door
         self._stream = service.stream(self._acknowledge)
         self._waiting: deque[Frame] = deque()
         self._preparing: asyncio.Task[None] | None = None
@@ -70,7 +75,8 @@ class Adding:
 
     def _take(self, frame: Frame) -> None:
         runs = batch_runs(frame.body)
-        if self._stream.needs_nothing(runs):
+        may = self._door is None or self._door.admits(runs)
+        if may and self._stream.needs_nothing(runs):
             self._stream.offer(frame.number, runs)
         else:
             self._connection.pause()
@@ -78,7 +84,7 @@ class Adding:
 
     async def _prepare(self, batch: int, runs: Sequence[AddRun]) -> None:
         try:
-            prepared = await self._stream.prepare(runs)
+            prepared = await self._prepared(runs)
             self._preparing = None
             if not self._shut:
                 self._stream.offer(batch, runs, prepared)
@@ -88,6 +94,16 @@ class Adding:
         except Exception:
             self._connection.abort()
             raise
+
+    async def _prepared(self, runs: Sequence[AddRun]) -> Sequence[Prepared]:
+        """Look up what adds of those *runs* need that are not refused."""
+        refused = {} if self._door is None else await self._door.refused(runs)
+        if not refused:
+            return await self._stream.prepare(runs)
+        taken = [run for index, run in enumerate(runs) if index not in refused]
+        found = await self._stream.prepare(taken) or [None] * len(taken)
+        each = iter(found)
+        return [refused[at] if at in refused else next(each) for at in range(len(runs))]
 
     def _take_waiting(self) -> None:
         while self._waiting and self._preparing is None and not self._stream.is_full:

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
+from bookie.server.guarding import Door
 from bookie.server.service import BookieService
 from ledger.errors import BadMessage
 from ledger.log_events import get_logger
@@ -21,6 +22,7 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
+from ledger.security.access import Action
 from ledger.transport.connection import Connection
 from ledger.transport.envelope import Buffer
 from ledger.transport.framing import Frame, Kind
@@ -59,10 +61,18 @@ class Answering:
 
     body_bytes_max = QUESTION_BYTES_MAX
 
-    def __init__(self, service: BookieService, connection: Connection, room: Room) -> None:
+    def __init__(
+        self,
+        service: BookieService,
+        connection: Connection,
+        room: Room,
+        door: Door | None = None,
+    ) -> None:
+        """*door*: what lets the client in; None: it may do everything."""
         self._service = service
         self._connection = connection
         self._room = room
+        self._door = door
         self._last = 0
         self._open: dict[int, asyncio.Task[Reply]] = {}
 
@@ -116,26 +126,45 @@ class Answering:
                 return None
 
     async def _read(self, query: ReadQuery, request: bytes) -> Reply:
-        answer = ReadAnswer(Status.TOO_MANY_REQUESTS)
-        if self._room.left >= 0:
+        status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)
+        answer = ReadAnswer(status)
+        if status is Status.OK:
             answer = await self._service.read(query)
+            if query.wait_ms > 0:  # it may have been revoked meanwhile
+                status = await self._why_not(query.ledger_id, Action.READ, fence=False)
+                answer = answer if status is Status.OK else ReadAnswer(status)
             if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
                 answer = ReadAnswer(Status.TOO_MANY_REQUESTS)
         return Kind.ANSWER, read_reply(answer, request)
 
     async def _read_lac(self, query: LacQuery, request: bytes) -> Reply:
-        answer = LacAnswer(Status.TOO_MANY_REQUESTS)
-        if self._room.left >= 0:
+        status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)
+        answer = LacAnswer(status)
+        if status is Status.OK:
             answer = await self._service.read_lac(query)
         return Kind.ANSWER, (lac_reply(answer, request),)
 
     async def _read_held(self, query: HeldQuery, request: bytes) -> Reply:
-        answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
-        if self._room.left >= 0:
+        status = await self._why_not(query.ledger_id, Action.LIST, fence=False)
+        answer = HeldAnswer(status)
+        if status is Status.OK:
             answer = await self._service.read_held(query)
             if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
                 answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
         return Kind.ANSWER, (held_reply(answer, request),)
+
+    async def _why_not(self, ledger_id: int, action: Action, *, fence: bool) -> Status:
+        """Return OK, or why there is no answer.
+
+        That the store knows no such ledger is no promise to who fences: what has to be fenced was
+        made by somebody."""
+        if self._room.left < 0:
+            return Status.TOO_MANY_REQUESTS
+        if self._door is None:
+            return Status.OK
+        status = await self._door.answer(ledger_id, action)
+        unmade = status is Status.NO_SUCH_LEDGER
+        return Status.TOO_MANY_REQUESTS if unmade and fence else status
 
     def _answered(self, number: int, answer: "asyncio.Task[Reply]") -> None:
         self._room.left += 1
@@ -149,3 +178,7 @@ class Answering:
             kind, body = answer.result()
             self._connection.send(kind, number, *body)
         self._connection.settled()
+
+
+def _action(*, fence: bool) -> Action:
+    return Action.RECOVER if fence else Action.READ

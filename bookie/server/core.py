@@ -28,7 +28,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookie.storage.prepared import Prepared
 from ledger.entry import parse_header
@@ -44,6 +44,9 @@ from ledger.requests import (
     ReadQuery,
     Status,
 )
+
+_NOT_TAKEN: Final = (Status.NO_SUCH_LEDGER, Status.TOO_MANY_REQUESTS, Status.ACCESS_DENIED)
+"""Nobody vouches for the ledger, or for whom it is from."""
 
 
 class Storage(Protocol):
@@ -213,8 +216,8 @@ class BookieCore:
         return result
 
     def _add(self, run: AddRun, prepared: Prepared) -> tuple[Status, int]:
-        if prepared is Status.NO_SUCH_LEDGER or prepared is Status.TOO_MANY_REQUESTS:
-            return prepared, 0  # nobody vouches for the ledger
+        if isinstance(prepared, Status) and prepared in _NOT_TAKEN:
+            return prepared, 0
         if run.explicit_lac:
             status, ticket = self.storage.set_lac(run), 0
         else:

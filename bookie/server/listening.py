@@ -17,6 +17,7 @@ from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.adding import Adding
 from bookie.server.answering import Answering, Room
 from bookie.server.descriptors import CONNECTIONS_MAX
+from bookie.server.guarding import Guard
 from bookie.server.service import BookieService
 from ledger.accepting import stop_accepting
 from ledger.errors import BadMessage, TransportMismatch
@@ -61,6 +62,8 @@ class BookieServer:
         self, *, connections_max: int = CONNECTIONS_MAX, security: Security | None = None
     ) -> None:
         """One connection more than *connections_max* is closed as soon as it is made."""
+        self.guard: Guard | None = None
+        """Who lets in what was granted; None: whoever is known may do everything."""
         self.connections_max = connections_max
         self.security = security
         self.connections: dict[_ClientConnection, None] = {}
@@ -224,12 +227,13 @@ class _ClientConnection(Connection):
             server.tell("client_refused", self, answer.reason)
             self.finish()
             return True
+        door = None if server.guard is None else server.guard.door(self.identity, self.peer)
         if hello.purpose is Purpose.ADDS:
             self._is_adder = True
             server.adders += 1
-            self._handler = Adding(server.service, self, self._refuse)
+            self._handler = Adding(server.service, self, self._refuse, door)
         else:
-            self._handler = Answering(server.service, self, server.room)
+            self._handler = Answering(server.service, self, server.room, door)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
 

@@ -4,12 +4,14 @@ Apart from the clients' port, so that a firewall can keep the two apart: who can
 make the bookie read-only.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from bookie.errors import AddressUnusable, CollectionUnderWay, OrderNotKept, PortInUse
+from bookie.server.guarding import Guard
 from bookie.server.listening import is_free
 from bookie.server.operator import OperatorService
 from ledger.security.certificates import Security
@@ -17,6 +19,7 @@ from ledger.security.settings import TlsMode
 from ledger.transport.orders import (
     BOOKIE_KEY,
     Context,
+    certificate_of_caller,
     operator_handlers,
     operator_server,
     server_credentials,
@@ -33,6 +36,9 @@ class OperatorServer:
     def __init__(self, security: Security | None = None) -> None:
         """With *security* that requires it, the port takes TLS only; else it is plain."""
         self._server = operator_server()
+        self.guard: Guard | None = None
+        """Who lets in what was granted; None: whoever is known may do everything."""
+        self._security = security
         required = security is not None and security.mode is TlsMode.REQUIRED
         self._credentials = server_credentials(security) if security and required else None
 
@@ -55,7 +61,7 @@ class OperatorServer:
         return bound
 
     async def start(self, operator: OperatorService) -> None:
-        self._server.add_generic_rpc_handlers((_Edge(operator).handlers(),))
+        self._server.add_generic_rpc_handlers((_Edge(operator, self._may_order).handlers(),))
         await self._server.start()
 
     async def stop(self) -> None:
@@ -66,10 +72,20 @@ class OperatorServer:
         """Close all connections without an answer."""
         await self._server.stop(None)
 
+    def _may_order(self, context: Context) -> str:
+        """Return why the order of *context* is not obeyed; empty if it is."""
+        if self.guard is None:
+            return ""
+        assert self._security is not None, "without it nobody is known"
+        identity = self._security.identity(certificate_of_caller(context))
+        if self.guard.door(identity, context.peer()).may_order():
+            return ""
+        return f"{identity or 'nobody'} is no operator here"
+
 
 class _Edge:
-    def __init__(self, operator: OperatorService) -> None:
-        self._operator = operator
+    def __init__(self, operator: OperatorService, why_not: Callable[[Context], str]) -> None:
+        self._operator, self._why_not = operator, why_not
 
     def handlers(self) -> grpc.GenericRpcHandler:
         operator = self._operator
@@ -87,6 +103,8 @@ class _Edge:
     def _carrying_out(self, order: Any) -> Any:
         async def carry_out(request: Message, context: Context) -> Message:
             await self._check_meant(context)
+            if reason := self._why_not(context):
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
             try:
                 reply: Message = await order(request)
             except CollectionUnderWay as error:

@@ -21,4 +21,5 @@ class Vetted:
 
 Prepared: TypeAlias = Vetted | Status | None
 """A status is the answer that the add will get, if nothing else refuses it; in any case, if it is
-`NO_SUCH_LEDGER`, as nobody made the ledger, or `TOO_MANY_REQUESTS`, as that could not be asked."""
+`NO_SUCH_LEDGER`, as nobody made the ledger, `TOO_MANY_REQUESTS`, as that could not be asked, or
+`ACCESS_DENIED`."""

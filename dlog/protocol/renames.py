@@ -9,36 +9,22 @@ scan of all names is whole only if the count was the same before and after it.
 """
 
 from contextlib import suppress
-from typing import Final
-
-from google.protobuf.message import DecodeError
 
 from dlog.protocol.procedure import Steps, create, delete, exists, get, sync
-from dlog.wire import log_pb2 as pb
-from ledger.errors import DamagedMetadata, NodeExists, NoSuchNode
+from ledger.belonging import RENAMED_PATH as RENAMED_PATH  # noqa: PLC0414 - bookies look there too
+from ledger.belonging import name_in, renamed_path, renamed_value
+from ledger.errors import NodeExists, NoSuchNode
 from ledger.metastore.ops import CreateOp, Op, SetOp
-
-RENAMED_PATH: Final = "/renamed"
-FORMAT_VERSION: Final = 1
 
 
 def newest_name(incarnation: str) -> Steps[str | None]:
     """Return the name of a log that was renamed; None if it never was, or is deleted."""
-    path = _path(incarnation)
+    path = renamed_path(incarnation)
     yield from sync(path)
     try:
-        value = (yield from get(path)).value
+        return name_in((yield from get(path)).value, path)
     except NoSuchNode:
         return None
-    try:
-        node = pb.RenamedNode.FromString(value)
-    except DecodeError as error:
-        raise DamagedMetadata(path, str(error)) from error
-    if node.version != FORMAT_VERSION:
-        raise DamagedMetadata(
-            path, f"format version {node.version}, this program knows {FORMAT_VERSION}"
-        )
-    return node.name
 
 
 def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, ...]]:
@@ -48,9 +34,8 @@ def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, 
     if (yield from exists(RENAMED_PATH)) is None:
         with suppress(NodeExists):
             yield from create(RENAMED_PATH)
-    node = pb.RenamedNode(version=FORMAT_VERSION, name=name, renamed_ms=now_ms)
-    value = node.SerializeToString(deterministic=True)
-    path = _path(incarnation)
+    value = renamed_value(name, now_ms=now_ms)
+    path = renamed_path(incarnation)
     version = yield from exists(path)
     newest: Op = CreateOp(path, value) if version is None else SetOp(path, value, version)
     return SetOp(RENAMED_PATH, b""), newest
@@ -59,8 +44,4 @@ def remembering(incarnation: str, name: str, *, now_ms: int) -> Steps[tuple[Op, 
 def forget_rename(incarnation: str) -> Steps[None]:
     """Forget the names of a log that is deleted."""
     with suppress(NoSuchNode):
-        yield from delete(_path(incarnation))
-
-
-def _path(incarnation: str) -> str:
-    return f"{RENAMED_PATH}/{incarnation}"
+        yield from delete(renamed_path(incarnation))

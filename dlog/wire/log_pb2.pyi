@@ -178,34 +178,6 @@ class ReceiptNode(_message.Message):
 Global___ReceiptNode: _TypeAlias = ReceiptNode  # noqa: Y015
 
 @_typing.final
-class RenamedNode(_message.Message):
-    """/renamed/<incarnation>: the log that was made with it has another name since."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VERSION_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    RENAMED_MS_FIELD_NUMBER: _builtins.int
-    version: _builtins.int
-    name: _builtins.str
-    """the newest one"""
-    renamed_ms: _builtins.int
-    def __init__(
-        self,
-        *,
-        version: _builtins.int = ...,
-        name: _builtins.str = ...,
-        renamed_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "renamed_ms", b"renamed_ms", "version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RenamedNode: _TypeAlias = RenamedNode  # noqa: Y015
-
-@_typing.final
 class SettingsNode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -20,6 +20,8 @@ class Fencing:
         self.met_stranger = False
         """Iff a bookie has the ledger under another key. It says nothing about this one, now or
         later, so it counts as silent."""
+        self.was_denied = False
+        """Iff a bookie does not allow it; asked again soon, it says the same."""
         self._fenced: dict[int, int] = {}
         """index -> LAC it proved"""
         self._ensemble = ensemble
@@ -49,8 +51,9 @@ class Fencing:
         if event.fenced:
             self._fenced[event.index] = event.last_add_confirmed
             return
-        if event.status is Status.WRONG_KEY:
-            self.met_stranger = True
+        if event.status in {Status.WRONG_KEY, Status.ACCESS_DENIED}:
+            self.met_stranger |= event.status is Status.WRONG_KEY
+            self.was_denied |= event.status is Status.ACCESS_DENIED
             self.gave_up[event.index] = None
             return
         again = SendFence(event.index, self._ensemble[event.index])

@@ -100,6 +100,7 @@ class Failure(Enum):
     UNAVAILABLE = "all replicas were asked several times, and not all answered"
     DELETED = "deleted"
     WRONG_KEY = "wrong key"
+    ACCESS_DENIED = "access denied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class Reading:
         """Iff some replica answered that it does not have the first entry."""
         self._strange: dict[int, None] = {}
         """Indexes of this round that have the ledger under another key."""
+        self._closed_to_us: dict[int, None] = {}
+        """Indexes of this round that do not allow it."""
         self._round_failed = False
         """Iff some replica of this round gave an error, or at once, instead of waiting."""
         self._round_silent = False
@@ -282,6 +285,8 @@ class Reading:
             return []  # the first entry is another one's to give
         if event.status is Status.WRONG_KEY:
             self._strange[event.index] = None
+        if event.status is Status.ACCESS_DENIED:
+            self._closed_to_us[event.index] = None
         self._tried[event.index] = None
         self._heard |= event.status is Status.OK
         self._denied |= event.status in {Status.OK, Status.NO_SUCH_LEDGER}
@@ -312,13 +317,18 @@ class Reading:
         confirmed = self.last_add_confirmed if self.end is None else self.end
         if self._first > confirmed and self._unconfirmed and self._denied:
             return self._deliver()  # nobody promised that it is there
-        if all(index in self._strange for index in self._replicas(self._first)):
+        replicas = self._replicas(self._first)
+        if all(index in self._strange for index in replicas):
             return self._fail(Failure.WRONG_KEY)
+        if all(index in self._closed_to_us for index in replicas):
+            return self._fail(Failure.ACCESS_DENIED)
         if self._first <= self.readable:
             self._rounds += 1
             if self._rounds >= self._config.rounds_max:
                 if self._strange:
                     return self._fail(Failure.WRONG_KEY)
+                if self._closed_to_us:
+                    return self._fail(Failure.ACCESS_DENIED)
                 return self._fail(Failure.UNAVAILABLE if self._round_silent else Failure.LOST)
         return self._refresh()
 
@@ -352,6 +362,7 @@ class Reading:
     def _next_round(self, now: float) -> list[ReadingEffect]:
         self._tried.clear()
         self._strange.clear()
+        self._closed_to_us.clear()
         self._round_failed = self._round_silent = False
         self._resume_at = None
         return self._ask(now)

@@ -190,6 +190,8 @@ class Recovery:
             return []  # covered without it; its reads fence it if it comes back
         self._fencing.heard(event, now)
         if self._fencing.is_hopeless:
+            if self._fencing.was_denied:
+                return self._fail(Failure.ACCESS_DENIED)
             stranger = self._fencing.met_stranger
             return self._fail(Failure.WRONG_KEY if stranger else Failure.NOT_COVERED)
         return self._begin_reading(self._fencing) if self._fencing.is_covered else []

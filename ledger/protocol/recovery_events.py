@@ -161,6 +161,7 @@ class Failure(Enum):
     BASE_UNREADABLE = "its last confirmed entry could not be read from any replica"
     NOT_ENOUGH_BOOKIES = "too few bookies took the entries that were written back"
     WRONG_KEY = "too few of its bookies have it under its key"
+    ACCESS_DENIED = "its bookies do not allow it"
     DELETED = "the ledger was deleted"
     METADATA_UNAVAILABLE = "the metadata store did not answer"
 

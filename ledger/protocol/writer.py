@@ -81,7 +81,7 @@ ENSEMBLE_CHANGES_MAX: Final = 1000
 LEAVE_GONE_S: Final = 20.0
 
 
-_NEVER_AGAIN: Final = frozenset({Status.NO_SUCH_LEDGER, Status.WRONG_KEY})
+_NEVER_AGAIN: Final = frozenset({Status.NO_SUCH_LEDGER, Status.WRONG_KEY, Status.ACCESS_DENIED})
 """Who says that will not take the ledger's entries later either."""
 
 
@@ -289,6 +289,7 @@ class Writer:
                 Status.OK
                 | Status.NO_SUCH_LEDGER
                 | Status.WRONG_KEY
+                | Status.ACCESS_DENIED
                 | Status.IO_ERROR
                 | Status.TOO_MANY_REQUESTS
                 | Status.READ_ONLY
@@ -309,6 +310,8 @@ class Writer:
                 self._resends.put_off(event, now)
                 return []
         self._change.fail(event.index, event.status)
+        if event.status is Status.ACCESS_DENIED and not self._acks.quorum_is_up():
+            return self._fail(Failure.ACCESS_DENIED)  # it is not one bookie that knows too little
         if self.phase is not Phase.OPEN:
             return []  # joins the change under way, or is met after it
         may_wait = self._config.delay_ensemble_change and self._acks.quorum_is_up()
@@ -384,6 +387,8 @@ class Writer:
         return marks + self._progress(now)
 
     def _too_few(self) -> list[WriterEffect]:
+        if Status.ACCESS_DENIED in self._change.failed.values():
+            return self._fail(Failure.ACCESS_DENIED)
         if Status.WRONG_KEY not in self._change.failed.values():
             return self._fail(Failure.NOT_ENOUGH_BOOKIES)
         if self.last_add_confirmed != NO_ENTRY:

@@ -136,6 +136,7 @@ class Failure(Enum):
     NOT_ENOUGH_BOOKIES = "not enough bookies"
     METADATA_UNAVAILABLE = "metadata unavailable"
     WRONG_KEY = "wrong key"
+    ACCESS_DENIED = "access denied"
     CLOSED_EMPTY = "wrong key; CLOSED without an entry, so that every add's outcome is known"
     CONFLICT = "other bytes under the same id"
     DELETED = "deleted"

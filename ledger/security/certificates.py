@@ -180,6 +180,12 @@ class Security:
         )
 
 
+def own_name(security: Security | None) -> str:
+    """Return who this process is to others, as its own settings have it; empty: nobody."""
+    found = None if security is None else security.identity(security.certificate)
+    return str(found) if found else ""
+
+
 def certificate_of_peer(ssl_object: ssl.SSLObject | None) -> Certificate | None:
     """Return the verified certificate at the other end; None if there is no TLS, or it has none."""
     found = None if ssl_object is None else ssl_object.getpeercert()

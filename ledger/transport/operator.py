@@ -1,8 +1,9 @@
 """What an operator asks of one bookie: how it is, and to do now what it does by itself later.
 
 Values are the messages of service `dlog.bookie.v1.Operator` as they are. Every call raises
-`BookieUnavailable` if there is no answer in time, `BookieRefused` if the bookie says no. A call
-that is given up does not stop what the bookie has begun.
+`BookieUnavailable` if there is no answer in time, `BookieRefused` if the bookie says no,
+`AccessDenied` if it does not take orders from here. A call that is given up does not stop what the
+bookie has begun.
 """
 
 from types import TracebackType
@@ -11,8 +12,8 @@ from typing import Any, Final, Self
 import grpc
 from google.protobuf.message import Message
 
-from ledger.errors import BookieRefused, BookieUnavailable
-from ledger.security.certificates import Security
+from ledger.errors import AccessDenied, BookieRefused, BookieUnavailable
+from ledger.security.certificates import Security, own_name
 from ledger.security.choosing import Takes, is_order_secured
 from ledger.security.settings import TlsMode
 from ledger.transport.orders import BOOKIE_KEY, operator_channel, operator_methods
@@ -47,6 +48,7 @@ class BookieOperator:
         is_secured = is_order_secured(mode, takes, name=bookie or address)
         self.address = address
         self._bookie = bookie
+        self._identity = own_name(security)
         self._timeout_s = timeout_s
         self._run_timeout_s = run_timeout_s
         self._channel = operator_channel(
@@ -114,6 +116,8 @@ class BookieOperator:
             return await self._methods[order](request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                raise AccessDenied(self._identity, "operator", f"give orders to {name}") from error
             if error.code() in _REFUSALS:
                 raise BookieRefused(name, details) from error
             raise BookieUnavailable(name, details) from error

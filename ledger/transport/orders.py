@@ -10,12 +10,14 @@ import os
 # are busy. They are of no use here, because no child uses its parent's connections.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+from math import inf
 from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
 
 from ledger.security.certificates import Security
+from ledger.security.names import Certificate
 from ledger.wire import bookie_pb2 as pb
 
 BOOKIE_KEY: Final = "dlog-bookie-bin"
@@ -79,6 +81,19 @@ def server_credentials(security: Security) -> grpc.ServerCredentials:
         renewed,  # type: ignore[arg-type] # None, for "as before", is missing in the stubs
         require_client_authentication=True,
     )
+
+
+def certificate_of_caller(context: Context) -> Certificate | None:
+    """Return the certificate of who gives an order, as far as gRPC tells; None: it has none."""
+    found = context.auth_context()
+    if found.get("transport_security_type") != [b"ssl"]:
+        return None
+
+    def of(kind: str) -> tuple[str, ...]:
+        return tuple(value.decode(errors="replace") for value in found.get(kind, ()))
+
+    (common_name, *_) = (*of("x509_common_name"), "")
+    return Certificate(inf, of("peer_uri"), of("peer_dns"), of("peer_ip"), common_name)
 
 
 def operator_handlers(methods: dict[str, Any]) -> grpc.GenericRpcHandler:

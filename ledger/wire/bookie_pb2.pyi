@@ -45,6 +45,8 @@ class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Status.ValueTy
     """other bytes are stored under this id (rule 11)"""
     UNKNOWN: _Status.ValueType  # 11
     """in limbo: it may have lost what is asked for; neither a "yes" nor a "no" """
+    ACCESS_DENIED: _Status.ValueType  # 12
+    """the client's identity lacks the right; terminal, unless it is granted"""
 
 class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
 
@@ -68,6 +70,8 @@ CONFLICT: Status.ValueType  # 10
 """other bytes are stored under this id (rule 11)"""
 UNKNOWN: Status.ValueType  # 11
 """in limbo: it may have lost what is asked for; neither a "yes" nor a "no" """
+ACCESS_DENIED: Status.ValueType  # 12
+"""the client's identity lacks the right; terminal, unless it is granted"""
 Global___Status: _TypeAlias = Status  # noqa: Y015
 
 @_typing.final

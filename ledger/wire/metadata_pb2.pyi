@@ -76,6 +76,27 @@ MISPLACED: LackReason.ValueType  # 6
 """the bookie is there; with another one the ensemble would span more racks"""
 Global___LackReason: _TypeAlias = LackReason  # noqa: Y015
 
+class _AccessRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AccessRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AccessRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ACCESS_ROLE_UNSPECIFIED: _AccessRole.ValueType  # 0
+    ACCESS_READER: _AccessRole.ValueType  # 1
+    ACCESS_WRITER: _AccessRole.ValueType  # 2
+    ACCESS_BOOKIE: _AccessRole.ValueType  # 3
+    ACCESS_OPERATOR: _AccessRole.ValueType  # 4
+
+class AccessRole(_AccessRole, metaclass=_AccessRoleEnumTypeWrapper): ...
+
+ACCESS_ROLE_UNSPECIFIED: AccessRole.ValueType  # 0
+ACCESS_READER: AccessRole.ValueType  # 1
+ACCESS_WRITER: AccessRole.ValueType  # 2
+ACCESS_BOOKIE: AccessRole.ValueType  # 3
+ACCESS_OPERATOR: AccessRole.ValueType  # 4
+Global___AccessRole: _TypeAlias = AccessRole  # noqa: Y015
+
 @_typing.final
 class InstanceNode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -834,3 +855,83 @@ class CheckNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckNode: _TypeAlias = CheckNode  # noqa: Y015
+
+@_typing.final
+class RenamedNode(_message.Message):
+    """/renamed/<incarnation>: the log that was made with it has another name since"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    RENAMED_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    name: _builtins.str
+    """the newest one"""
+    renamed_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        name: _builtins.str = ...,
+        renamed_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "renamed_ms", b"renamed_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenamedNode: _TypeAlias = RenamedNode  # noqa: Y015
+
+@_typing.final
+class GrantNode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHO_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    who: _builtins.str
+    """kind:name of a certificate; a trailing * stands for anything"""
+    role: Global___AccessRole.ValueType
+    logs: _builtins.str
+    """name of a log; a trailing * stands for anything"""
+    def __init__(
+        self,
+        *,
+        who: _builtins.str = ...,
+        role: Global___AccessRole.ValueType = ...,
+        logs: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logs", b"logs", "role", b"role", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantNode: _TypeAlias = GrantNode  # noqa: Y015
+
+@_typing.final
+class AccessNode(_message.Message):
+    """/access: who may do what"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrantNode]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        grants: _abc.Iterable[Global___GrantNode] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AccessNode: _TypeAlias = AccessNode  # noqa: Y015

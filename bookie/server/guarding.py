@@ -1,0 +1,185 @@
+"""Lets in what was granted: knows the rules of the metadata store, tells of what was refused.
+
+Rules are read when they change, and every `REFRESH_S` in any case. While the store is out of reach,
+or holds what this program does not understand, the last that were read stay in force. They are kept
+in memory only: a bookie starts with the store, or not at all.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bookie.server.owners import Owners
+from bookie.server.rights import Rights, RightsTable
+from ledger.belonging import RENAMED_PATH
+from ledger.errors import DamagedMetadata, MetadataError
+from ledger.log_events import get_logger
+from ledger.manager import LedgerStore
+from ledger.metastore.port import MetadataStore, Watch
+from ledger.requests import AddRun, Status
+from ledger.security.access import ACCESS, NEEDED, Action
+from ledger.security.granting import read_rules
+from ledger.security.names import Identity
+
+REFRESH_S: Final = 30.0
+RETRY_S: Final = 0.5
+TELL_S: Final = 1.0
+"""So often, at most, the log says that something was refused."""
+_NOBODY: Final = ""
+
+_log = get_logger(__name__)
+
+
+class Guard:
+    """See the module's docstring. `start`, then `run`; belongs to one event loop."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerStore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.denied = Counter[Action]()
+        """What was refused, since the start."""
+        self.grants = 0
+        """That are in force."""
+        self._store, self._clock = store, clock
+        self._table = RightsTable()
+        self._owners = Owners(self._table, ledgers, clock=clock)
+        self._untold = 0
+        self._tell_at = 0.0
+
+    async def start(self) -> None:
+        """Read the rules. Raises `MetadataUnavailable`."""
+        await self._read()
+
+    async def run(self) -> None:
+        """Keep to the rules as they change; until cancelled."""
+        watches = {path: self._store.watch(path) for path in (ACCESS, RENAMED_PATH)}
+        changes = {path: _changed(watch) for path, watch in watches.items()}
+        renamed = True  # one may have come before the watch
+        try:
+            while True:
+                if renamed:
+                    self._table.learn_names()
+                await self._read_until_done()
+                await asyncio.wait(
+                    changes.values(), timeout=REFRESH_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                renamed = changes[RENAMED_PATH].done()
+                for path, change in changes.items():
+                    if change.done():
+                        change.result()
+                        changes[path] = _changed(watches[path])
+        finally:
+            for change in changes.values():
+                change.cancel()
+            for watch in watches.values():
+                watch.close()
+
+    def door(self, identity: Identity | None, peer: str) -> "Door":
+        """Return what a connection from *peer* is let in by."""
+        return Door(self, self._table.rights(str(identity) if identity else _NOBODY), peer)
+
+    async def settle(self, rights: Rights, ledger_id: int, action: Action) -> Status:
+        """Return OK if *action* is allowed, `ACCESS_DENIED` if it is not; `NO_SUCH_LEDGER` or
+        `TOO_MANY_REQUESTS` if that cannot be known, now or ever."""
+        answer = rights.may(ledger_id, action)
+        if answer is None:
+            learned = await self._owners.learn(ledger_id)
+            if learned is not Status.OK:
+                return learned
+            answer = rights.may(ledger_id, action)
+            if answer is None:  # names changed meanwhile
+                return Status.TOO_MANY_REQUESTS
+        return Status.OK if answer else Status.ACCESS_DENIED
+
+    def tell(self, rights: Rights, peer: str, action: Action, ledger_id: int | None) -> None:
+        """Count a refusal, and log it, but not as often as a client may want."""
+        self.denied[action] += 1
+        now = self._clock()
+        if now < self._tell_at:
+            self._untold += 1
+            return
+        where: dict[str, int | str] = {} if ledger_id is None else {"ledger_id": ledger_id}
+        if ledger_id is not None and isinstance(owner := self._table.owner(ledger_id), str):
+            where["log"] = owner
+        _log.warning(
+            "access_denied",
+            identity=rights.who,
+            peer=peer,
+            action=action.name.lower(),
+            role=str(NEEDED[action]),
+            **where,
+            others_untold=self._untold,
+        )
+        self._untold, self._tell_at = 0, now + TELL_S
+
+    async def _read(self) -> None:
+        try:
+            rules = await read_rules(self._store)
+        except DamagedMetadata as error:
+            _log.error("access_rules_not_read", reason=str(error), grants_in_force=self.grants)
+            return
+        if rules != self._table.rules:
+            self._table.learn_rules(rules)
+            self.grants = len(rules.grants)
+            _log.info("access_rules_read", grants=self.grants)
+
+    async def _read_until_done(self) -> None:
+        while True:
+            try:
+                await self._read()
+            except MetadataError:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+
+class Door:
+    """What one connection is let in by."""
+
+    __slots__ = ("_guard", "_peer", "_rights")
+
+    def __init__(self, guard: Guard, rights: Rights, peer: str) -> None:
+        self._guard, self._rights, self._peer = guard, rights, peer
+
+    def admits(self, runs: Sequence[AddRun]) -> bool:
+        """Return whether all of *runs* are known to be allowed; else ask `refused`."""
+        return self._rights.admit(runs)
+
+    async def refused(self, runs: Sequence[AddRun]) -> dict[int, Status]:
+        """Return why some of *runs* are not taken, by their index.
+
+        All are asked about at once: the adds of all ledgers on the stream wait for it."""
+        asked = {(run.ledger_id, Action.RECOVER if run.recovery else Action.ADD) for run in runs}
+        in_order = sorted(asked)
+        answers = await asyncio.gather(*(self.answer(*one) for one in in_order))
+        answered = dict(zip(in_order, answers, strict=True))
+        found: dict[int, Status] = {}
+        for index, run in enumerate(runs):
+            action = Action.RECOVER if run.recovery else Action.ADD
+            if (status := answered[run.ledger_id, action]) is not Status.OK:
+                found[index] = status
+        return found
+
+    async def answer(self, ledger_id: int, action: Action) -> Status:
+        """Return OK if *action* is allowed on the ledger, or why it is not done."""
+        status = await self._guard.settle(self._rights, ledger_id, action)
+        if status is Status.ACCESS_DENIED:
+            self._guard.tell(self._rights, self._peer, action, ledger_id)
+        return status
+
+    def may_order(self) -> bool:
+        """Return whether orders are obeyed."""
+        if self._rights.may_order():
+            return True
+        self._guard.tell(self._rights, self._peer, Action.ORDER, None)
+        return False
+
+
+def _changed(watch: Watch) -> "asyncio.Future[None]":
+    return asyncio.ensure_future(watch.changed())

@@ -1,0 +1,85 @@
+"""Asks the metadata store which log a ledger belongs to; `rights` remembers it.
+
+Bounded as the questions of `made_ledgers` are, for the same reasons.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from bookie.server.made_ledgers import (
+    ANSWER_S_MAX,
+    ASKING_MAX,
+    SILENCE_S,
+    TURN_S_MAX,
+    WAITING_MAX,
+)
+from bookie.server.rights import RightsTable
+from ledger.belonging import belonging, name_in, renamed_path
+from ledger.errors import LogError, NoSuchLedger, NoSuchNode
+from ledger.ids import LedgerId
+from ledger.manager import LedgerStore
+from ledger.requests import Status
+
+
+class Owners:
+    """See the module's docstring. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        table: RightsTable,
+        ledgers: LedgerStore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table, self._ledgers, self._clock = table, ledgers, clock
+        self._slots = asyncio.Semaphore(ASKING_MAX)
+        self._waiting = 0
+        self._silent_until = 0.0
+
+    async def learn(self, ledger_id: int) -> Status:
+        """Let the table know whose the ledger is. Return OK; `NO_SUCH_LEDGER` if there is none;
+        `TOO_MANY_REQUESTS` if that is not known now."""
+        if self._waiting >= WAITING_MAX:
+            return Status.TOO_MANY_REQUESTS
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(TURN_S_MAX):
+                await self._slots.acquire()
+            try:
+                return await self._learn(LedgerId(ledger_id))
+            finally:
+                self._slots.release()
+        except TimeoutError:
+            return Status.TOO_MANY_REQUESTS
+        finally:
+            self._waiting -= 1
+
+    async def _learn(self, ledger_id: LedgerId) -> Status:
+        if self._clock() < self._silent_until:
+            return Status.TOO_MANY_REQUESTS
+        names = self._table.names
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                owner = await self._owner(ledger_id)
+        except NoSuchLedger:
+            return Status.NO_SUCH_LEDGER
+        except (LogError, TimeoutError):
+            self._silent_until = self._clock() + SILENCE_S
+            return Status.TOO_MANY_REQUESTS
+        self._table.learn_owner(ledger_id, owner, names=names)
+        return Status.OK
+
+    async def _owner(self, ledger_id: LedgerId) -> str | None:
+        try:
+            metadata, _ = await self._ledgers.read(ledger_id)
+        except NoSuchLedger:  # this server of the store may not have seen it yet
+            metadata, _ = await self._ledgers.read(ledger_id, fresh=True)
+        found = belonging(metadata.custom)
+        if found is None:
+            return None
+        path = renamed_path(found.incarnation)
+        try:
+            return name_in((await self._ledgers.store.get(path)).value, path)
+        except NoSuchNode:
+            return found.log
