@@ -19,7 +19,7 @@ from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore, Watch
 from ledger.requests import AddRun, Status
-from ledger.security.access import ACCESS, NEEDED, Action
+from ledger.security.access import ACCESS, NEEDED, Action, Rules
 from ledger.security.granting import read_rules
 from ledger.security.names import Identity
 
@@ -28,6 +28,7 @@ RETRY_S: Final = 0.5
 TELL_S: Final = 1.0
 """So often, at most, the log says that something was refused."""
 _NOBODY: Final = ""
+_SHOWN_MAX: Final = 50
 
 _log = get_logger(__name__)
 
@@ -44,13 +45,21 @@ class Guard:
     ) -> None:
         self.denied = Counter[Action]()
         """What was refused, since the start."""
-        self.grants = 0
-        """That are in force."""
         self._store, self._clock = store, clock
         self._table = RightsTable()
         self._owners = Owners(self._table, ledgers, clock=clock)
         self._untold = 0
         self._tell_at = 0.0
+
+    @property
+    def rules(self) -> Rules:
+        """That are in force."""
+        return self._table.rules
+
+    @property
+    def grants(self) -> int:
+        """How many are in force."""
+        return len(self.rules.grants)
 
     async def start(self) -> None:
         """Read the rules. Raises `MetadataUnavailable`."""
@@ -124,10 +133,10 @@ class Guard:
         except DamagedMetadata as error:
             _log.error("access_rules_not_read", reason=str(error), grants_in_force=self.grants)
             return
-        if rules != self._table.rules:
+        before = self._table.rules
+        if rules != before:
             self._table.learn_rules(rules)
-            self.grants = len(rules.grants)
-            _log.info("access_rules_read", grants=self.grants)
+            _log_change(before, rules)
 
     async def _read_until_done(self) -> None:
         while True:
@@ -179,6 +188,22 @@ class Door:
             return True
         self._guard.tell(self._rights, self._peer, Action.ORDER, None)
         return False
+
+
+def _log_change(before: Rules, after: Rules) -> None:
+    """What operators do to the rules is in the log of every bookie."""
+    old, new = frozenset(before.grants), frozenset(after.grants)
+    granted = [str(each) for each in after.grants if each not in old]
+    revoked = [str(each) for each in before.grants if each not in new]
+    _log.info(
+        "access_changed",
+        by=after.changed_by,
+        at_ms=after.changed_ms,
+        grants=len(after.grants),
+        granted=granted[:_SHOWN_MAX],
+        revoked=revoked[:_SHOWN_MAX],
+        not_shown=max(0, len(granted) - _SHOWN_MAX) + max(0, len(revoked) - _SHOWN_MAX),
+    )
 
 
 def _changed(watch: Watch) -> "asyncio.Future[None]":

@@ -14,6 +14,7 @@ from bookie.errors import AddressUnusable, CollectionUnderWay, OrderNotKept, Por
 from bookie.server.guarding import Guard
 from bookie.server.listening import is_free
 from bookie.server.operator import OperatorService
+from ledger.log_events import get_logger
 from ledger.security.certificates import Security
 from ledger.security.settings import TlsMode
 from ledger.transport.orders import (
@@ -26,6 +27,10 @@ from ledger.transport.orders import (
 )
 
 _DRAIN_S_MAX: Final = 2.0
+_LOOKS: Final = frozenset({"Status"})
+"""Orders that change nothing."""
+
+_log = get_logger(__name__)
 
 _Reply = TypeVar("_Reply", bound=Message)
 
@@ -61,7 +66,7 @@ class OperatorServer:
         return bound
 
     async def start(self, operator: OperatorService) -> None:
-        self._server.add_generic_rpc_handlers((_Edge(operator, self._may_order).handlers(),))
+        self._server.add_generic_rpc_handlers((_Edge(operator, self._why_not).handlers(),))
         await self._server.start()
 
     async def stop(self) -> None:
@@ -72,19 +77,21 @@ class OperatorServer:
         """Close all connections without an answer."""
         await self._server.stop(None)
 
-    def _may_order(self, context: Context) -> str:
-        """Return why the order of *context* is not obeyed; empty if it is."""
-        if self.guard is None:
-            return ""
-        assert self._security is not None, "without it nobody is known"
-        identity = self._security.identity(certificate_of_caller(context))
-        if self.guard.door(identity, context.peer()).may_order():
-            return ""
-        return f"{identity or 'nobody'} is no operator here"
+    def _why_not(self, order: str, context: Context) -> str:
+        """Return why *order* is not obeyed; empty if it is. It is in the log then."""
+        identity = None
+        if self._security is not None:
+            identity = self._security.identity(certificate_of_caller(context))
+        guard, peer = self.guard, context.peer()
+        if guard is not None and not guard.door(identity, peer).may_order():
+            return f"{identity or 'nobody'} is no operator here"
+        if order not in _LOOKS:
+            _log.info("order_taken", order=order, identity=str(identity or ""), peer=peer)
+        return ""
 
 
 class _Edge:
-    def __init__(self, operator: OperatorService, why_not: Callable[[Context], str]) -> None:
+    def __init__(self, operator: OperatorService, why_not: Callable[[str, Context], str]) -> None:
         self._operator, self._why_not = operator, why_not
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -97,13 +104,13 @@ class _Edge:
             "Trace": operator.trace,
         }
         return operator_handlers(
-            {name: self._carrying_out(order) for name, order in orders.items()}
+            {name: self._carrying_out(name, order) for name, order in orders.items()}
         )
 
-    def _carrying_out(self, order: Any) -> Any:
+    def _carrying_out(self, name: str, order: Any) -> Any:
         async def carry_out(request: Message, context: Context) -> Message:
             await self._check_meant(context)
-            if reason := self._why_not(context):
+            if reason := self._why_not(name, context):
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
             try:
                 reply: Message = await order(request)

@@ -8,6 +8,7 @@ import typer
 
 from bookie.start_options import program
 from dlog.cli import (
+    access,
     autorecovery,
     completing,
     consumer,
@@ -65,6 +66,7 @@ app.add_typer(janitor.app, name="janitor")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
+app.add_typer(access.app, name="access")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")
 app.add_typer(tls.app, name="tls")

@@ -16,7 +16,7 @@ A certificate that names a bookie (`dlog:bookie:NAME`) is one: repair needs no g
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final, Self
 
@@ -132,6 +132,9 @@ class Rules:
     """All grants, in order, each once. Raises `InvalidGrant` if they are too many."""
 
     grants: tuple[Grant, ...] = ()
+    changed_by: str = field(default="", compare=False)
+    """Who made the last change, as he says himself."""
+    changed_ms: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         assert list(self.grants) == sorted(set(self.grants)), "in order, each once"
@@ -144,13 +147,13 @@ class Rules:
 
     def granted(self, grant: Grant) -> Self:
         """Return rules with *grant*; the same if it is there. Raises `InvalidGrant`."""
-        return type(self)(tuple(sorted({*self.grants, grant})))
+        return replace(self, grants=tuple(sorted({*self.grants, grant})))
 
     def revoked(self, grant: Grant) -> Self:
         """Return rules without *grant*. Raises `NoSuchGrant`."""
         if grant not in self.grants:
             raise NoSuchGrant(str(grant))
-        return type(self)(tuple(each for each in self.grants if each != grant))
+        return replace(self, grants=tuple(each for each in self.grants if each != grant))
 
     def of(self, identity: str) -> tuple[Grant, ...]:
         """Return what *identity* was granted, the strongest first; nothing if it is empty."""
@@ -160,7 +163,9 @@ class Rules:
         return tuple(sorted(found, key=lambda each: (-ALLOWED[each.role], each)))
 
     def encode(self) -> bytes:
-        node = pb.AccessNode(version=FORMAT_VERSION)
+        node = pb.AccessNode(
+            version=FORMAT_VERSION, changed_by=self.changed_by, changed_ms=self.changed_ms
+        )
         for each in self.grants:
             node.grants.add(who=each.who, role=_NUMBERS[each.role], logs=each.logs)
         return node.SerializeToString(deterministic=True)
@@ -173,7 +178,7 @@ class Rules:
         parse_node(node, value, ACCESS, version=FORMAT_VERSION)
         try:
             grants = {Grant(each.who, _ROLES[each.role], each.logs) for each in node.grants}
-            return cls(tuple(sorted(grants)))
+            return cls(tuple(sorted(grants)), node.changed_by, node.changed_ms)
         except (KeyError, InvalidGrant) as error:
             raise DamagedMetadata(ACCESS, f"it has a grant that means nothing: {error}") from error
 

@@ -1,16 +1,15 @@
 """The grants of a namespace in its metadata store, whose ACLs say who may change them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
+from ledger.clock import now_ms
 from ledger.errors import BadVersion, NodeExists, NoSuchNode
-from ledger.log_events import get_logger
 from ledger.metastore.port import MetadataStore
 from ledger.security.access import ACCESS, Rules
 
 CHANGE_TRIES_MAX: Final = 10
-
-_log = get_logger(__name__)
 
 
 async def read_rules(store: MetadataStore) -> Rules:
@@ -26,9 +25,9 @@ async def read_rules(store: MetadataStore) -> Rules:
 async def change_rules(store: MetadataStore, change: Callable[[Rules], Rules], *, by: str) -> bool:
     """Put what *change* makes of the grants in their place; return whether that differs.
 
-    Of two at once neither is lost: *change* is called again. *by* is who changes them, for the
-    log. Raises what *change* raises, `MetadataUnavailable`, `DamagedMetadata`, and `BadVersion` if
-    others change them all the time."""
+    Of two at once neither is lost: *change* is called again. *by* is who changes them: bookies
+    put it into their logs. Raises what *change* raises, `MetadataUnavailable`, `DamagedMetadata`,
+    and `BadVersion` if others change them all the time."""
     await store.sync(ACCESS)
     for tries_left in reversed(range(CHANGE_TRIES_MAX)):
         try:
@@ -36,7 +35,7 @@ async def change_rules(store: MetadataStore, change: Callable[[Rules], Rules], *
         except NoSuchNode:
             node = None
         old = Rules() if node is None else Rules.decode(node.value)
-        new = change(old)
+        new = replace(change(old), changed_by=by, changed_ms=now_ms())
         if new == old:
             return False
         try:
@@ -48,11 +47,5 @@ async def change_rules(store: MetadataStore, change: Callable[[Rules], Rules], *
             if not tries_left:
                 raise
             continue
-        _log.info(
-            "access_changed",
-            by=by,
-            granted=[str(each) for each in new.grants if each not in old.grants],
-            revoked=[str(each) for each in old.grants if each not in new.grants],
-        )
         return True
     raise AssertionError("the loop returns or raises")

@@ -919,7 +919,12 @@ class AccessNode(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     GRANTS_FIELD_NUMBER: _builtins.int
+    CHANGED_BY_FIELD_NUMBER: _builtins.int
+    CHANGED_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    changed_by: _builtins.str
+    """who made the last change, as he says himself"""
+    changed_ms: _builtins.int
     @_builtins.property
     def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrantNode]: ...
     def __init__(
@@ -927,10 +932,12 @@ class AccessNode(_message.Message):
         *,
         version: _builtins.int = ...,
         grants: _abc.Iterable[Global___GrantNode] | None = ...,
+        changed_by: _builtins.str = ...,
+        changed_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_by", b"changed_by", "changed_ms", b"changed_ms", "grants", b"grants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

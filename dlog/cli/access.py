@@ -1,0 +1,186 @@
+"""``dlog access``: who may do what, on bookies that demand to know who asks."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlog.cli.options import Json, Uri, examples
+from dlog.cli.render.output import print_json, print_table, shown_time
+from dlog.cli.runner import run_at, told
+from ledger.errors import InvalidGrant
+
+if TYPE_CHECKING:
+    from ledger.security.access import Grant, Rules
+
+_HELP = """Who may do what: grants of roles to identities.
+
+They count where DLOG_TLS=required, as only there everybody says who he is. An identity is what a
+certificate names: uri:..., dns:... or cn:.... What is not granted is refused. Grants are in the
+metadata store; who may write there may change them. See docs/security.md."""
+
+app = typer.Typer(no_args_is_help=True, help=_HELP)
+
+Who = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHO",
+        help="KIND:NAME as a certificate has it: uri, dns or cn. A '*' at its end stands for "
+        "anything, alone for everybody who has a certificate.",
+    ),
+]
+RoleName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROLE",
+        help="reader; writer, who reads too; bookie, as repair needs; operator.",
+    ),
+]
+Logs = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOGS",
+        help="For reader and writer: a log, or several by 'PREFIX*'. '*' is all, and ledgers of "
+        "no log. The other roles are for the whole cluster.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "dlog access grant cn:billing writer 'billing/*'",
+        "dlog access grant uri:spiffe://prod/report reader orders",
+        "dlog access grant cn:alice operator",
+    )
+)
+def grant(
+    who: Who, role: RoleName, logs: Logs = "", uri: Uri = None, *, as_json: Json = False
+) -> None:
+    """Grant a role. Bookies know within seconds; it may be granted already."""
+    _change(uri, _grant(who, role, logs), as_json=as_json, takes=False)
+
+
+@app.command(epilog=examples("dlog access revoke cn:billing writer 'billing/*'"))
+def revoke(
+    who: Who, role: RoleName, logs: Logs = "", uri: Uri = None, *, as_json: Json = False
+) -> None:
+    """Take a grant back, as 'list' shows it. It counts from the next request on, within seconds,
+    on connections that are open, too."""
+    _change(uri, _grant(who, role, logs), as_json=as_json, takes=True)
+
+
+@app.command("list", epilog=examples("dlog access list", "dlog access list --json"))
+def list_(uri: Uri = None, *, as_json: Json = False) -> None:
+    """List all grants, and who changed them last."""
+
+    async def command() -> None:
+        rules = await _rules(uri)
+        changed = {"changed_by": rules.changed_by, "changed_ms": rules.changed_ms}
+        if as_json:
+            print_json({"grants": [_facts(each) for each in rules.grants], **changed})
+            return
+        if rules.grants:
+            rows = ((each.who, each.role, each.logs) for each in rules.grants)
+            print_table(("who", "role", "logs"), rows)
+        else:
+            told("nothing is granted: where TLS is required, bookies let in nobody but repair")
+        if rules.changed_ms:
+            told(f"changed by {rules.changed_by} at {shown_time(rules.changed_ms)}")
+
+    run_at(uri, command())
+
+
+@app.command(
+    epilog=examples(
+        "dlog access check cn:billing billing/invoices",
+        "dlog access check cn:billing billing/invoices --json | jq .add",
+    )
+)
+def check(
+    who: Annotated[str, typer.Argument(metavar="WHO", help="One identity, as KIND:NAME.")],
+    log: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LOG", help="A log. Default: ledgers of no log.", show_default=False
+        ),
+    ] = None,
+    uri: Uri = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show what an identity may do with a log, and by which grant. The log need not exist."""
+    _grant(who, "operator", "")
+
+    async def command() -> None:
+        from ledger.security.access import Action, grant_for
+
+        grants = (await _rules(uri)).of(who)
+        found = {action.name.lower(): grant_for(grants, action, log) for action in Action}
+        if as_json:
+            print_json({name: one and _facts(one) for name, one in found.items()})
+            return
+        rows = ((name, "yes" if one else "no", one or "-") for name, one in found.items())
+        print_table(("action", "allowed", "by"), rows)
+
+    run_at(uri, command())
+
+
+def _grant(who: str, role: str, logs: str) -> "Grant":
+    """Raises `typer.BadParameter`."""
+    from ledger.security.access import ANYTHING, Grant, Role
+
+    try:
+        named = Role(role)
+    except ValueError:
+        raise typer.BadParameter(f"{role!r} is no role; say one of {', '.join(Role)}") from None
+    try:
+        return Grant(who, named, logs or (ANYTHING if named.is_of_cluster else ""))
+    except InvalidGrant as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> None:
+    async def command() -> None:
+        from dlog.cli.connections import opened_store
+        from ledger.cluster import open_namespace
+        from ledger.security.access import Rules
+        from ledger.security.granting import change_rules
+
+        change = Rules.revoked if takes else Rules.granted
+        async with opened_store(uri) as store:
+            await open_namespace(store)
+            changed = await change_rules(store, lambda rules: change(rules, one), by=_ourselves())
+        if as_json:
+            print_json({**_facts(one), "changed": changed})
+        elif takes:
+            told(f"revoked: {one}")
+        else:
+            told(f"granted: {one}" if changed else f"granted already: {one}")
+
+    run_at(uri, command())
+
+
+async def _rules(uri: str | None) -> "Rules":
+    from dlog.cli.connections import opened_store
+    from ledger.security.granting import read_rules
+
+    async with opened_store(uri) as store:
+        await store.sync("/")
+        return await read_rules(store)
+
+
+def _ourselves() -> str:
+    """Return who runs this: by its certificate if there is one, else by its user."""
+    from dlog.config import load
+    from ledger.security.certificates import Security, own_name
+
+    if name := own_name(Security.of(load().secured)):
+        return name
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _facts(one: "Grant") -> dict[str, str]:
+    return {"who": one.who, "role": str(one.role), "logs": one.logs}

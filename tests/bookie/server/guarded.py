@@ -1,0 +1,134 @@
+"""A bookie that demands to know who asks, and clients with certificates, in the test's loop."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bookie.server.guarding import Guard
+from bookie.server.listening import BookieServer
+from bookie.server.service import BookieService, ServiceConfig
+from ledger.belonging import STAMP_INCARNATION, STAMP_LOG
+from ledger.cluster import open_namespace
+from ledger.errors import MetadataUnavailable
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.manager import LedgerStore
+from ledger.metadata import Fragment, LedgerMetadata
+from ledger.metastore.memory import MemoryStore
+from ledger.quorum import Quorum
+from ledger.requests import AddRun, InfoAnswer
+from ledger.security.access import Grant, Role, Rules
+from ledger.security.certificates import Security
+from ledger.security.granting import change_rules, read_rules
+from ledger.transport.sockets import SocketTransport
+from tests.bookie.memory_storage import MemoryStorage
+from tests.bookie.runs import KEY, run_of
+from tests.certificates import certificate, put
+from tests.ledger.flaky_store import FlakyStore
+from tests.waiting import PATIENCE_S, until
+
+BOOKIE = BookieId("b1")
+
+
+class Silent(FlakyStore):
+    silent = False
+
+    def _before(self, operation: str) -> None:
+        if self.silent:
+            raise MetadataUnavailable(self.uri, operation, 0)
+
+
+class Guarded:
+    """Made by `guarded`."""
+
+    def __init__(self, directory: Path, store: Silent, ledgers: LedgerStore) -> None:
+        self._directory, self.store, self.ledgers = directory, store, ledgers
+        self.storage = MemoryStorage()
+        self.now = 0.0
+        self.guard = Guard(store, ledgers, clock=lambda: self.now)
+        info = InfoAnswer(BOOKIE, "start 1", "instance 1", read_only=False)
+        self.service = BookieService(self.storage, info, ServiceConfig())
+        self.server = BookieServer(security=self.security("bookie", bookie=BOOKIE))
+        self.server.guard = self.guard
+        self._transports: dict[str, SocketTransport] = {}
+        self._port = 0
+
+    def security(self, name: str, *, bookie: str = "", uris: tuple[str, ...] = ()) -> Security:
+        issued = certificate(name, bookie=bookie, uris=uris)
+        return Security(put(self._directory / name, issued))
+
+    async def start(self) -> None:
+        await self.guard.start()
+        self._port = self.server.bind("127.0.0.1", 0)
+        await self.server.start(self.service)
+
+    async def stop(self) -> None:
+        for transport in self._transports.values():
+            await transport.close()
+        self.storage.gate.set()
+        await self.server.stop()
+        await self.service.close()
+
+    def as_(self, name: str, *, bookie: str = "") -> SocketTransport:
+        """Return the connections of a client with the certificate of *name*."""
+        if name not in self._transports:
+            address = f"127.0.0.1:{self._port}"
+            security = self.security(name, bookie=bookie)
+            self._transports[name] = SocketTransport(
+                lambda _: address, timeout_s=PATIENCE_S, security=security
+            )
+        return self._transports[name]
+
+    async def change(self, change: Callable[[Rules], Rules]) -> None:
+        """Change the rules, and wait until the bookie goes by them."""
+        await change_rules(self.store, change, by="the test")
+        wanted = await read_rules(self.store)
+        await until(lambda: self.guard.rules == wanted)
+
+    async def grant(self, who: str, role: Role, logs: str = "*") -> None:
+        await self.change(lambda rules: rules.granted(Grant(who, role, logs)))
+
+    async def revoke(self, who: str, role: Role, logs: str = "*") -> None:
+        await self.change(lambda rules: rules.revoked(Grant(who, role, logs)))
+
+    async def made(self, log: str | None, *, stored: bool = True) -> LedgerId:
+        """Return a new ledger of *log*, None: of none, with one entry here if it is *stored*."""
+        custom = {} if log is None else stamp(log)
+        ledger_id = await self.ledgers.create(
+            LedgerMetadata(
+                quorum=Quorum(1, 1, 1),
+                fragments=(Fragment(EntryId(0), (BOOKIE,)),),
+                access_key=KEY,
+                creation_token=uuid.uuid4().bytes,
+                custom=custom,
+            )
+        )
+        if stored:
+            self.storage.add(entry(ledger_id))
+        return ledger_id
+
+
+def stamp(log: str, incarnation: str = "i1") -> dict[str, bytes]:
+    return {STAMP_LOG: log.encode(), STAMP_INCARNATION: incarnation.encode()}
+
+
+def entry(ledger_id: int, entry_id: int = 0, *, recovery: bool = False) -> AddRun:
+    return run_of(entry_id, ledger_id=ledger_id, lac=entry_id - 1, recovery=recovery)
+
+
+@asynccontextmanager
+async def guarded(directory: Path, *, watching: bool = True) -> AsyncIterator[Guarded]:
+    """Serve; *watching*: it hears of changes of the rules."""
+    store = Silent(MemoryStore("memory://guarded", "guarded"))
+    found = Guarded(directory, store, LedgerStore(store, (await open_namespace(store)).layout))
+    await found.start()
+    watcher = asyncio.ensure_future(found.guard.run()) if watching else None
+    try:
+        yield found
+    finally:
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+        await found.stop()
+        await store.close()

@@ -1,0 +1,277 @@
+"""A bookie lets in what was granted, and nothing else, on real connections with certificates."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from bookie.server.made_ledgers import SILENCE_S
+from ledger.belonging import RENAMED_PATH, renamed_path, renamed_value
+from ledger.ids import LedgerId
+from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
+from ledger.security.access import ACCESS, Role
+from ledger.transport.sockets import SocketTransport
+from tests.bookie.runs import KEY, run_of
+from tests.bookie.server.guarded import BOOKIE, Guarded, entry, guarded
+from tests.ledger.serving import add
+from tests.waiting import ended, eventually, until
+
+LOG = "team/flights"
+READS = {"read", "long poll", "lac"}
+RECOVERS = {"recovery add", "fence", "fencing read"}
+ADDS = {"add", "explicit lac"}
+OPERATIONS = [*sorted(READS), *sorted(RECOVERS), *sorted(ADDS), "held"]
+
+
+async def do(operation: str, transport: SocketTransport, ledger_id: LedgerId) -> Status:
+    match operation:
+        case "add" | "recovery add":
+            run = entry(ledger_id, 1, recovery=operation == "recovery add")
+            return await add(transport, run)
+        case "explicit lac":
+            run = entry(ledger_id, 1)
+            lac = type(run)(ledger_id, KEY, run.entries, run.lengths, run.frames, explicit_lac=True)
+            return await add(transport, lac)
+        case "read" | "fencing read" | "long poll":
+            query = ReadQuery(
+                ledger_id,
+                KEY,
+                0,
+                0,
+                fence=operation == "fencing read",
+                wait_ms=1 if operation == "long poll" else 0,
+            )
+            return (await transport.read(BOOKIE, query)).status
+        case "lac" | "fence":
+            lac_query = LacQuery(ledger_id, KEY, fence=operation == "fence")
+            return (await transport.read_lac(BOOKIE, lac_query)).status
+        case _:
+            held = await transport.read_held(BOOKIE, HeldQuery(ledger_id, KEY, 0, 0))
+            return held.status
+
+
+WRITES = READS | RECOVERS | ADDS
+REPAIRS = READS | RECOVERS | {"held"}
+CASES = [
+    # who, by what grants, may do what with a ledger of LOG, and with one of no log
+    ("nobody", [], set(), set()),
+    ("reader", [(Role.READER, LOG)], READS, set()),
+    ("reader of a prefix", [(Role.READER, "team/*")], READS, set()),
+    ("reader of all", [(Role.READER, "*")], READS, READS),
+    ("reader of others", [(Role.READER, "team/flight"), (Role.READER, "teams/*")], set(), set()),
+    ("writer", [(Role.WRITER, LOG)], WRITES, set()),
+    ("writer of a prefix", [(Role.WRITER, "team/*")], WRITES, set()),
+    ("writer of all", [(Role.WRITER, "*")], WRITES, WRITES),
+    ("writer of others", [(Role.WRITER, "flights*")], set(), set()),
+    ("writer there reader here", [(Role.WRITER, "x"), (Role.READER, "team/*")], READS, set()),
+    ("repair", [(Role.BOOKIE, "*")], REPAIRS, REPAIRS),
+    ("operator", [(Role.OPERATOR, "*")], REPAIRS, REPAIRS),
+    ("operator and writer", [(Role.OPERATOR, "*"), (Role.WRITER, LOG)], WRITES | REPAIRS, REPAIRS),
+]
+
+
+async def test_each_operation_is_open_to_the_roles_that_it_is_for_and_to_no_other(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        for who, grants, _, _ in CASES:
+            for role, logs in grants:
+                await bookie.grant(f"cn:{who}", role, logs)
+        for who, _, of_log, of_none in CASES:
+            await assert_may(bookie, bookie.as_(who), who, LOG, of_log)
+            await assert_may(bookie, bookie.as_(who), who, None, of_none)
+        by_certificate = bookie.as_("b2", bookie="b2")
+        await assert_may(bookie, by_certificate, "another bookie", LOG, REPAIRS)
+
+
+async def assert_may(
+    bookie: Guarded, transport: SocketTransport, who: str, log: str | None, allowed: set[str]
+) -> None:
+    for operation in OPERATIONS:
+        ledger_id = await bookie.made(log)
+        before = dict(bookie.storage.ledgers[ledger_id])
+        status = await do(operation, transport, ledger_id)
+        expected = Status.OK if operation in allowed else Status.ACCESS_DENIED
+        assert status is expected, f"{who}: {operation} of {log}"
+        if operation not in allowed:
+            assert bookie.storage.ledgers[ledger_id] == before, "nothing was done"
+            assert ledger_id not in bookie.storage.fenced
+    assert await transport.info(BOOKIE) is not None, "that is for everybody"
+
+
+async def test_before_anything_is_granted_only_a_bookie_is_let_in(tmp_path: Path) -> None:
+    async with guarded(tmp_path, watching=False) as bookie:
+        ledger_id = await bookie.made(LOG)
+        for operation in OPERATIONS:
+            status = await do(operation, bookie.as_("operator"), ledger_id)
+            assert status is Status.ACCESS_DENIED, operation
+        assert await do("held", bookie.as_("b2", bookie="b2"), ledger_id) is Status.OK
+
+
+async def test_a_right_that_is_revoked_ends_on_connections_that_are_open(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.WRITER, LOG)
+        app, ledger_id = bookie.as_("app"), await bookie.made(LOG)
+        assert [await add(app, entry(ledger_id, n)) for n in range(1, 4)] == [Status.OK] * 3
+        assert await do("read", app, ledger_id) is Status.OK
+        open_before = set(bookie.server.connections)
+        await bookie.revoke("cn:app", Role.WRITER, LOG)
+        assert await add(app, entry(ledger_id, 4)) is Status.ACCESS_DENIED
+        for operation in OPERATIONS:
+            assert await do(operation, app, ledger_id) is Status.ACCESS_DENIED, operation
+        assert sorted(bookie.storage.ledgers[ledger_id]) == [0, 1, 2, 3]
+        await bookie.grant("cn:app", Role.READER, LOG)
+        assert await do("read", app, ledger_id) is Status.OK
+        assert await add(app, entry(ledger_id, 4)) is Status.ACCESS_DENIED
+        assert set(bookie.server.connections) == open_before, "they were the same all the time"
+
+
+async def test_a_reader_that_waits_gets_nothing_that_came_after_its_right_was_revoked(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.WRITER, LOG)
+        await bookie.grant("cn:tail", Role.READER, LOG)
+        app, tail, ledger_id = bookie.as_("app"), bookie.as_("tail"), await bookie.made(LOG)
+        query = ReadQuery(ledger_id, KEY, 0, 9, wait_ms=60_000)
+        waiting = asyncio.ensure_future(tail.read(BOOKIE, query))
+        await until(lambda: bookie.service.core.waiting_reads == 1)
+        await bookie.revoke("cn:tail", Role.READER, LOG)
+        assert await add(app, entry(ledger_id, 1)) is Status.OK
+        answer = await ended(waiting)
+        assert (answer.status, bytes(answer.frames)) == (Status.ACCESS_DENIED, b"")
+
+
+async def test_of_one_batch_what_is_allowed_is_taken_and_the_rest_is_not(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.WRITER, LOG)
+        app = bookie.as_("app")
+        ours = [await bookie.made(LOG, stored=False) for _ in range(2)]
+        other = await bookie.made("other", stored=False)
+        unmade = LedgerId(2**40)
+        answers = await asyncio.gather(
+            *(add(app, run_of(0, ledger_id=one)) for one in (ours[0], other, unmade, ours[1]))
+        )
+        assert answers == [
+            Status.OK,
+            Status.ACCESS_DENIED,
+            Status.NO_SUCH_LEDGER,
+            Status.OK,
+        ]
+        assert sorted(bookie.storage.ledgers) == sorted(ours)
+
+
+async def test_what_nobody_made_is_no_ones_to_fence_and_its_absence_no_promise(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.WRITER, LOG)
+        app, unmade = bookie.as_("app"), LedgerId(2**40)
+        assert await do("read", app, unmade) is Status.NO_SUCH_LEDGER
+        assert await do("fence", app, unmade) is Status.TOO_MANY_REQUESTS
+        assert await do("fencing read", app, unmade) is Status.TOO_MANY_REQUESTS
+        assert unmade not in bookie.storage.fenced
+
+
+async def test_while_the_store_is_away_the_last_rules_hold_for_what_is_known(
+    tmp_path: Path,
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.WRITER, LOG)
+        await bookie.grant("cn:all", Role.WRITER, "*")
+        known, met_later = await bookie.made(LOG), await bookie.made(LOG)
+        assert await add(bookie.as_("app"), entry(known, 1)) is Status.OK
+        bookie.store.silent = True
+        assert await add(bookie.as_("app"), entry(known, 2)) is Status.OK
+        assert await do("read", bookie.as_("stranger"), known) is Status.ACCESS_DENIED
+        for operation in ("add", "read", "fence"):
+            status = await do(operation, bookie.as_("app"), met_later)
+            assert status is Status.TOO_MANY_REQUESTS, f"{operation}: whose is it?"
+        assert await add(bookie.as_("all"), entry(met_later, 1)) is Status.OK
+        bookie.store.silent = False
+        await bookie.revoke("cn:app", Role.WRITER, LOG)
+        assert await add(bookie.as_("app"), entry(known, 3)) is Status.ACCESS_DENIED
+
+
+async def test_a_store_that_is_silent_is_not_asked_about_each_ledger(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.READER, LOG)
+        bookie.store.silent = True
+        for ledger_id in range(3):
+            assert await do("read", bookie.as_("app"), LedgerId(ledger_id)) is (
+                Status.TOO_MANY_REQUESTS
+            )
+        bookie.store.silent = False
+        later = await bookie.made(LOG)
+        assert await do("read", bookie.as_("app"), later) is Status.TOO_MANY_REQUESTS
+        bookie.now += SILENCE_S
+        assert await do("read", bookie.as_("app"), later) is Status.OK
+
+
+async def test_rules_that_cannot_be_read_leave_the_last_ones_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.READER, LOG)
+        ledger_id = await bookie.made(LOG)
+        await bookie.store.set(ACCESS, b"\xff")
+        await until(lambda: "access_rules_not_read" in caplog.text)
+        assert await do("read", bookie.as_("app"), ledger_id) is Status.OK
+        await bookie.store.delete(ACCESS)
+        await until(lambda: bookie.guard.grants == 0)
+        assert await do("read", bookie.as_("app"), ledger_id) is Status.ACCESS_DENIED
+
+
+async def test_rights_follow_a_log_that_is_renamed(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:old", Role.READER, LOG)
+        await bookie.grant("cn:new", Role.READER, "hidden/*")
+        ledger_id = await bookie.made(LOG)
+        assert await do("read", bookie.as_("old"), ledger_id) is Status.OK
+        assert await do("read", bookie.as_("new"), ledger_id) is Status.ACCESS_DENIED
+        await bookie.store.create(renamed_path("i1"), renamed_value("hidden/it", now_ms=1))
+        await bookie.store.set(RENAMED_PATH, b"")
+
+        async def is_closed() -> bool:
+            return await do("read", bookie.as_("old"), ledger_id) is Status.ACCESS_DENIED
+
+        await eventually(is_closed)
+        assert await do("read", bookie.as_("new"), ledger_id) is Status.OK
+
+
+async def test_refusals_are_counted_and_told_of_at_a_bounded_rate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.READER, LOG)
+        ledger_id = await bookie.made("other")
+        for _ in range(5):
+            assert await do("read", bookie.as_("app"), ledger_id) is Status.ACCESS_DENIED
+            assert await do("fence", bookie.as_("app"), ledger_id) is Status.ACCESS_DENIED
+    assert {action.name: count for action, count in bookie.guard.denied.items()} == {
+        "READ": 5,
+        "RECOVER": 5,
+    }
+    (line,) = [each for each in caplog.messages if each.startswith("access_denied")]
+    assert "identity='cn:app'" in line
+    assert "action='read' role='reader'" in line
+    assert f"ledger_id={ledger_id} log='other'" in line
+    assert "peer=" in line
+
+
+async def test_changes_of_the_rules_are_in_the_log_with_who_made_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path) as bookie:
+        await bookie.grant("cn:app", Role.READER, LOG)
+        await bookie.revoke("cn:app", Role.READER, LOG)
+    changes = [each for each in caplog.messages if each.startswith("access_changed")]
+    assert "by='the test'" in changes[0]
+    assert f"granted=['cn:app is reader of {LOG}'] revoked=[]" in changes[0]
+    assert f"granted=[] revoked=['cn:app is reader of {LOG}']" in changes[1]
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)

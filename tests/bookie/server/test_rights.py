@@ -1,0 +1,84 @@
+"""What a bookie remembers of rights says what the rules say, whatever changed in between."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.server import rights
+from bookie.server.rights import RightsTable
+from ledger.security.access import Action, Grant, Role, Rules, allowed
+from tests.bookie.runs import run_of
+from tests.ledger.security.granted import LOGS, WHO, rules
+
+LEDGERS = range(3)
+owners = st.sampled_from([*LOGS, None])
+steps = st.lists(
+    st.one_of(
+        rules,
+        st.tuples(st.sampled_from(LEDGERS), owners),
+        st.just("renamed"),
+        st.tuples(st.sampled_from(WHO), st.sampled_from(LEDGERS), st.sampled_from(Action)),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_what_is_remembered_never_says_more_or_less_than_the_rules(
+    story: list[Rules | str | tuple[object, ...]],
+) -> None:
+    table, known, now = RightsTable(), dict[int, str | None](), Rules()
+    kept = [table.rights(who) for who in WHO]
+    for step in story:
+        match step:
+            case Rules():
+                now = step
+                table.learn_rules(step)
+            case "renamed":
+                known.clear()
+                table.learn_names()
+            case (int(ledger_id), str() | None as owner):
+                if ledger_id not in known:
+                    table.learn_owner(ledger_id, owner, names=table.names)
+                    known[ledger_id] = owner
+            case (str(who), int(ledger_id), Action() as action):
+                ours = next(each for each in kept if each.who == who)
+                said = ours.may(ledger_id, action)
+                truth = {
+                    bool(allowed(now.of(who), owner) & action)
+                    for owner in ([known[ledger_id]] if ledger_id in known else [*LOGS, None])
+                }
+                assert said in truth if said is not None else ledger_id not in known
+                if action in {Action.ADD, Action.RECOVER}:
+                    run = run_of(0, ledger_id=ledger_id, recovery=action is Action.RECOVER)
+                    assert said or not ours.admit([run])
+                    assert ours.admit([run]) or not said
+            case _:
+                raise AssertionError(step)
+
+
+def test_a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it() -> None:
+    table = RightsTable()
+    names = table.names
+    table.learn_names()
+    table.learn_owner(1, "old", names=names)
+    assert table.rights("uri:dlog:bookie:b").may(1, Action.READ), "wherever it belongs"
+    table.learn_rules(Rules())
+    assert table.rights("cn:a").may(1, Action.READ) is False, "it has no grant at all"
+    assert table.owner(1) is table.owner(2), "not known"
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rights, "OWNERS_MAX", 3)
+    monkeypatch.setattr(rights, "MASKS_MAX", 2)
+    table = RightsTable()
+    table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "a"),)))
+    ours = table.rights("cn:a")
+    for ledger_id in range(10):
+        table.learn_owner(ledger_id, "a", names=table.names)
+        assert ours.may(ledger_id, Action.ADD)
+        assert len(ours._masks) <= 2
+    assert len(table._owners) == 3
+    assert table.rights("cn:a") is ours, "connections of one identity share it"
+    del ours
+    assert not table._rights, "who went is forgotten"
