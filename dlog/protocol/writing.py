@@ -105,6 +105,7 @@ from dlog.protocol.writing_events import (
 from dlog.receipts import Receipt
 from ledger.backoff import Backoff
 from ledger.errors import (
+    AccessDenied,
     BadVersion,
     CallerError,
     KeyDiffers,
@@ -605,7 +606,7 @@ class Writing:
 
     def _end(self, error: LogError, *own: LedgerId) -> list[WritingEffect]:
         """Resolve everything, let go of *own*, or of what the writer holds if it does not heal."""
-        if isinstance(error, LogSealed | LogClosed):
+        if isinstance(error, LogSealed | LogClosed | AccessDenied):
             self.error = error
         elif isinstance(error, _TAKEN_OVER):
             self.error = LostOwnership(self.log, str(error))

@@ -218,6 +218,17 @@ def test_a_deleted_ledger_and_three_wrong_keys_fail() -> None:
     assert step(machine, absent(2, 3, Status.WRONG_KEY)) == [FailRead(Failure.WRONG_KEY)]
 
 
+def test_a_read_that_no_replica_allows_fails_and_one_that_some_do_does_not() -> None:
+    machine = reading(wait_s=30)
+    step(machine, ReadStarted())
+    for index in (0, 1):
+        step(machine, absent(index, index + 1, Status.ACCESS_DENIED))
+    assert step(machine, absent(2, 3, Status.ACCESS_DENIED)) == [FailRead(Failure.ACCESS_DENIED)]
+    machine = reading(lac=9)
+    step(machine, ReadStarted(), absent(0, 1, Status.ACCESS_DENIED))
+    assert step(machine, EntriesRead(1, 2, Status.OK, (0,), 9)) == [Deliver(0, 0)]
+
+
 def test_an_entry_is_read_from_another_replica_than_the_one_with_a_wrong_key() -> None:
     machine = reading(lac=9)
     step(machine, ReadStarted(), absent(0, 1, Status.WRONG_KEY))

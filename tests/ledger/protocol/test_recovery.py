@@ -353,6 +353,16 @@ def test_bookies_that_have_the_ledger_under_another_key_say_nothing_about_it() -
     assert step(machine, strange(1)) == [FailRecovery(Failure.WRONG_KEY)]
 
 
+def test_a_recovery_that_bookies_do_not_allow_decides_nothing_and_says_why() -> None:
+    def denied(index: int) -> LacRead:
+        return LacRead(index, fenced=False, last_add_confirmed=-1, status=Status.ACCESS_DENIED)
+
+    machine = recovery()
+    step(machine, RecoveryStarted())
+    assert step(machine, denied(0)) == [], "it may be one that knows too little"
+    assert step(machine, denied(1)) == [FailRecovery(Failure.ACCESS_DENIED)]
+
+
 def test_an_end_that_is_found_while_a_replacement_is_chosen_is_closed_after_it() -> None:
     machine = recovery()
     step(machine, RecoveryStarted(), fenced(0), fenced(1), has(0, 0, 10))

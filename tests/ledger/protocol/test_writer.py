@@ -491,6 +491,29 @@ def test_a_bookie_with_another_key_is_replaced_at_once(config: WriterConfig) -> 
     assert effects[0] == ConfirmAdds(EntryId(0))
 
 
+def test_a_bookie_that_does_not_know_yet_what_was_granted_is_replaced() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10))
+    assert step(machine, AddsRefused(0, 0, 0, 0, Status.ACCESS_DENIED)) == [
+        ChooseReplacements((0,), (A, B, C), (A, B, C))
+    ]
+
+
+def test_a_writer_that_too_many_bookies_do_not_allow_is_over() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.ACCESS_DENIED))
+    assert step(machine, AddsRefused(1, 0, 0, 0, Status.ACCESS_DENIED)) == [
+        FailWriter(Failure.ACCESS_DENIED)
+    ]
+
+
+def test_without_another_bookie_one_that_does_not_allow_it_is_said_to_be_the_reason() -> None:
+    machine = writer()
+    step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.ACCESS_DENIED))
+    step(machine, AddsRefused(1, 0, 0, 0, Status.UNREACHABLE))
+    assert step(machine, ReplacementsChosen(())) == [FailWriter(Failure.ACCESS_DENIED)]
+
+
 def test_one_bookie_with_another_key_and_none_in_its_place_is_no_obstacle() -> None:
     machine = writer()
     step(machine, AppendRequested(1, 10), AddsRefused(0, 0, 0, 0, Status.WRONG_KEY))
