@@ -12,6 +12,7 @@ from bookie.autorecovery.throttling import reports
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import (
+    AccessDenied,
     BadVersion,
     BookieRefused,
     BookieUnavailable,
@@ -172,7 +173,7 @@ class _Decommissioning:
         try:
             address = registration.operator_address or registration.address
             await self._ask_read_only(address, self._bookie)
-        except (BookieRefused, TransportMismatch) as error:
+        except (AccessDenied, BookieRefused, TransportMismatch) as error:
             return protocol.Refused(str(error))
         except BookieUnavailable as error:
             return protocol.EffectFailed(str(error))

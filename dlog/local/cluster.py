@@ -34,10 +34,13 @@ from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
 from ledger.cluster import open_namespace
 from ledger.errors import MetricsNotServed
-from ledger.metastore import open_store
+from ledger.metastore import MetadataStore, open_store
 from ledger.metering.options import PORT_MAX
 from ledger.metering.serving import address_of, reason_of
 from ledger.registry import BookieDirectory, BookieRegistration
+from ledger.security.access import ANYTHING, Grant, Role, Rules
+from ledger.security.certificates import Security, own_name
+from ledger.security.granting import change_rules
 from ledger.security.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
 
@@ -191,6 +194,8 @@ class LocalCluster:
         store = await open_store(self._uri, tls=self.client_tls)
         self._stack.push_async_callback(store.close)
         await open_namespace(store)
+        if self._tls:
+            await _grant_everything(store, self.client_tls)
         self._registry = BookieDirectory(store)
         self._stack.push_async_callback(self._registry.close)
         await self._registry.start()
@@ -291,6 +296,14 @@ def _bound(host: str) -> socket.socket:
 async def _cancelled(task: "asyncio.Future[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def _grant_everything(store: MetadataStore, client: TlsSettings) -> None:
+    """Let the client's certificate do everything, if nobody was granted anything yet."""
+    who = own_name(Security.of(client))
+    roles = (Role.OPERATOR, Role.WRITER)
+    ours = Rules(tuple(sorted(Grant(who, role, ANYTHING) for role in roles)))
+    await change_rules(store, lambda rules: rules if rules.grants else ours, by="dlog up")
 
 
 async def _end(processes: Iterable[BookieProcess]) -> None:

@@ -1,0 +1,132 @@
+"""Bugs of who may do what: rights that are not asked for, or outlive what they came from."""
+
+from tests.mutants.mutant import mutant
+
+_GUARDING = "tests/bookie/server/test_guarding.py::test_"
+_EACH = _GUARDING + "each_operation_is_open_to_the_roles_that_it_is_for_and_to_no_other"
+_REVOKED = _GUARDING + "a_right_that_is_revoked_ends_on_connections_that_are_open"
+_RIGHTS = "tests/bookie/server/test_rights.py::test_"
+_ACCESS = "tests/ledger/security/test_access.py::test_"
+_WHOLE = "tests/dlog/aio/test_access.py::test_"
+
+mutant(
+    "takes adds from everybody who is known",
+    "bookie/server/guarding.py",
+    old="            if (status := answered[run.ledger_id, action]) is not Status.OK:",
+    new="            if (status := answered[run.ledger_id, action]) is None:",
+    test=_EACH,
+)
+mutant(
+    "asks for a writer's right with its first add only",
+    "bookie/server/adding.py",
+    old="        may = self._door is None or self._door.admits(runs)\n",
+    new="        may = self._door is None or hasattr(self, 'let_in') or self._door.admits(runs)\n"
+    "        self.let_in = True\n",
+    test=_REVOKED,
+)
+mutant(
+    "remembers a right that was revoked",
+    "bookie/server/rights.py",
+    old="            self._anything |= allowed((each,), each.logs)\n        self._masks.clear()\n",
+    new="            self._anything |= allowed((each,), each.logs)\n",
+    test=_REVOKED,
+)
+mutant(
+    "lets readers fence",
+    "bookie/server/answering.py",
+    old="    return Action.RECOVER if fence else Action.READ",
+    new="    return Action.READ",
+    test=_EACH,
+)
+mutant(
+    "lets readers list what repair lists",
+    "bookie/server/answering.py",
+    old="await self._why_not(query.ledger_id, Action.LIST, fence=False)",
+    new="await self._why_not(query.ledger_id, Action.READ, fence=False)",
+    test=_EACH,
+)
+mutant(
+    "lets repair append",
+    "ledger/security/access.py",
+    old="    Role.BOOKIE: Action.READ | Action.RECOVER | Action.LIST,",
+    new="    Role.BOOKIE: Action.READ | Action.RECOVER | Action.LIST | Action.ADD,",
+    test=_EACH,
+)
+mutant(
+    "gives a reader that waited what came after its right was revoked",
+    "bookie/server/answering.py",
+    old="                answer = answer if status is Status.OK else ReadAnswer(status)\n",
+    new="",
+    test=_GUARDING + "a_reader_that_waits_gets_nothing_that_came_after_its_right_was_revoked",
+)
+mutant(
+    "takes a grant of one log for one of all that begin like it",
+    "ledger/security/access.py",
+    old="    return pattern == name",
+    new="    return name.startswith(pattern)",
+    test=_ACCESS + "what_a_grant_allows_is_allowed_and_nothing_else",
+)
+mutant(
+    "gives nobody what everybody was granted",
+    "ledger/security/access.py",
+    old="        if not identity:\n            return ()\n",
+    new="",
+    test=_ACCESS + "nobody_has_no_grants_not_even_those_of_everybody",
+)
+mutant(
+    "opens ledgers of no log to who was granted some logs",
+    "ledger/security/access.py",
+    old="        return self.logs == ANYTHING or (log is not None and _fits(self.logs, log))",
+    new="        return self.logs == ANYTHING or log is None or _fits(self.logs, log)",
+    test=_ACCESS + "what_a_grant_allows_is_allowed_and_nothing_else",
+)
+mutant(
+    "forgets all grants when they cannot be read",
+    "bookie/server/guarding.py",
+    old='            _log.error("access_rules_not_read", reason=str(error), grants_in_force=self.grants)\n',
+    new='            _log.error("access_rules_not_read", reason=str(error), grants_in_force=self.grants)\n'
+    "            self._table.learn_rules(Rules())\n",
+    test=_GUARDING + "rules_that_cannot_be_read_leave_the_last_ones_in_force",
+)
+mutant(
+    "keeps to the name that a log had before it was renamed",
+    "bookie/server/rights.py",
+    old="        self._owners.clear()\n",
+    new="",
+    test=_GUARDING + "rights_follow_a_log_that_is_renamed",
+)
+mutant(
+    "believes a name that was looked up before a rename",
+    "bookie/server/rights.py",
+    old="        if names != self.names:",
+    new="        if False:",
+    test=_RIGHTS + "a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it",
+)
+mutant(
+    "denies to who recovers what the metadata store does not know",
+    "bookie/server/answering.py",
+    old="        return Status.TOO_MANY_REQUESTS if unmade and fence else status",
+    new="        return status",
+    test=_GUARDING + "what_nobody_made_is_no_ones_to_fence_and_its_absence_no_promise",
+)
+mutant(
+    "asks a silent store whose each ledger is",
+    "bookie/server/owners.py",
+    old="            self._silent_until = self._clock() + SILENCE_S",
+    new="            pass",
+    test=_GUARDING + "a_store_that_is_silent_is_not_asked_about_each_ledger",
+)
+mutant(
+    "guards the port of operators only",
+    "bookie/process.py",
+    old="            self.clients.guard = self.operators.guard = guard",
+    new="            self.operators.guard = guard",
+    test=_WHOLE + "a_log_is_open_to_whom_it_was_granted_and_closed_again_when_that_is_revoked",
+)
+mutant(
+    "obeys everybody who has a certificate",
+    "bookie/process.py",
+    old="            self.clients.guard = self.operators.guard = guard",
+    new="            self.clients.guard = guard",
+    test=_WHOLE + "orders_are_taken_from_operators_and_are_in_the_log",
+)
