@@ -24,6 +24,7 @@ from bookie.autorecovery.worker import WorkerConfig
 from bookie.disk.directories import Directories
 from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
 from bookie.identity.stamp import accept_loss
+from bookie.server.guarding import Guard
 from dlog.aio import Log, Standby
 from dlog.aio.admin import update_settings
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
@@ -35,8 +36,10 @@ from ledger.ids import BookieId, LedgerId
 from ledger.metadata import LedgerMetadata
 from ledger.metering.exposing import Exposed
 from ledger.quorum import Quorum
-from ledger.requests import ReadAnswer, ReadQuery
+from ledger.requests import ReadAnswer, ReadQuery, Status
+from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security
+from ledger.security.granting import change_rules
 from ledger.security.metrics import METRICS
 from tests.certificates import certificate, put
 from tests.metering.rig import WholeCluster, repair_of
@@ -119,6 +122,22 @@ async def a_stranger_knocks(cluster: WholeCluster, _patch: pytest.MonkeyPatch) -
         writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100)
         await reached(cluster, lambda: server.refusals > 0, "it is shown out")
         writer.close()
+
+
+@happening
+async def a_right_is_missing(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    name = BookieId("bookie-0")
+    async with cluster.client() as client:
+        guard = Guard(client.store, client.ledgers)
+        cluster.of(name).running.server.guard = guard
+        cluster.seen.look()
+        one = Grant("cn:somebody", Role.READER, "*")
+        await change_rules(client.store, lambda rules: rules.granted(one), by="the test")
+        await guard.start()
+        cluster.seen.look()
+        answer = await client.environment.transport.read(name, ReadQuery(0, b"", 0, 0))
+        assert answer.status is Status.ACCESS_DENIED
+        cluster.seen.look()
 
 
 @happening

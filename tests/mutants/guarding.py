@@ -83,9 +83,8 @@ mutant(
 mutant(
     "forgets all grants when they cannot be read",
     "bookie/server/guarding.py",
-    old='            _log.error("access_rules_not_read", reason=str(error), grants_in_force=self.grants)\n',
-    new='            _log.error("access_rules_not_read", reason=str(error), grants_in_force=self.grants)\n'
-    "            self._table.learn_rules(Rules())\n",
+    old="        except DamagedMetadata as error:\n",
+    new="        except DamagedMetadata as error:\n            self._table.learn_rules(Rules())\n",
     test=_GUARDING + "rules_that_cannot_be_read_leave_the_last_ones_in_force",
 )
 mutant(

@@ -40,6 +40,8 @@ def dlog(*arguments: str, stdin: str = "") -> Result:
         ["bookie", "list"],
         ["bookie", "status"],
         ["ledger", "list"],
+        ["access", "grant", "cn:alice", "operator"],
+        ["access", "list"],
     ],
     ids=" ".join,
 )
