@@ -21,6 +21,9 @@ OWNERS_MAX: Final = 65_536
 """Ledgers of which it is remembered which log they belong to."""
 MASKS_MAX: Final = 4096
 """Ledgers of which it is remembered what one identity may do with them."""
+_ADD: Final = int(Action.ADD)
+_RECOVER: Final = int(Action.RECOVER)
+"""Looked up for each run, which members of an enumeration are slow at."""
 
 
 class _NotKnown(Enum):
@@ -37,31 +40,37 @@ class Rights:
         self.who = who
         """As it shows itself."""
         self._masks: dict[int, int] = {}
-        self.reset()
+        self.forget()
 
-    def reset(self) -> None:
-        """Forget what was derived from other rules, or other names."""
-        self._grants: tuple[Grant, ...] = self._table.rules.of(self.who)
-        self._everywhere = allowed(self._grants, None)
-        """On every ledger, whatever it belongs to."""
+    def forget(self) -> None:
+        """Forget what was derived from other rules, or other names; it is derived again when it is
+        needed, so that a change of the rules does not hold up everybody at once."""
+        self._grants: tuple[Grant, ...] | None = None
+        self._everywhere = 0
+        """Allowed on every ledger, whatever it belongs to."""
         self._anything = 0
-        """On some ledger at least."""
-        for each in self._grants:
-            self._anything |= allowed((each,), each.logs)
+        """Allowed on some ledger at least."""
         self._masks.clear()
+
+    def _derive(self) -> tuple[Grant, ...]:
+        self._grants = grants = self._table.rules.of(self.who)
+        self._everywhere = allowed(grants, None)
+        for each in grants:
+            self._anything |= allowed((each,), each.logs)
+        return grants
 
     def admit(self, runs: Iterable[AddRun]) -> bool:
         """Return whether all of *runs* are known to be allowed: the common case."""
         masks, everywhere = self._masks, self._everywhere
         for run in runs:
-            action = Action.RECOVER if run.recovery else Action.ADD
-            if not masks.get(run.ledger_id, everywhere) & action:
+            if not masks.get(run.ledger_id, everywhere) & (_RECOVER if run.recovery else _ADD):
                 return False
         return True
 
     def may(self, ledger_id: int, action: Action) -> bool | None:
         """Return whether *action* is allowed; None if that depends on whose the ledger is, which is
         to be found out first (`RightsTable.learn_owner`)."""
+        grants = self._derive() if self._grants is None else self._grants
         if self._everywhere & action:
             return True
         if not self._anything & action:
@@ -71,13 +80,15 @@ class Rights:
             owner = self._table.owner(ledger_id)
             if owner is _NotKnown.NOT_KNOWN:
                 return None
-            mask = allowed(self._grants, owner)
+            mask = allowed(grants, owner)
             if len(self._masks) >= MASKS_MAX:
                 self._masks.clear()
             self._masks[ledger_id] = mask
         return bool(mask & action)
 
     def may_order(self) -> bool:
+        if self._grants is None:
+            self._derive()
         return bool(self._everywhere & Action.ORDER)
 
 
@@ -124,4 +135,4 @@ class RightsTable:
 
     def _reset(self) -> None:
         for rights in tuple(self._rights.values()):
-            rights.reset()
+            rights.forget()
