@@ -9,7 +9,7 @@ memory://name                                       inside one process, for test
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ledger.errors import InvalidPath, InvalidUri
 from ledger.metastore.paths import check_path
@@ -55,7 +55,7 @@ def parse_uri(uri: str) -> StoreUri:
     if not isinstance(uri, str):
         raise InvalidUri(uri, "it is not a string")
     try:
-        parts = urlsplit(uri)
+        parts = _zookeeper_parts(uri) if uri.startswith("zk://") else urlsplit(uri)
     except ValueError as error:
         raise InvalidUri(without_secrets(uri), str(error)) from error
     if parts.fragment:
@@ -92,6 +92,14 @@ def secured(parsed: ZooKeeperUri, tls: TlsSettings) -> ZooKeeperUri:
             raise InvalidUri("zk://...", "tls=required needs ca, cert and key, or DLOG_TLS_CA ...")
         return parsed
     return replace(parsed, ca_file=tls.ca, cert_file=tls.cert, key_file=tls.key)
+
+
+def _zookeeper_parts(uri: str) -> SplitResult:
+    """Split by hand: some versions of Python refuse brackets beside several hosts."""
+    rest, _, fragment = uri.removeprefix("zk://").partition("#")
+    rest, _, query = rest.partition("?")
+    netloc, slash, path = rest.partition("/")
+    return SplitResult("zk", netloc, slash + path, query, fragment)
 
 
 def _parse_file(uri: str, host: str, path: str) -> FileUri:

@@ -127,7 +127,7 @@ def test_a_log_is_made_with_the_settings_that_the_write_names(
         (["'x' AS value", "id AS n"], {}, "column 'n' is unknown; known are value, key"),
         (["'x' AS value", "id AS offset"], {}, "column 'offset' is what a log gives its records"),
         (["'x' AS key"], {}, "no column 'value'"),
-        (["'x' AS value"], {"startingOffsets": "latest"}, "startingoffsets='latest'.*unknown"),
+        (["'x' AS value"], {"startingOffsets": "latest"}, "startingOffsets='latest'.*unknown"),
         (["'x' AS value", "'a' AS log"], {}, "names log 'refused' for all"),
     ],
 )

@@ -15,6 +15,7 @@ def test_the_three_kinds_of_uris_are_understood() -> None:
     )
     assert parse_uri("zk://a") == ZooKeeperUri(hosts="a:2181", root="")
     assert parse_uri("zk://[::1]:9/r") == ZooKeeperUri(hosts="[::1]:9", root="/r")
+    assert parse_uri("zk://a:1,[::1]:9/r") == ZooKeeperUri(hosts="a:1,[::1]:9", root="/r")
 
 
 def test_credentials_and_tls_come_as_options() -> None:

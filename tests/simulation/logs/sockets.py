@@ -182,6 +182,10 @@ class Connected(asyncio.Transport):
     def resume_reading(self) -> None:
         """It goes on anyway."""
 
+    def abort(self) -> None:
+        """Nothing waits to be sent."""
+        self.close()
+
     def close(self) -> None:
         if self._closed:
             return
