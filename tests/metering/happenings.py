@@ -247,10 +247,13 @@ async def disks_are_full(cluster: WholeCluster, monkeypatch: pytest.MonkeyPatch)
         await bookie.running.keeper.set_by_operator(read_only=False)
         with monkeypatch.context() as full:
             full.setattr(RealDisk, "usage", lambda _: DiskUsage(1000, 0))
-            await reached(cluster, lambda: bookie.running.storage.read_only, "it is read-only")
-            readiness = bookie.exposed.readiness()
-            assert (readiness.ready, readiness.state) == (True, "read-only")
-            assert any("100.0% full" in reason for reason in readiness.reasons)
+
+            def is_full() -> bool:
+                found = bookie.exposed.readiness()
+                told = any("100.0% full" in reason for reason in found.reasons)
+                return told and (found.ready, found.state) == (True, "read-only")
+
+            await reached(cluster, is_full, "it serves reads, and says why no more")
         await reached(cluster, lambda: not bookie.running.storage.read_only, "it is writable")
 
         def preallocate(file: RealFile, _size_bytes: int) -> None:
