@@ -9,7 +9,6 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,25 +53,15 @@ class Pem:
         return "Pem(...)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Loaded:
-    settings: TlsSettings
+    """Made as a whole: nothing of it is read from the files later, when they may be others."""
+
     pem: Pem
     certificate: Certificate
-
-    @cached_property
-    def client(self) -> ssl.SSLContext:
-        return _context(self.settings, ssl.PROTOCOL_TLS_CLIENT)
-
-    @cached_property
-    def server(self) -> ssl.SSLContext:
-        return _context(self.settings, ssl.PROTOCOL_TLS_SERVER)
-
-    @cached_property
-    def open_server(self) -> ssl.SSLContext:
-        context = _context(self.settings, ssl.PROTOCOL_TLS_SERVER)
-        context.verify_mode = ssl.CERT_OPTIONAL
-        return context
+    client: ssl.SSLContext
+    server: ssl.SSLContext
+    open_server: ssl.SSLContext
 
 
 class Security:
@@ -164,7 +153,7 @@ class Security:
             return
         try:
             self._loaded = _load(self.settings, serves=self._serves)
-        except CertificateUnusable as error:
+        except (CertificateUnusable, OSError) as error:
             # The files are exchanged one after the other: they are looked at again until they fit.
             if self._untold:
                 self._untold = False
@@ -198,7 +187,15 @@ def _load(settings: TlsSettings, *, serves: bool) -> _Loaded:
     certificate = _own(settings, "a client's connections", _PARTS[0])
     if serves:
         certificate = _own(settings, "a server's connections", _PARTS[1])
-    return _Loaded(settings, pem, certificate)
+    open_server = _context(settings, ssl.PROTOCOL_TLS_SERVER)
+    open_server.verify_mode = ssl.CERT_OPTIONAL
+    return _Loaded(
+        pem,
+        certificate,
+        _context(settings, ssl.PROTOCOL_TLS_CLIENT),
+        _context(settings, ssl.PROTOCOL_TLS_SERVER),
+        open_server,
+    )
 
 
 _PARTS: Final = (

@@ -152,6 +152,15 @@ def test_files_that_vanish_end_nothing(tmp_path: Path) -> None:
     assert security.server() is before
 
 
+def test_files_that_vanish_before_the_first_connection_end_nothing(tmp_path: Path) -> None:
+    security = renewing(put(tmp_path, certificate("writer")), Clock())
+    for path in tmp_path.iterdir():
+        path.unlink()
+    security.client()
+    security.server()
+    assert security.open_server() is not security.server()
+
+
 def test_the_end_of_our_certificate_is_known(tmp_path: Path) -> None:
     security = Security(put(tmp_path, certificate("writer", days=1.0)))
     assert abs(security.certificate.expires_at - time.time() - 86_400) < 3600
