@@ -11,6 +11,7 @@ from ledger.client import ClientConfig, LedgerClient
 from ledger.ids import LedgerId
 from ledger.mark import Reason
 from ledger.marking import path_of_mark
+from ledger.quorum import Quorum
 from tests.bookie.autorecovery.test_worker import (
     AT_ONCE,
     closed_ledger,
@@ -42,6 +43,7 @@ async def ledger_with_a_hole(cluster: AsyncCluster, client: LedgerClient) -> tup
         return len((await client.read_replica(writer.ledger_id, absent, 0, 2)).frames) == 3
 
     await eventually(has_them, "two of three suffice for an answer; the third has them too")
+    await journals_synced(client)
     await kill(cluster, client, absent)
     for _ in range(4):
         await writer.add(b"y")
@@ -54,6 +56,16 @@ async def ledger_with_a_hole(cluster: AsyncCluster, client: LedgerClient) -> tup
     await eventually(is_back)
     await forget_mark(client, writer.ledger_id)
     return writer.ledger_id, absent
+
+
+async def journals_synced(client: LedgerClient) -> None:
+    """Return when what each of three bookies can be asked for is on its disk too.
+
+    A journal is in order: what all three acknowledge now was written after it."""
+    behind = await client.create(Quorum(3, 3, 3))
+    await behind.add(b"")
+    await behind.close()
+    await client.delete(behind.ledger_id)
 
 
 async def forget_mark(client: LedgerClient, ledger_id: LedgerId) -> None:
