@@ -12,7 +12,7 @@ from typing import Final
 
 from dlog.aio.write.sink import Sink, Staged, Stager
 from dlog.columns import Columns
-from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog
+from dlog.errors import EpochChanged, LogSealed, LostOwnership, NoSuchLog, TxidOutOfOrder
 from dlog.position import NO_TXID
 from dlog.receipts import ORIGIN_BYTES, Receipt
 from dlog.recordbatch import encode_batch
@@ -138,6 +138,10 @@ class Driver:
             small = self._random.choice((0, 1 << 20, 1 << 20))
             done = await sink.commit(receipt, parts, entry_bytes_max=small)
         except (LostOwnership, NoSuchLog, LogSealed, NoSuchLedger) as error:
+            return self._failed("commit", error)
+        except TxidOutOfOrder as error:
+            if not logs.unit_refused(sink.incarnation, attempt, error.last_txid):
+                raise
             return self._failed("commit", error)
         except LogError as error:
             if not (error.retryable or error.outcome_unknown):

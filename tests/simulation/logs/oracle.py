@@ -473,6 +473,26 @@ class LogOracle:
         attempt.said_offset = first_offset
         history.committed.append(attempt)
 
+    def unit_refused(self, incarnation: str, attempt: Attempt, last_txid: int) -> bool:
+        """A sink says that the txids of *attempt* come before *last_txid*: it is not in the log.
+
+        Return whether that can be so: txids follow what the sink knew of the log when it was asked,
+        so a sink of the same epoch, from which it went on and which lives, must have done a unit
+        before this one meanwhile."""
+        history = self.history(incarnation)
+        for payload in attempt.payloads:
+            self.failed(incarnation, history.appends[payload], unknown=False)
+        first_txid = attempt.txids[0]
+        return any(
+            other.txids[-1] == last_txid
+            and first_txid is not None
+            and first_txid < last_txid
+            and other.epoch == attempt.epoch
+            and other.origin == attempt.origin
+            and other.number < attempt.number
+            for other in history.attempt_of.values()
+        )
+
     def reads(
         self, incarnation: str, who: str, start: int, *, from_txid: int | None = None
     ) -> Reading:
