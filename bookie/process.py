@@ -39,7 +39,7 @@ from ledger.cluster import open_namespace
 from ledger.errors import MetadataError, StorageError
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
-from ledger.metastore import MetadataStore, open_store
+from ledger.metastore import MetadataStore, check_store_there, open_store
 from ledger.metering.exposing import Exposed
 from ledger.registry import BookieRegistration, find_registration
 from ledger.requests import InfoAnswer
@@ -67,6 +67,7 @@ async def run_bookie(
     Raises an error of `bookie.errors` or `ledger.errors` if it cannot start, `BookieFailed` if
     its storage fails; then nothing is waited for that the disk may hold up."""
     security = security or Security.of(config.tls, serves=True)
+    check_store_there(config.uri)
     directories = config.open_directories()
     descriptors = share_out(
         descriptor_limit(),

@@ -84,12 +84,12 @@ class LedgerClient:
 
     @classmethod
     async def connect(cls, uri: str | MetadataStore, config: ClientConfig | None = None) -> Self:
-        """Connect to the namespace at *uri*, making it if it is new.
+        """Connect to the namespace at *uri*, which must be there.
 
         Raises `InvalidUri`, `MetadataUnavailable`, `NamespaceMismatch`, `CertificateUnusable`, and
         `TransportMismatch` if no bookie that is there can be spoken to: it takes TLS only, and
-        *config* says nothing of TLS, or the other way round; and `NoNamespace` for an embedded
-        store that is not there: bookies make it."""
+        *config* says nothing of TLS, or the other way round; and `NoNamespace`: one is made by
+        `dlog init`, or `ledger.cluster.make_namespace`."""
         config = config or ClientConfig()
         security = Security.of(config.tls)
         owns_store = isinstance(uri, str)

@@ -4,7 +4,7 @@
     |- CallerError                 the call was wrong; repeating it unchanged cannot help
     |  |- InvalidValue             a duration, size, count or the like means nothing, or not here
     |  |- InvalidUri
-    |  |- NoNamespace              nothing is at an embedded store's directory
+    |  |- NoNamespace              no namespace was made there
     |  |- InvalidQuorum            E >= Qw >= Qa >= 1 does not hold, or more than E_MAX
     |  |- EntryTooLarge
     |  |- InvalidPath              not a path of the metadata store, or below an ephemeral node
@@ -97,11 +97,13 @@ class InvalidValue(CallerError, ValueError):
 
 class NoNamespace(CallerError):
     def __init__(self, uri: str) -> None:
+        place, options, _ = uri.partition("?")
+        shown = f"{place}?..." if options else place  # a password may be among them
         super().__init__(
-            f"there is no namespace at {uri}: check the URI (the argument or option uri, DLOG_URI, "
-            "or the settings), or start a cluster there with 'dlog up'"
+            f"there is no namespace at {shown}: check the URI (the argument or option uri, "
+            f"DLOG_URI, or the settings), or make one there: dlog init '{shown}'"
         )
-        self.uri = uri
+        self.uri = shown
 
 
 class InvalidUri(CallerError):

@@ -142,13 +142,11 @@ def _grant(who: str, role: str, logs: str) -> "Grant":
 def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> None:
     async def command() -> None:
         from dlog.cli.connections import opened_store
-        from ledger.cluster import open_namespace
         from ledger.security.access import Rules
         from ledger.security.granting import change_rules
 
         change = Rules.revoked if takes else Rules.granted
         async with opened_store(uri) as store:
-            await open_namespace(store)
             changed = await change_rules(store, lambda rules: change(rules, one), by=_ourselves())
         if as_json:
             print_json({**_facts(one), "changed": changed})

@@ -23,6 +23,8 @@ from dlog.cli.bookie import app as bookie
 from dlog.cli.demo import EPILOG as DEMO_EPILOG
 from dlog.cli.demo import demo
 from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
+from dlog.cli.init import EPILOG as INIT_EPILOG
+from dlog.cli.init import init
 from dlog.cli.log import app as log
 from dlog.cli.options import Uri, examples
 from dlog.cli.runner import FAILED
@@ -55,6 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=UP_EPILOG)(up)
+app.command(epilog=INIT_EPILOG)(init)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.command(epilog=DEMO_EPILOG)(demo)

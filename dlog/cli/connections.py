@@ -19,7 +19,9 @@ def check_there(uri: str | None) -> None:
 
 
 @asynccontextmanager
-async def opened_store(uri: str | None) -> "AsyncIterator[MetadataStore]":
+async def opened_store(uri: str | None, *, made: bool = True) -> "AsyncIterator[MetadataStore]":
+    """Open the store, and check that there is a namespace unless *made* is False."""
+    from ledger.cluster import open_namespace
     from ledger.metastore import open_store
 
     settings = load()
@@ -30,6 +32,8 @@ async def opened_store(uri: str | None) -> "AsyncIterator[MetadataStore]":
         tls=settings.secured,
     )
     try:
+        if made:
+            await open_namespace(store)
         yield store
     finally:
         await store.close()

@@ -53,7 +53,7 @@ def _examine(uri: str | None, *, deep: bool, as_json: bool) -> None:
         settings = load()
         security = Security.of(settings.secured)
         try:
-            async with opened_store(uri) as store:
+            async with opened_store(uri, made=False) as store:
                 return await examine(
                     store, deep=deep, timeout_s=settings.bookie_timeout_s, security=security
                 )

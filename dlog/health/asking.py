@@ -9,6 +9,7 @@ from dlog.aio.maintain.janitor import ELECTION as JANITORS
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
 from dlog.errors import InvalidName, NoSuchLog
+from dlog.health.acls import AclFacts
 from dlog.health.deletions import DeletionsFacts
 from dlog.health.gathering import ASKS_MAX, READS_MAX, Reach
 from dlog.health.orders import operator_of
@@ -19,6 +20,7 @@ from ledger.concurrently import for_each
 from ledger.distribution import own_version
 from ledger.errors import DamagedMetadata, LogError
 from ledger.ids import BookieId
+from ledger.metastore.acl_survey import survey_acls
 from ledger.registry import BookieRegistration
 from ledger.transport.sockets import SocketTransport
 from ledger.wire import bookie_pb2 as pb
@@ -97,6 +99,11 @@ async def _status(
         return None, str(error), 0.0, None
     off_s = (status.clock_ms - began_ms) / 1000 - took_s / 2
     return status, "", took_s, off_s if status.clock_ms else None
+
+
+async def gather_acls(reach: Reach) -> AclFacts:
+    """Raises `MetadataUnavailable`."""
+    return AclFacts(await survey_acls(reach.store))
 
 
 async def gather_deletions(reach: Reach) -> DeletionsFacts:

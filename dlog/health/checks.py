@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dlog.health.asking import gather_deletions, gather_servers
+from dlog.health.asking import gather_acls, gather_deletions, gather_servers
 from dlog.health.gathering import Reach, gather_bookies, gather_logs, gather_repair
 from dlog.health.signs import Checked, Facts, Report
 from dlog.health.store import StoreFacts
 from ledger.attendance import attendance
-from ledger.cluster import LAYOUT, open_namespace
-from ledger.errors import LogError
+from ledger.cluster import open_namespace
+from ledger.errors import LogError, NoNamespace
 from ledger.manager import LedgerStore
 from ledger.metastore.port import MetadataStore
 from ledger.security.certificates import Security
@@ -39,6 +39,7 @@ CHECKS: Final = (
     Check("logs", gather_logs),
     Check("servers", gather_servers, deep=True),
     Check("deletions", gather_deletions, deep=True),
+    Check("acls", gather_acls, deep=True),
 )
 
 
@@ -53,12 +54,12 @@ async def examine(
     another program is to blame for: a check that cannot be made is a sign itself."""
     began = time.perf_counter()
     try:
-        if await store.exists(LAYOUT) is None:  # opening it would make it
-            return Report((Checked("store", StoreFacts(uri=store.uri)),))
         await store.sync()
         answered_s = time.perf_counter() - began
         namespace = await open_namespace(store)
         there = await attendance(store)
+    except NoNamespace:
+        return Report((Checked("store", StoreFacts(uri=store.uri)),))
     except LogError as error:
         return unreachable(store.uri, error)
     facts = StoreFacts(uri=store.uri, instance=namespace.instance, answered_s=answered_s)

@@ -34,7 +34,7 @@ class StoreFacts:
                 Gravity.WRONG,
                 "no-namespace",
                 f"there is no namespace at {self.uri}",
-                "Check --uri and DLOG_URI, or start a bookie there.",
+                "Check --uri and DLOG_URI, or make one there with 'dlog init'.",
             )
         elif self.answered_s > SLOW_S:
             yield Sign(

@@ -32,7 +32,7 @@ from dlog.local.bookie_process import BookieProcess
 from dlog.local.errors import ChildFailed, ClusterRunning, InvalidCluster
 from dlog.local.tls import LocalCertificates
 from dlog.local.zookeeper import ManagedZooKeeper
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.errors import MetricsNotServed
 from ledger.metastore import MetadataStore, open_store
 from ledger.metering.options import PORT_MAX
@@ -193,7 +193,7 @@ class LocalCluster:
         self._uri = await self._metadata()
         store = await open_store(self._uri, tls=self.client_tls)
         self._stack.push_async_callback(store.close)
-        await open_namespace(store)
+        await make_namespace(store)
         if self._tls:
             await _grant_everything(store, self.client_tls)
         self._registry = BookieDirectory(store)

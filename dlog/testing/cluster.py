@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from dlog.testing.bookie import InProcessBookie
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.errors import CallerError
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
@@ -103,7 +103,7 @@ class AsyncCluster:
         self._stack.enter_context(self._hub.shared(self._name))
         store = await open_store(self.uri)
         self._stack.push_async_callback(store.close)
-        namespace = await open_namespace(store)
+        namespace = await make_namespace(store)
         for index in range(self._count):
             bookie = InProcessBookie(f"bookie-{index}", namespace, store, self._bytes_max)
             self._bookies.append(bookie)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.ids import LedgerId
+from ledger.metastore.paths import INSTANCE
+
+__all__ = ["DEFAULT_LAYOUT", "INSTANCE", "LAYOUTS", "LEDGERS", "Layout"]
 
 LEDGERS: Final = "/ledgers"
-INSTANCE: Final = "/instance"
 
 
 @dataclass(frozen=True, slots=True)

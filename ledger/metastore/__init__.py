@@ -1,8 +1,9 @@
 """Metadata stores: one port, three implementations, chosen by the namespace's URI."""
 
+from dataclasses import replace
 from typing import assert_never
 
-from ledger.errors import NoNamespace
+from ledger.errors import InvalidValue, NoNamespace
 from ledger.metastore.port import (
     ANY_VERSION,
     VALUE_BYTES_MAX,
@@ -38,7 +39,7 @@ __all__ = [
 
 def check_store_there(uri: str) -> None:
     """Raise `NoNamespace` for an embedded store with nothing in its directory, which opening it
-    would make: a mistyped path must not become an empty namespace. Raises `InvalidUri`."""
+    would make: a mistyped path must not become a directory. Raises `InvalidUri`."""
     parsed = parse_uri(uri)
     if isinstance(parsed, FileUri):
         from ledger.metastore.sqlite_files import holds_a_store
@@ -53,13 +54,18 @@ async def open_store(
     session_timeout_s: float = 10.0,
     timeout_s: float = 10.0,
     tls: TlsSettings = OFF,
+    ids: tuple[str, ...] = (),
 ) -> MetadataStore:
     """Connect to the store of *uri* and begin a session.
 
     Ephemeral nodes outlive a process that has stopped by *session_timeout_s* at most; one
     call takes *timeout_s* at most. Connections of ZooKeeper are secured as the URI says, else as
-    *tls* does if it is required. Raises `InvalidUri`, `MetadataUnavailable`."""
+    *tls* does if it is required. If this process makes a namespace there, *ids* may touch it, and
+    the user in the URI; see `ledger.metastore.acl`. Raises `InvalidUri`, `MetadataUnavailable`,
+    and `InvalidValue` for *ids* of a store that has none."""
     parsed = parse_uri(uri)
+    if ids and not isinstance(parsed, ZooKeeperUri):
+        raise InvalidValue("acl", ids[0], "only ZooKeeper (zk://...) knows whom to let in")
     match parsed:
         case FileUri():
             from ledger.metastore.sqlite import SqliteStore
@@ -72,7 +78,7 @@ async def open_store(
 
             return await ZooKeeperStore.open(
                 uri,
-                secured(parsed, tls),
+                replace(secured(parsed, tls), ids=ids),
                 session_timeout_s=session_timeout_s,
                 timeout_s=timeout_s,
             )

@@ -4,12 +4,14 @@ A path is absolute inside the namespace: ``/`` or ``/a/b``, no empty, ``.`` or `
 """
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from ledger.errors import InvalidPath, ValueTooLarge
 from ledger.metastore.ops import VALUE_BYTES_MAX, CheckOp, CreateOp, DeleteOp, Op, SetOp
 
-ROOT = "/"
+ROOT: Final = "/"
+INSTANCE: Final = "/instance"
+"""Of every namespace: which one it is. On ZooKeeper its ACL is that of all nodes."""
 
 
 def check_path(path: str) -> str:

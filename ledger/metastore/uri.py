@@ -38,13 +38,15 @@ class ZooKeeperUri:
     """Path that the namespace lives under; empty for the whole server."""
     user: str = ""
     password: str = field(default="", repr=False)
-    """With a user: digest authentication, and only this user may touch what is made."""
+    """With a user: digest authentication; of a new namespace, only this user may touch it."""
     ca_file: str = ""
     """With it, TLS; the server's certificate must be signed by it."""
     cert_file: str = ""
     key_file: str = ""
     tls: bool | None = None
     """Whether the URI asks for TLS; None: it says nothing of it."""
+    ids: tuple[str, ...] = ()
+    """Who besides may touch a namespace that is made; see `ledger.metastore.acl`."""
 
 
 StoreUri = FileUri | MemoryUri | ZooKeeperUri

@@ -24,6 +24,7 @@ from ledger.errors import (
     NodeNotEmpty,
     NoSuchNode,
 )
+from ledger.metastore.acl import acl_of, ids_of
 from ledger.metastore.paths import ROOT, check_new, check_ops, check_path, check_value, parent_of
 from ledger.metastore.port import (
     ANY_VERSION,
@@ -38,7 +39,7 @@ from ledger.metastore.port import (
 )
 from ledger.metastore.uri import ZooKeeperUri, without_secrets
 from ledger.metastore.zookeeper_keeper import ZooKeeperKeeper
-from ledger.metastore.zookeeper_link import AsyncCall, AsyncResult
+from ledger.metastore.zookeeper_link import AsyncCall, AsyncResult, new_ids
 
 _RETRY_S: Final = 0.05
 _DISCONNECTED: Final = (
@@ -58,6 +59,7 @@ class ZooKeeperStore:
         self, uri: str, parsed: ZooKeeperUri, *, session_timeout_s: float, timeout_s: float
     ) -> None:
         self._uri = uri
+        self._parsed = parsed
         self._shown = without_secrets(uri)
         self._timeout_s = timeout_s
         self._keeper = ZooKeeperKeeper(parsed, session_timeout_s)
@@ -90,6 +92,11 @@ class ZooKeeperStore:
     @property
     def uri(self) -> str:
         return self._uri
+
+    @property
+    def wanted_ids(self) -> tuple[str, ...]:
+        """Who may touch a namespace that is made here, as this was opened; empty: everybody."""
+        return new_ids(self._parsed)
 
     @property
     def session(self) -> Session:
@@ -139,9 +146,16 @@ class ZooKeeperStore:
 
     async def children(self, path: str) -> list[str]:
         node = self._node(path)
-        names = await self._read("children", path, lambda client: client.get_children_async(node))
-        assert isinstance(names, list), "kazoo returns the names"
-        return sorted(names)
+        try:
+            found = await self._read(
+                "children", path, lambda client: client.get_children_async(node)
+            )
+        except NoSuchNode:
+            if path != ROOT:
+                raise
+            return []  # the first node that is made will make it
+        assert isinstance(found, list), "kazoo returns the names"
+        return sorted(found)
 
     async def multi(self, ops: Sequence[Op]) -> None:
         ops = tuple(ops)
@@ -161,6 +175,21 @@ class ZooKeeperStore:
                 parent_missing = isinstance(op, CreateOp) and isinstance(result, kazoo.NoNodeError)
                 path = parent_of(op.path) if parent_missing else op.path
                 raise self._explained(result, "multi", path, version) from result
+
+    async def ids(self, path: str) -> tuple[str, ...]:
+        """Return who may touch the node, as `ledger.metastore.acl.ids_of`. Raises `NoSuchNode`."""
+        node = self._node(path)
+        found = await self._read("getAcl", path, lambda client: client.get_acls_async(node))
+        assert isinstance(found, tuple), "kazoo returns ACL and stat"
+        return ids_of(found[0])
+
+    async def protect_root(self, ids: Sequence[str]) -> None:
+        """Let *ids* alone touch the node that the namespace lives under; nothing is done if that is
+        the server's own root, which others use too. Raises `MetadataDenied`."""
+        if self._keeper.root:
+            node = self._keeper.root
+            acl = acl_of(ids)
+            await self._call("setAcl", ROOT, lambda client: client.set_acls_async(node, acl))
 
     async def sync(self, path: str = "/") -> None:
         node = self._node(path)

@@ -15,14 +15,16 @@ connection is dropped, and the next one begins where this one ended.
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError
+from kazoo.exceptions import ConnectionLoss, KazooException, NoAuthError, NoNodeError
 
 from ledger.log_events import get_logger
+from ledger.metastore.acl import ids_of, is_masked
 from ledger.metastore.lease import Lease
-from ledger.metastore.paths import ROOT
+from ledger.metastore.paths import INSTANCE, ROOT
 from ledger.metastore.port import Session
 from ledger.metastore.uri import ZooKeeperUri
 from ledger.metastore.watches import PathWatch, WatchTable
@@ -114,7 +116,7 @@ class ZooKeeperKeeper:
         sent_at = self._loop.time()
         try:
             if link is not self._leased:
-                await self._ask(link, self._make_root, urgent=True)
+                await self._take_acl(link)
             await self._ask(link, self._heartbeat, urgent=True)
         except NoAuthError:
             self.denied = f"no right to use {self.on_server(ROOT)}"
@@ -148,11 +150,11 @@ class ZooKeeperKeeper:
                     self._lease.prove(sent_at)
             await asyncio.sleep(self._granted_s(link) / _HEARTBEATS_PER_TIMEOUT)
 
-    async def _ask(self, link: Link, start: AsyncCall, *, urgent: bool = False) -> None:
+    async def _ask(self, link: Link, start: AsyncCall, *, urgent: bool = False) -> object:
         """Do one of our own calls. Raises what kazoo gives; drops a connection that is silent."""
         try:
             within_s = self._granted_s(link) * _ANSWER_SHARE
-            await link.call(start, urgent=urgent, within_s=within_s)
+            return await link.call(start, urgent=urgent, within_s=within_s)
         except TimeoutError as error:
             _log.warning("zookeeper_is_silent", session=link.session_id)
             link.drop()
@@ -176,9 +178,18 @@ class ZooKeeperKeeper:
         result: AsyncResult = client.sync_async(self.on_server(ROOT))
         return result
 
-    def _make_root(self, client: KazooClient) -> AsyncResult:
-        result: AsyncResult = client.ensure_path_async(self.on_server(ROOT))
-        return result
+    async def _take_acl(self, link: Link) -> None:
+        """Let all nodes that this session makes have the ACL of the namespace, if there is one."""
+        for model in (INSTANCE, ROOT):
+            path = self.on_server(model)
+            with contextlib.suppress(NoNodeError):
+                said = await self._ask(link, partial(_get_acls, path), urgent=True)
+                assert isinstance(said, tuple), "kazoo returns ACL and stat"
+                if model != ROOT:
+                    if is_masked(ids_of(said[0])):
+                        raise NoAuthError
+                    link.make_as(said[0])
+                return
 
     # Watches.
 
@@ -208,3 +219,8 @@ class ZooKeeperKeeper:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _get_acls(path: str, client: KazooClient) -> AsyncResult:
+    result: AsyncResult = client.get_acls_async(path)
+    return result

@@ -27,8 +27,9 @@ from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.serialization import Connect, write_string
 from kazoo.protocol.states import EventType, WatchedEvent
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import ACL
 
+from ledger.metastore.acl import acl_of, digest_id
 from ledger.metastore.uri import ZooKeeperUri
 
 _Ts = TypeVarTuple("_Ts")
@@ -104,7 +105,7 @@ class Link:
             timeout=session_timeout_s,
             connection_retry=dict(_RECONNECT),
             auth_data=[("digest", f"{parsed.user}:{parsed.password}")] if with_user else None,
-            default_acl=CREATOR_ALL_ACL if with_user else None,
+            default_acl=acl_of(new_ids(parsed)),
             use_ssl=bool(parsed.ca_file),
             ca=parsed.ca_file or None,
             certfile=parsed.cert_file or None,
@@ -118,6 +119,10 @@ class Link:
     def session_id(self) -> str:
         client_id = self._client.client_id
         return f"{client_id[0]:x}" if client_id else "none"
+
+    def make_as(self, acl: list[ACL]) -> None:
+        """Let every node that is made from now on have *acl*."""
+        self._client.default_acl = acl
 
     def start(self) -> None:
         """Connect in the background, and again after each loss of the connection."""
@@ -253,6 +258,12 @@ class Link:
 
         connection._invoke = invoke_in_time  # noqa: SLF001
         handler.create_connection = connect_in_time
+
+
+def new_ids(parsed: ZooKeeperUri) -> tuple[str, ...]:
+    """Return who may touch a namespace that is made, sorted; empty: everybody."""
+    user = {digest_id(parsed.user, parsed.password)} if parsed.user else set()
+    return tuple(sorted({*parsed.ids, *user}))
 
 
 def _set_result(future: asyncio.Future[_R], value: _R) -> None:

@@ -10,16 +10,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ledger.errors import LogError, NoNamespace
+from ledger.metastore import check_store_there
+from tests.namespaces import make
+
 READY = re.compile(r"bookie (\S+) is ready on (\S+)")
 START_S_MAX = 60.0
 ROOT = Path(__file__).parents[2]
+
+
+def _make_namespace(uri: str) -> None:
+    try:
+        check_store_there(uri)
+    except NoNamespace:
+        make(uri)
+    except LogError:
+        pass  # whoever is started says so himself
 
 
 class BookieProcess:
     def __init__(
         self, uri: str, directory: Path, *options: str, descriptors: int | None = None
     ) -> None:
-        """*descriptors*: how many the system lets it have."""
+        """*descriptors*: how many the system lets it have. The namespace is made if a store is not
+        there at all."""
+        _make_namespace(uri)
         self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "bookie", "--uri", uri, "--dir", str(directory)]
         if not any(option.startswith("--unmade-ledgers") for option in options):
@@ -62,6 +77,7 @@ class SmallBookie(BookieProcess):
     """See `tests.bookie.small_bookie`."""
 
     def __init__(self, uri: str, directory: Path, *options: str) -> None:
+        _make_namespace(uri)
         self.log = directory.with_name(f"{directory.name}-{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "tests.bookie.small_bookie", uri, str(directory)]
         with self.log.open("wb") as log:

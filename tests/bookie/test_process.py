@@ -37,6 +37,7 @@ from ledger.transport.sockets import SocketTransport
 from tests.bookie.processes import START_S_MAX, bookie, is_alive
 from tests.bookie.runs import KEY, run_of
 from tests.ledger.serving import add, add_until_ok
+from tests.namespaces import made, make
 from tests.patience import PATIENT, patient_transport
 from tests.waiting import PATIENCE_S, eventually, until, wait_until
 
@@ -353,7 +354,7 @@ def test_nobody_gets_the_directory_of_a_stopped_start_before_its_replay_has_ende
         return opened(directories, config, doubt=doubt)
 
     async def scenario() -> None:
-        config = BookieConfig(uri=uri, directory=tmp_path / "b")
+        config = BookieConfig(uri=await made(uri), directory=tmp_path / "b")
         starting = asyncio.ensure_future(run_bookie(config))
         await until(replaying.is_set)
         starting.cancel()
@@ -430,7 +431,7 @@ def test_a_bookie_may_end_with_its_parent(uri: str, tmp_path: Path) -> None:
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    options = ["--uri", uri, "--dir", str(tmp_path / "b"), "--die-with-parent"]
+    options = ["--uri", make(uri), "--dir", str(tmp_path / "b"), "--die-with-parent"]
     with subprocess.Popen(
         [sys.executable, "-c", program, *options],
         stdout=subprocess.PIPE,

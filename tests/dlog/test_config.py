@@ -8,6 +8,7 @@ from dlog.config import InvalidConfig, default_uri, load, metadata_uri, resolve_
 from ledger import ClientConfig, LedgerClient
 from ledger.errors import InvalidUri
 from ledger.metastore.uri import FileUri, parse_uri
+from tests.namespaces import made
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ async def test_who_connects_by_a_uri_has_the_time_outs_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DLOG_BOOKIE_TIMEOUT_S", "7")
-    client = await connect("memory://time-outs")
+    client = await connect(await made("memory://time-outs"))
     assert isinstance(client, LedgerClient)
     assert client._environment.transport._limits.timeout_s == 7.0  # type: ignore[attr-defined]
     await client.close()

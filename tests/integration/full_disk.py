@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
 from ledger.metastore import open_store
@@ -228,7 +228,7 @@ async def main(disk: Path, other: Path) -> None:
     scene = Scene(disk, other)
     store = await open_store(scene.uri)
     try:
-        namespace = await open_namespace(store)
+        namespace = await make_namespace(store)
         scene.ledgers = LedgerStore(store, namespace.layout)
         await scene.start()
         await fills_up_slowly(scene)

@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.entry import access_key, encode_frame
 from ledger.ids import BookieId, LedgerId
 from ledger.manager import LedgerStore
@@ -264,7 +264,7 @@ async def running(chaos: Chaos, lot: Random) -> AsyncIterator[Load]:
     store = await open_store(chaos.uri)
     transport = SocketTransport(lambda _: chaos.address, timeout_s=CLIENT_TIMEOUT_S)
     try:
-        namespace = await open_namespace(store)
+        namespace = await make_namespace(store)
         yield Load(transport, LedgerStore(store, namespace.layout), lot)
     finally:
         await transport.close()

@@ -14,7 +14,6 @@ from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.engine import BookieStorage
 from ledger.client import ClientConfig, LedgerClient
-from ledger.metastore import open_store
 from ledger.metastore.nodes import create_node
 from ledger.metastore.port import MetadataStore
 from ledger.registry import COOKIES, BookieRegistration, register, unregister
@@ -22,6 +21,7 @@ from ledger.requests import InfoAnswer
 from ledger.security.certificates import Security
 from ledger.security.choosing import Takes
 from tests.bookie.memory_storage import MemoryStorage
+from tests.namespaces import opened
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
@@ -116,7 +116,7 @@ async def local_bookies(
 ) -> AsyncIterator[LocalBookies]:
     """Yield a cluster of *count* bookies."""
     uri = f"memory://test-{uuid.uuid4().hex}"
-    cluster = LocalBookies(uri, await open_store(uri), directory)
+    cluster = LocalBookies(uri, await opened(uri), directory)
     try:
         for _ in range(count):
             await cluster.add()

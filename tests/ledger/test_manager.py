@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.errors import (
     BadVersion,
     DamagedMetadata,
@@ -35,7 +35,7 @@ METADATA = LedgerMetadata(
 @asynccontextmanager
 async def opened(layout: str) -> AsyncIterator[tuple[MemoryStore, LedgerStore]]:
     store = MemoryStore("memory://manager", "manager")
-    await open_namespace(store, layout=layout)
+    await make_namespace(store, layout=layout)
     yield store, LedgerStore(store, layout)
     await store.close()
 

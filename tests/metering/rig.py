@@ -20,6 +20,7 @@ from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryHub
 from ledger.metering.declaring import Buckets, Metric, Value
 from ledger.metering.exposing import Exposed
+from tests.namespaces import made
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, until
 
@@ -153,7 +154,7 @@ async def whole_cluster(directory: Path, count: int, seen: Seen) -> AsyncIterato
     dlog.metrics.expose(own)
     seen.watch(own)
     with hub.shared(name):
-        uri = f"memory://{name}"
+        uri = await made(f"memory://{name}")
         bookies = [
             WholeBookie(
                 BookieConfig(

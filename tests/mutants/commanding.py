@@ -78,3 +78,18 @@ mutant(
     test="tests/dlog/cli/test_cli_tracing.py::test_"
     "a_bookie_that_is_away_is_the_exit_code_and_an_entry_that_nobody_gives_is_traced",
 )
+mutant(
+    "makes a namespace where a client looks for one",
+    "ledger/client.py",
+    old="            namespace = await open_namespace(store)\n",
+    new="            from ledger.cluster import make_namespace\n\n"
+    "            namespace = await make_namespace(store)\n",
+    test="tests/dlog/test_initialising.py::test_a_bookie_makes_no_namespace",
+)
+mutant(
+    "lets whoever makes a node in ZooKeeper say whom it is for",
+    "ledger/metastore/zookeeper_keeper.py",
+    old="                    link.make_as(said[0])\n",
+    new="",
+    test="tests/dlog/test_initialising.py::test_all_nodes_are_for_whom_the_namespace_was_made",
+)

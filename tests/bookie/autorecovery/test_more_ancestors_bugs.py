@@ -48,6 +48,7 @@ from tests.bookie.autorecovery.test_worker import (
     world,
 )
 from tests.ledger.local_bookies import local_bookies
+from tests.namespaces import made, opened
 from tests.waiting import PATIENCE_S, eventually
 
 HOUR_MS = 3_600_000
@@ -271,7 +272,7 @@ async def ledgers(client: LedgerClient, count: int) -> None:
 
 @pytest.mark.slow
 async def test_3360_watches_and_memory_of_passes_do_not_grow_with_the_ledgers() -> None:
-    store = Watched(await open_store("memory://many-ledgers"))
+    store = Watched(await opened("memory://many-ledgers"))
     client = await LedgerClient.connect(cast("MetadataStore", store))
     peaks: list[int] = []
     watches: list[int] = []
@@ -300,7 +301,7 @@ async def look_at_all(client: LedgerClient) -> None:
 @pytest.mark.slow
 async def test_2802_passes_over_many_ledgers_leave_the_loop_to_the_stores_session() -> None:
     """What keeps a session alive runs in the same loop: nothing may hold it for long."""
-    client = await LedgerClient.connect("memory://long-passes")
+    client = await LedgerClient.connect(await made("memory://long-passes"))
     for name in "abcd":
         await create_node(client.store, f"{COOKIES}/{name}")
         await register(client.store, BookieRegistration(name, "127.0.0.1:1", "i"))

@@ -23,7 +23,7 @@ from dlog.settings import LogSettings
 from dlog.testing.bookie import InProcessBookie
 from dlog.testing.cluster import AsyncCluster
 from ledger.client import LedgerClient
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.metastore import open_store
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, eventually
@@ -97,7 +97,7 @@ async def write(cluster: AsyncCluster, name: str, stop: asyncio.Event, random: R
 async def replace(cluster: AsyncCluster, dead: InProcessBookie, name: str) -> None:
     """Let a new, empty bookie of another name take the place of *dead*, for good."""
     store = await open_store(cluster.uri)
-    new = InProcessBookie(name, await open_namespace(store), store, 1 << 28)
+    new = InProcessBookie(name, await make_namespace(store), store, 1 << 28)
     await new.start()
     cluster._bookies[cluster._bookies.index(dead)] = new
     cluster._stack.push_async_callback(store.close)

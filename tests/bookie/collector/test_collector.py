@@ -11,7 +11,7 @@ from bookie.collector.collector import Collector, Run
 from bookie.collector.garbage import AlarmKind
 from bookie.collector.plan import CollectorConfig, Kind
 from bookie.errors import CollectionUnderWay
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LAYOUTS, LedgerStore
@@ -140,7 +140,7 @@ def on_cluster(
 ) -> None:
     async def run() -> None:
         store = MemoryStore("memory://collector", "collector")
-        namespace = await open_namespace(store, layout="longhierarchical")
+        namespace = await make_namespace(store, layout="longhierarchical")
         cluster = made(store, namespace.instance, config, directories)
         await cluster.collector.begin()
         await cluster.fill()

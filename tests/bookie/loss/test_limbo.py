@@ -16,7 +16,7 @@ from bookie.loss.accounts import LIMBO_PATH, Accounts
 from bookie.loss.limbo import Limbo, Phase
 from bookie.server.settling import Settler, doubtful_of, listed, look
 from bookie.storage.engine import BookieStorage
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
 from ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -291,7 +291,7 @@ def ledger(*bookies: str, state: LedgerState = LedgerState.OPEN) -> LedgerMetada
 async def namespace(name: str = "limbo") -> AsyncIterator[tuple[LedgerStore, str]]:
     """Yield the ledgers of a new namespace, and its instance."""
     store = MemoryStore(f"memory://{name}", name)
-    made = await open_namespace(store, layout="longhierarchical")
+    made = await make_namespace(store, layout="longhierarchical")
     yield LedgerStore(store, "longhierarchical"), made.instance
     await store.close()
 

@@ -10,7 +10,7 @@ from bookie.server.guarding import Guard
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from ledger.belonging import STAMP_INCARNATION, STAMP_LOG
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
@@ -121,7 +121,7 @@ def entry(ledger_id: int, entry_id: int = 0, *, recovery: bool = False) -> AddRu
 async def guarded(directory: Path, *, watching: bool = True) -> AsyncIterator[Guarded]:
     """Serve; *watching*: it hears of changes of the rules."""
     store = Silent(MemoryStore("memory://guarded", "guarded"))
-    found = Guarded(directory, store, LedgerStore(store, (await open_namespace(store)).layout))
+    found = Guarded(directory, store, LedgerStore(store, (await make_namespace(store)).layout))
     await found.start()
     watcher = asyncio.ensure_future(found.guard.run()) if watching else None
     try:

@@ -13,7 +13,7 @@ from bookie.server.made_ledgers import MadeLedgers
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.server.vouching import UNASKED_MAX, Vouching
 from dlog.aio import Log
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.manager import LedgerStore
@@ -75,7 +75,7 @@ def on_service(
 ) -> None:
     async def run() -> None:
         store = Silent(MemoryStore("memory://made", "made"))
-        ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+        ledgers = LedgerStore(store, (await make_namespace(store)).layout)
         storage = MemoryStorage()
         info = InfoAnswer("b", "start 1", "instance", read_only=False)
         service = BookieService(storage, info, ServiceConfig(), made=MadeLedgers(ledgers))
@@ -230,7 +230,7 @@ def test_ledgers_cannot_be_fenced_before_they_are_made(tmp_path: Path) -> None:
 
     async def scenario(uri: str, name: BookieId, address: str) -> None:
         store = await open_store(uri)
-        next_id = (await LedgerStore(store, (await open_namespace(store)).layout).vitals()).next_id
+        next_id = (await LedgerStore(store, (await make_namespace(store)).layout).vitals()).next_id
         await store.close()
         async with transport_to(address) as transport:
             for ledger_id in range(next_id, next_id + 100):

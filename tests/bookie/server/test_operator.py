@@ -20,7 +20,7 @@ from bookie.server.read_only import ReadOnlyKeeper
 from bookie.server.service import BookieService, ServiceConfig
 from bookie.storage.engine import BookieStorage
 from ledger.clock import now_ms
-from ledger.cluster import Namespace, open_namespace
+from ledger.cluster import Namespace, make_namespace
 from ledger.errors import BookieRefused, BookieUnavailable
 from ledger.ids import EntryId, LedgerId
 from ledger.manager import LedgerStore
@@ -88,7 +88,7 @@ class Operated:
 @asynccontextmanager
 async def operated() -> AsyncIterator[tuple[Operated, BookieOperator]]:
     store = MemoryStore("memory://operated", "operated")
-    namespace = await open_namespace(store)
+    namespace = await make_namespace(store)
     bookie = Operated(store, namespace)
     await bookie.collector.begin()
     await bookie.start()

@@ -18,7 +18,7 @@ from bookie.tools.check import check
 from bookie.tools.errors import RebuildRefused
 from bookie.tools.rebuild import ENTRIES_IN_MEMORY_MAX, Rebuilt, rebuild
 from bookie.tools.store_ledgers import StoreLedgers, store_ledgers
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.entry import Checked, check_frames
 from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
@@ -311,7 +311,7 @@ async def test_directories_in_another_order_are_refused_by_their_cookies(tmp_pat
 async def test_the_store_tells_keys_and_which_ledgers_name_the_bookie(tmp_path: Path) -> None:
     store = await open_store(f"file://{tmp_path}/store")
     try:
-        namespace = await open_namespace(store)
+        namespace = await make_namespace(store)
         ledgers = LedgerStore(store, namespace.layout)
         ids: list[LedgerId] = []
         for number in range(3):

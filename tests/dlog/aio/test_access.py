@@ -16,7 +16,6 @@ from dlog.aio.admin import rename_log
 from dlog.errors import AppendOutcomeUnknown
 from ledger.client import LedgerClient
 from ledger.errors import AccessDenied, LogError
-from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore
 from ledger.quorum import Quorum
@@ -27,6 +26,7 @@ from ledger.security.settings import TlsMode, TlsSettings
 from ledger.transport.operator import BookieOperator
 from tests.certificates import certificate, put
 from tests.metering.rig import WholeBookie
+from tests.namespaces import opened
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S, until
 
@@ -71,7 +71,7 @@ class Secured:
 async def secured(directory: Path, mode: TlsMode = TlsMode.REQUIRED) -> AsyncIterator[Secured]:
     name = f"access-{uuid.uuid4().hex}"
     with MemoryHub().shared(name):
-        store = await open_store(f"memory://{name}")
+        store = await opened(f"memory://{name}")
         found = Secured(directory, f"memory://{name}", store, mode)
         try:
             await found.bookie.start()

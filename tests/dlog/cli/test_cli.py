@@ -49,6 +49,7 @@ COMMANDS = [words for words in commands(app) if words != ["completion"]]
 WITHOUT_JSON = (["demo"], ["bookie", "start"], ["autorecovery", "start"])
 WITHOUT_CLUSTER = (
     ["demo"],
+    ["init"],
     ["up"],
     ["tls", "show"],
 )

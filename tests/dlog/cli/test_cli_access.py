@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dlog.cli.app import app
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.metastore import open_store
 from tests.certificates import certificate, put
 
@@ -19,7 +19,7 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     async def make() -> None:
         store = await open_store(uri)
-        await open_namespace(store)
+        await make_namespace(store)
         await store.close()
 
     asyncio.run(make())

@@ -19,6 +19,7 @@ from ledger import LedgerClient, Quorum
 from ledger.errors import LedgerFenced
 from ledger.ids import LedgerId
 from tests.bookie.processes import bookie
+from tests.namespaces import make
 from tests.patience import PATIENT
 from tests.waiting import PATIENCE_S
 
@@ -309,7 +310,7 @@ async def test_a_writer_from_before_a_rebuild_is_refused(used: Used) -> None:
 
 
 def test_another_cluster_is_refused(used: Used, tmp_path: Path) -> None:
-    arguments = ("index", "rebuild", "--yes", "--uri", f"file://{tmp_path}/other")
+    arguments = ("index", "rebuild", "--yes", "--uri", make(f"file://{tmp_path}/other"))
     assert "belongs to cluster" in used.dlog(*arguments, code=1).stderr
 
 

@@ -12,6 +12,7 @@ from dlog.cli.names import complete_log
 from ledger.metastore import open_store
 from ledger.metastore.nodes import create_node
 from ledger.registry import BookieRegistration, register
+from tests.namespaces import opened
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_a_directory_that_is_not_there_is_an_error_and_stays_away(
     result = dlog(*arguments, "--uri", missing.as_uri(), stdin="a record\n")
     assert result.exit_code == 1
     assert f"there is no namespace at {missing.as_uri()}" in result.stderr
-    assert "'dlog up'" in result.stderr
+    assert f"dlog init '{missing.as_uri()}'" in result.stderr
     assert not missing.exists()
 
 
@@ -105,7 +106,7 @@ def test_a_registration_that_cannot_be_read_is_told_and_the_others_are_listed(
     uri = (tmp_path / "namespace").as_uri()
 
     async def command() -> Result:
-        store = await open_store(uri)
+        store = await opened(uri)
         await create_node(store, "/cookies/good")
         await register(store, BookieRegistration("good", "host:3181", "i1"))
         await store.create("/bookies/readonly/bad", b"\xff")

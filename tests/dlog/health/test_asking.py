@@ -7,7 +7,7 @@ import pytest
 from dlog.health.asking import gather_servers
 from dlog.health.gathering import Reach
 from ledger.attendance import attendance
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.manager import LedgerStore
 from ledger.metastore.memory import MemoryStore
 from ledger.registry import COOKIES, BookieRegistration, register
@@ -32,7 +32,7 @@ async def test_a_bookie_that_takes_tls_only_is_reached_by_who_has_it(
     await bookie.start()
     store = MemoryStore("memory://health", "health")
     try:
-        namespace = await open_namespace(store)
+        namespace = await make_namespace(store)
         cookie = pb.CookieNode(version=2, bookie=BOOKIE)
         await store.create(f"{COOKIES}/{BOOKIE}", cookie.SerializeToString())
         await register(store, BookieRegistration(BOOKIE, bookie.address, "x", takes=Takes.TLS))

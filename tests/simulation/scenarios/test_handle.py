@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.entry import access_key
 from ledger.environment import Credentials, Environment
 from ledger.errors import HandleClosed, LedgerFenced
@@ -86,7 +86,7 @@ class Bookies:
 async def handle() -> AsyncIterator[tuple[LedgerWriter, Bookies]]:
     """Yield the handle of a new ledger on b1, b2 and b3, and those bookies."""
     store = await open_store("memory://handle")
-    ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+    ledgers = LedgerStore(store, (await make_namespace(store)).layout)
     metadata = LedgerMetadata(
         quorum=Quorum(3, 3, 2),
         fragments=(Fragment(EntryId(0), (B1, B2, B3)),),

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from ledger.cluster import open_namespace
+from ledger.cluster import make_namespace
 from ledger.entry import access_key
 from ledger.environment import Credentials, Environment
 from ledger.ids import BookieId, EntryId
@@ -74,7 +74,7 @@ class Watched:
 async def _recover(world: World) -> tuple[Watched, LedgerMetadata]:
     """Write "a" to all and "b" to b1 alone; recover as `LedgerClient.recover` does."""
     store = await open_store("memory://recovery-driver")
-    ledgers = LedgerStore(store, (await open_namespace(store)).layout)
+    ledgers = LedgerStore(store, (await make_namespace(store)).layout)
     metadata = LedgerMetadata(
         quorum=Quorum(3, 3, 2),
         fragments=(Fragment(EntryId(0), tuple(world.bookies)),),

@@ -1,0 +1,87 @@
+"""Pure: the ids that may do everything with the nodes of a namespace on ZooKeeper.
+
+An id is written ``scheme:id``, as ZooKeeper writes it:
+
+    digest:alice:<SHA-1 of alice:password, Base64>
+    x509:CN=bookies,O=Example
+    sasl:dlog/host@REALM
+
+`/instance` is the model: every node that is made later gets the ids that it has. None at all
+stands for ``world:anyone``: whoever reaches the server may do everything.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+from ledger.errors import InvalidValue
+
+IDS_MAX: Final = 16
+SCHEMES: Final = ("digest", "x509", "sasl", "ip")
+_SHA1_BYTES: Final = 20
+_WORLD: Final = "world:anyone"
+_MASKED: Final = "x"
+"""What a server says in place of a digest to who may not change the ACL."""
+
+
+def digest_id(user: str, password: str) -> str:
+    """Return the id of who authenticates with *password*."""
+    said = hashlib.sha1(f"{user}:{password}".encode()).digest()  # noqa: S324 - ZooKeeper's own
+    return f"digest:{user}:{base64.b64encode(said).decode()}"
+
+
+def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
+    """Return *ids*, sorted, each once. Raises `InvalidValue`."""
+    found = tuple(sorted(set(ids)))
+    if len(found) > IDS_MAX:
+        raise InvalidValue("acl", len(found), f"a namespace has {IDS_MAX} ids at most")
+    for each in found:
+        scheme, _, name = each.partition(":")
+        if scheme not in SCHEMES or not name or not each.isprintable():
+            known = ", ".join(SCHEMES)
+            raise InvalidValue("acl", each, f"write scheme:id, with a scheme of {known}")
+        if scheme == "digest" and not _is_digest(name):
+            raise InvalidValue(
+                "acl",
+                f"{scheme}:{name.partition(':')[0]}:...",
+                "write digest:user:hash, where hash is the Base64 of SHA-1 of user:password; "
+                "who is in the URI (auth, auth-file) need not be named",
+            )
+    return found
+
+
+def acl_of(ids: Sequence[str]) -> list[ACL]:
+    """Return what kazoo calls that; of no ids, what lets everybody in."""
+    if not ids:
+        return list(OPEN_ACL_UNSAFE)
+    return [ACL(Permissions.ALL, Id(*each.split(":", 1))) for each in ids]
+
+
+def ids_of(acl: Iterable[ACL]) -> tuple[str, ...]:
+    """Return the ids in *acl*, sorted; an id with less than all rights has them behind it, so that
+    it is equal to none that was asked for. Empty if everybody may do everything."""
+    found = set()
+    for each in acl:
+        shown = f"{each.id.scheme}:{each.id.id}"
+        whole = each.perms & Permissions.ALL == Permissions.ALL
+        found.add(shown if whole else f"{shown} ({'+'.join(each.acl_list).lower() or 'nothing'})")
+    return () if found == {_WORLD} else tuple(sorted(found))
+
+
+def is_masked(ids: Iterable[str]) -> bool:
+    """Return whether a server has hidden part of *ids*: they cannot be given to other nodes."""
+    return any(
+        each.startswith("digest:") and each.rpartition(":")[2].split(" ")[0] == _MASKED
+        for each in ids
+    )
+
+
+def _is_digest(name: str) -> bool:
+    user, _, said = name.rpartition(":")
+    try:
+        return bool(user) and len(base64.b64decode(said, validate=True)) == _SHA1_BYTES
+    except ValueError:
+        return False

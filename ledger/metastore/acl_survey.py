@@ -1,0 +1,74 @@
+"""Looks whether all nodes of a namespace on ZooKeeper are for those it was made for."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.concurrently import for_each
+from ledger.errors import MetadataDenied, NoSuchNode
+from ledger.metastore.paths import INSTANCE, ROOT
+from ledger.metastore.port import MetadataStore
+
+NODES_MAX: Final = 10_000
+CALLS_MAX: Final = 50
+NAMED_MAX: Final = 100
+_OF_THE_SERVER: Final = "/zookeeper"
+"""There if the namespace lives in the server's own root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclSurvey:
+    ids: tuple[str, ...]
+    """Who may touch the namespace; empty: everybody who reaches the server."""
+    nodes: int
+    """That were looked at."""
+    differing: int
+    """How many have another ACL than `/instance`, the model of all."""
+    examples: tuple[tuple[str, tuple[str, ...]], ...]
+    """Path and ids of the first `NAMED_MAX` of those."""
+    whole: bool
+    """Whether there were no more than `NODES_MAX`."""
+
+
+async def survey_acls(store: MetadataStore, *, nodes_max: int = NODES_MAX) -> AclSurvey | None:
+    """Compare the ACLs of up to *nodes_max* nodes, level by level, with that of `/instance`.
+
+    None: the store has no ACLs. Raises `NoSuchNode` without a namespace, `MetadataUnavailable`."""
+    from ledger.metastore.zookeeper import ZooKeeperStore
+
+    if not isinstance(store, ZooKeeperStore):
+        return None
+    await store.sync()
+    wanted = await store.ids(INSTANCE)
+    found: list[tuple[str, tuple[str, ...]]] = []
+    differing = nodes = 0
+    level, below = [ROOT], list[str]()
+
+    async def look(path: str) -> None:
+        nonlocal differing
+        try:
+            ids = await store.ids(path)
+            names = await store.children(path)
+        except NoSuchNode:
+            return  # deleted since
+        except MetadataDenied:
+            ids, names = ("somebody else",), []
+        if ids != wanted:
+            differing += 1
+            if len(found) < NAMED_MAX:
+                found.append((path, ids))
+        room = nodes_max - nodes - len(below)
+        children = (f"{path.rstrip(ROOT)}/{name}" for name in names)
+        below.extend([each for each in children if each != _OF_THE_SERVER][: max(0, room + 1)])
+
+    while level and nodes < nodes_max:
+        looked_at = level[: nodes_max - nodes]
+        nodes += len(looked_at)
+        await for_each(looked_at, look, at_once=CALLS_MAX)
+        level, below = below, []
+    return AclSurvey(
+        ids=wanted,
+        nodes=nodes,
+        differing=differing,
+        examples=tuple(sorted(found)),
+        whole=not level,
+    )
