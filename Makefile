@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
+STAMP_DOCS := $(VENV)/.installed-docs
 PROTOS := $(sort $(wildcard */wire/*.proto))
 PROTOC = $(PY) -m grpc_tools.protoc -I. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy
 # A file's tests share what they start, so they stay together. `make test PARALLEL=` runs one after the other.
@@ -23,7 +24,7 @@ STORE ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: dist dist-test help venv check drift fix quick test demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -32,6 +33,7 @@ help:
 	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
 	@echo 'make test              every test'
 	@echo 'make check             read-only: format, lint, types, import contracts, generated code'
+	@echo 'make docs              the site, in build/site/html; a dead link is an error. Needs no network once it is installed'
 	@echo 'make fix               format and repair what can be repaired'
 	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
 	@echo '                       repair: one seed, or those from a up to b'
@@ -89,6 +91,10 @@ $(STAMP_DEV): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls]'
 	@touch $@
 
+$(STAMP_DOCS): $(STAMP)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -115,6 +121,9 @@ quick: $(STAMP_DEV)
 
 test: $(STAMP)
 	$(PY) -m pytest $(PARALLEL)
+
+docs: $(STAMP_DOCS)
+	$(PY) -m docs.site
 
 demo: $(STAMP)
 	@exec $(BIN)/dlog demo $(if $(filter 1,$(ZK)),--zookeeper)

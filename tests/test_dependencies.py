@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 INSTALLED = ("dlog", "ledger", "bookie", "leader")
 FLOORS = ("ledger", "bookie", "leader", "dlog")
 DEMO = ("dlog/demo/", "dlog/cli/demo.py")
-OURS = {*FLOORS, "examples", "benchmarks", "tests"}
+OURS = {*FLOORS, "docs", "examples", "benchmarks", "tests"}
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 """Where a module has another name than what is installed for it."""
 RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads

@@ -1,0 +1,1 @@
+"""The documents, and `docs.site`, which makes a site of them."""
