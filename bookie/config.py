@@ -16,6 +16,7 @@ from bookie.errors import (
     DirectoryUnusable,
     InvalidSetting,
 )
+from bookie.server.limits import ClientLimits
 from bookie.server.service import ServiceConfig
 from bookie.storage.config import StorageConfig
 from ledger.security.settings import OFF, TlsSettings
@@ -50,6 +51,7 @@ class BookieConfig:
     """Who may connect: see docs/security.md."""
     unmade_ledgers_max: int = 0
     """So many ledgers are taken although the metadata store does not know them; for tests."""
+    clients: ClientLimits = field(default_factory=ClientLimits)
     disk_limits: DiskLimits = field(default_factory=DiskLimits)
     disk_interval_s: float = 0.5
     """So often the disks are asked how full they are."""

@@ -110,6 +110,23 @@ METRICS.counter(
     lambda bookie: bookie.server.refusals,
 )
 METRICS.counter(
+    "dlog_bookie_shown_out_total",
+    "The same, by why: full, address or strangers (too many), writers, unknown (who it is, or whom "
+    "it means), handshake, slow, idle or stalled (too late), expired, nonsense.",
+    lambda bookie: {str(why): count for why, count in list(bookie.server.shown_out.items())},
+    "why",
+)
+METRICS.gauge(
+    "dlog_bookie_strangers",
+    "Connections that have not said yet what they want.",
+    lambda bookie: bookie.server.places.strangers,
+)
+METRICS.gauge(
+    "dlog_bookie_unsent_bytes",
+    "Bytes that clients have not taken yet.",
+    lambda bookie: bookie.server.backlog.unsent_bytes,
+)
+METRICS.counter(
     "dlog_bookie_denied_total",
     "Requests that their senders had no right to, by what they asked for.",
     lambda bookie: _denied(bookie.server),

@@ -92,7 +92,15 @@ async def run_bookie(
             exposed = exposed or Exposed()
             exposed.readiness = lambda: metrics.REPLAYING
             ports = _Ports(
-                BookieServer(connections_max=descriptors.connections_max, security=security),
+                BookieServer(
+                    replace(
+                        config.clients,
+                        connections_max=min(
+                            config.clients.connections_max, descriptors.connections_max
+                        ),
+                    ),
+                    security=security,
+                ),
                 OperatorServer(security),
             )
             await _run(config, directories, store, ports, on_ready, exposed)

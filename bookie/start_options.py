@@ -52,6 +52,7 @@ _MIB: Final = 1024 * 1024
 _DIRECTORIES: Final = "Directories: the same at every start, in the same order"
 _SPACE: Final = "Disk space: with too little of it on any disk the bookie is read-only"
 _TLS: Final = "TLS: who may connect, and who listens in"
+_CLIENTS: Final = "Clients: what each may take, and all together; who goes beyond is ended"
 _COLLECTION: Final = "Garbage collection of deleted ledgers, and compaction of entry logs"
 
 _ABOUT: Final = """\
@@ -295,6 +296,57 @@ OPTIONS: Final = (
         kind=_SIZE,
     ),
     Option(
+        ("--connections",),
+        "clients.connections_max",
+        int,
+        "Connections of all clients; fewer if the system lets the process open fewer files.",
+        metavar="NUMBER",
+        panel=_CLIENTS,
+    ),
+    Option(
+        ("--connections-per-address",),
+        "clients.connections_per_address_max",
+        int,
+        "Connections from one address (IPv6: one /64). A process has two; more are needed where "
+        "many share one, as behind a NAT.",
+        metavar="NUMBER",
+        panel=_CLIENTS,
+    ),
+    Option(
+        ("--strangers",),
+        "clients.strangers_max",
+        int,
+        "Connections that have not said yet what they want; a quarter of them from one address. "
+        "Beyond that the oldest is ended.",
+        metavar="NUMBER",
+        panel=_CLIENTS,
+    ),
+    Option(
+        ("--handshake-timeout",),
+        "clients.handshake_s_max",
+        float,
+        "Time in which a client has to say what it wants; TLS has as long again.",
+        panel=_CLIENTS,
+        kind=_DURATION,
+    ),
+    Option(
+        ("--questions-per-client",),
+        "clients.questions_per_client_max",
+        int,
+        "Reads, and waits for entries, that one connection may have open. More are told to come "
+        "again.",
+        metavar="NUMBER",
+        panel=_CLIENTS,
+    ),
+    Option(
+        ("--slow-client-timeout",),
+        "clients.slow_s_max",
+        float,
+        "Time in which a client has to take 1 MiB of what is due to it, or all.",
+        panel=_CLIENTS,
+        kind=_DURATION,
+    ),
+    Option(
         ("--gc-interval",),
         "collector.gc_interval_s",
         float,
@@ -409,7 +461,8 @@ def config_of(given: Given) -> BookieConfig:
     Raises `typer.BadParameter`, which ends the program with status 2, if there is none such."""
     if given["uri"] is None:
         raise typer.BadParameter("name the namespace of the cluster", param_hint="--uri")
-    fields: dict[str, dict[str, Any]] = {"": {}, "disk_limits": {}, "collector": {}, "storage": {}}
+    parts = ("", "clients", "disk_limits", "collector", "storage")
+    fields: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for option in OPTIONS:
         value = given[option.name]
         if value is not None and option.field not in OF_THE_PROCESS:
@@ -422,6 +475,7 @@ def config_of(given: Given) -> BookieConfig:
     try:
         return BookieConfig(
             **own,
+            clients=replace(_DEFAULTS.clients, **fields["clients"]),
             disk_limits=replace(_DEFAULTS.disk_limits, **fields["disk_limits"]),
             collector=replace(_DEFAULTS.collector, **fields["collector"]),
             storage=replace(_DEFAULTS.storage, **fields["storage"]),

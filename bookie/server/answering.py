@@ -23,7 +23,7 @@ from ledger.requests import (
     Status,
 )
 from ledger.security.access import Action
-from ledger.transport.connection import Connection
+from ledger.transport.connection import Backlog, Connection
 from ledger.transport.envelope import Buffer
 from ledger.transport.framing import Frame, Kind
 from ledger.transport.messages import (
@@ -42,6 +42,10 @@ UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A client with more answers that it does not take is told to ask again later."""
 QUESTIONS_MAX: Final = 12_288
 """Of all clients: the reads that may wait, and some."""
+BACKLOG_BYTES_HIGH: Final = 128 * 1024 * 1024
+"""Once so much is due to all clients, one that has not taken its last answers gets no more."""
+
+_LATER: Final = Status.TOO_MANY_REQUESTS
 
 _log = get_logger(__name__)
 
@@ -50,10 +54,14 @@ Reply = tuple[Kind, tuple[Buffer, ...]]
 
 
 class Room:
-    """How many questions may be asked beside those that are open, of all clients."""
+    """What all clients share that ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, backlog: Backlog | None = None, per_client_max: int = QUESTIONS_MAX) -> None:
         self.left = QUESTIONS_MAX
+        """How many questions may be asked beside those that are open, of all clients."""
+        self.per_client_max = per_client_max
+        """How many one of them may have open."""
+        self.backlog = backlog or Backlog()
 
 
 class Answering:
@@ -75,6 +83,8 @@ class Answering:
         self._door = door
         self._last = 0
         self._open: dict[int, asyncio.Task[Reply]] = {}
+        self._made_bytes = 0
+        """Of answers that are made and not sent, as many may be in one turn of the loop."""
 
     @property
     def is_done(self) -> bool:
@@ -115,15 +125,28 @@ class Answering:
             task.cancel()
 
     def _answer_of(self, kind: int, request: bytes) -> Coroutine[Any, Any, Reply] | None:
+        is_crowded = len(self._open) >= self._room.per_client_max
         match kind:
             case Kind.READ:
-                return self._read(read_query(request), request)
+                query = read_query(request)
+                if is_crowded:
+                    return self._later(read_reply(ReadAnswer(_LATER), request))
+                return self._read(query, request)
             case Kind.READ_LAC:
-                return self._read_lac(lac_query(request), request)
+                lac = lac_query(request)
+                if is_crowded:
+                    return self._later((lac_reply(LacAnswer(_LATER), request),))
+                return self._read_lac(lac, request)
             case Kind.READ_HELD:
-                return self._read_held(held_query(request), request)
+                held = held_query(request)
+                if is_crowded:
+                    return self._later((held_reply(HeldAnswer(_LATER), request),))
+                return self._read_held(held, request)
             case _:
                 return None
+
+    async def _later(self, body: tuple[Buffer, ...]) -> Reply:
+        return self._made(*body)
 
     async def _read(self, query: ReadQuery, request: bytes) -> Reply:
         status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)
@@ -133,25 +156,41 @@ class Answering:
             if query.wait_ms > 0:  # it may have been revoked meanwhile
                 status = await self._why_not(query.ledger_id, Action.READ, fence=False)
                 answer = answer if status is Status.OK else ReadAnswer(status)
-            if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
+            if self._is_due_much():
                 answer = ReadAnswer(Status.TOO_MANY_REQUESTS)
-        return Kind.ANSWER, read_reply(answer, request)
+        return self._made(*read_reply(answer, request))
 
     async def _read_lac(self, query: LacQuery, request: bytes) -> Reply:
         status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)
         answer = LacAnswer(status)
         if status is Status.OK:
             answer = await self._service.read_lac(query)
-        return Kind.ANSWER, (lac_reply(answer, request),)
+        return self._made(lac_reply(answer, request))
 
     async def _read_held(self, query: HeldQuery, request: bytes) -> Reply:
         status = await self._why_not(query.ledger_id, Action.LIST, fence=False)
         answer = HeldAnswer(status)
         if status is Status.OK:
             answer = await self._service.read_held(query)
-            if self._connection.unsent_bytes > UNSENT_BYTES_MAX:
+            if self._is_due_much():
                 answer = HeldAnswer(Status.TOO_MANY_REQUESTS)
-        return Kind.ANSWER, (held_reply(answer, request),)
+        return self._made(held_reply(answer, request))
+
+    def _made(self, *body: Buffer) -> Reply:
+        self._due(sum(map(len, body)))
+        return Kind.ANSWER, body
+
+    def _due(self, size_bytes: int) -> None:
+        """Count what was made; less again, just before it is sent."""
+        self._made_bytes += size_bytes
+        self._room.backlog.unsent_bytes += size_bytes
+
+    def _is_due_much(self) -> bool:
+        """Return whether the client has to take something before it gets more."""
+        due_bytes = self._connection.unsent_bytes + self._made_bytes
+        if due_bytes > UNSENT_BYTES_MAX:
+            return True
+        return bool(due_bytes) and self._room.backlog.unsent_bytes > BACKLOG_BYTES_HIGH
 
     async def _why_not(self, ledger_id: int, action: Action, *, fence: bool) -> Status:
         """Return OK, or why there is no answer.
@@ -176,6 +215,7 @@ class Answering:
             self._connection.abort()
         else:
             kind, body = answer.result()
+            self._due(-sum(map(len, body)))
             self._connection.send(kind, number, *body)
         self._connection.settled()
 

@@ -11,13 +11,16 @@ import asyncio
 import errno
 import socket
 import time
+from collections import Counter
 from typing import Final
 
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.adding import Adding
 from bookie.server.answering import Answering, Room
-from bookie.server.descriptors import CONNECTIONS_MAX
 from bookie.server.guarding import Guard
+from bookie.server.limits import ClientLimits
+from bookie.server.pace import Pace
+from bookie.server.places import Places, Why
 from bookie.server.service import BookieService
 from ledger.accepting import stop_accepting
 from ledger.errors import BadMessage, TransportMismatch
@@ -26,7 +29,7 @@ from ledger.security.certificates import Security
 from ledger.security.names import Identity
 from ledger.security.settings import TlsMode
 from ledger.security.taking import Taker
-from ledger.transport.connection import Connection, new_scratch
+from ledger.transport.connection import Backlog, Connection, new_scratch
 from ledger.transport.framing import Budget, Frame
 from ledger.transport.handshake import (
     Purpose,
@@ -38,13 +41,12 @@ from ledger.transport.handshake import (
 )
 
 _ADDERS_MAX: Final = 1024
-_HELLO_S_MAX: Final = 5.0
 _PIECE_S_MAX: Final = 10.0
 """So long the rest of a frame, or of 1 MiB of a longer one, may take."""
 _IDLE_S_MAX: Final = 120.0
 """Who asks for nothing, and waits for nothing, for so long makes room for others."""
-_UNSENT_S_MAX: Final = 30.0
-"""So long nothing at all may be taken of what is due to a client."""
+_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all clients. Once a second the slowest of them are ended until no more is due."""
 _DRAIN_S_MAX: Final = 2.0
 _AGES: Final = 2.0
 """A client exchanges its connections by itself; one that does not is ended when it could have."""
@@ -59,16 +61,17 @@ class BookieServer:
     """Listens from `bind` on, serves from `start` on."""
 
     def __init__(
-        self, *, connections_max: int = CONNECTIONS_MAX, security: Security | None = None
+        self, limits: ClientLimits | None = None, *, security: Security | None = None
     ) -> None:
-        """One connection more than *connections_max* is closed as soon as it is made."""
         self.guard: Guard | None = None
         """Who lets in what was granted; None: whoever is known may do everything."""
-        self.connections_max = connections_max
+        self.limits = limits or ClientLimits()
+        self.places = Places[_ClientConnection](self.limits)
         self.security = security
         self.connections: dict[_ClientConnection, None] = {}
         self.budget = Budget()
-        self.room = Room()
+        self.backlog = Backlog()
+        self.room = Room(self.backlog, self.limits.questions_per_client_max)
         self.scratch = new_scratch()
         self.adders = 0
         self._service: BookieService | None = None
@@ -78,6 +81,8 @@ class BookieServer:
         self._looking: asyncio.TimerHandle | None = None
         self.refusals = 0
         """Of connections, clients and messages, since the start."""
+        self.shown_out = Counter[Why]()
+        """The same, by why."""
         self._untold = 0
         self._tell_at = 0.0
         self._empty = asyncio.Event()
@@ -110,7 +115,12 @@ class BookieServer:
             )
         else:
             self._taker = Taker(
-                self._socket, lambda: _ClientConnection(self), self.security, refused=self._refused
+                self._socket,
+                lambda: _ClientConnection(self),
+                self.security,
+                refused=self._refused,
+                strangers_max=self.limits.strangers_max,
+                handshake_s_max=self.limits.handshake_s_max,
             )
             self._taker.start()
         self._look()
@@ -137,25 +147,31 @@ class BookieServer:
             connection.abort()
         await self._all_gone()
 
-    def tell(self, event: str, connection: Connection, reason: str) -> None:
+    def tell(self, event: str, connection: Connection, why: Why, reason: str) -> None:
         """Count, and log, but not as often as strangers may want."""
-        self._tell(event, connection.peer, reason, connection.identity)
+        self.shown_out[why] += 1
+        self._tell(event, connection, reason, connection.identity)
 
     def _refused(self, peer: str, reason: str) -> None:
+        self.shown_out[Why.HANDSHAKE] += 1
         self._tell("connection_refused", peer, reason, None)
 
-    def _tell(self, event: str, peer: str, reason: str, identity: Identity | None) -> None:
+    def _tell(
+        self, event: str, from_: Connection | str, reason: str, identity: Identity | None
+    ) -> None:
         self.refusals += 1
         now = asyncio.get_running_loop().time()
         if now < self._tell_at:
             self._untold += 1
             return
         who = {} if identity is None else {"identity": str(identity)}
+        peer = from_ if isinstance(from_, str) else from_.peer
         _log.warning(event, peer=peer, **who, reason=reason, others_untold=self._untold)
         self._untold, self._tell_at = 0, now + _TELL_S
 
     def gone(self, connection: "_ClientConnection") -> None:
         self.connections.pop(connection, None)
+        self.places.leave(connection)
         if not self.connections:
             self._empty.set()
 
@@ -179,6 +195,17 @@ class BookieServer:
         now = loop.time()
         for connection in tuple(self.connections):
             connection.look(now)
+        if self.backlog.unsent_bytes > _BACKLOG_BYTES_MAX:
+            self._end_the_slowest()
+
+    def _end_the_slowest(self) -> None:
+        unsent = [each for each in self.connections if each.unsent_bytes]
+        due_bytes = self.backlog.unsent_bytes
+        for connection in sorted(unsent, key=lambda each: each.pace.since):
+            if due_bytes <= _BACKLOG_BYTES_MAX:
+                return
+            due_bytes -= connection.unsent_bytes
+            connection.cut(Why.SLOW, "it is the slowest, and too much is due to all clients")
 
     def _stop_looking(self) -> None:
         if self._looking is not None:
@@ -189,25 +216,30 @@ class _ClientConnection(Connection):
     """A connection from its first byte to its last; what it is for, `_handler` knows."""
 
     def __init__(self, server: BookieServer) -> None:
-        super().__init__(server.scratch, body_bytes_max=0, budget=server.budget)
+        super().__init__(
+            server.scratch, body_bytes_max=0, budget=server.budget, backlog=server.backlog
+        )
         self._server = server
         self._handler: Adding | Answering | None = None
         self._is_adder = False
         self._since = self._made_at = asyncio.get_running_loop().time()
         """When what is waited for began."""
         self._progress = 0
-        self._unsent_bytes = 0
-        self._unsent_since = self._since
+        self.pace = Pace(self._since)
         self._finish_by: float | None = None
 
     def made(self) -> None:
         server = self._server
-        if len(server.connections) >= server.connections_max:
-            server.tell("connection_refused", self, f"there are {server.connections_max} already")
+        refusal = server.places.take(self, self.source)
+        if refusal is not None:
+            server.tell("connection_refused", self, *refusal)
             self.is_deaf = True
             self.abort()
             return
         server.connections[self] = None
+        surplus = server.places.surplus()
+        if surplus is not None:
+            surplus.cut(Why.STRANGERS, "it said nothing, and others want to")
         self.keep_alive(_KEEP_ALIVE)
         if server.security is not None:
             self.identity = server.security.identity(self.certificate)
@@ -218,15 +250,18 @@ class _ClientConnection(Connection):
             return False
         server, info = self._server, self._server.service.info
         answer = answer_to(hello, bookie=info.bookie, incarnation=info.incarnation)
+        why = Why.UNKNOWN
         if (reason := self._why_a_stranger()) is not None:
             answer = Refusal(f"bookie {info.bookie} {reason}")
         elif hello.purpose is Purpose.ADDS and server.adders >= _ADDERS_MAX:
+            why = Why.WRITERS
             answer = Refusal(f"bookie {info.bookie} has {_ADDERS_MAX} writers already")
         self.say(encode_answer(answer))
         if isinstance(answer, Refusal):
-            server.tell("client_refused", self, answer.reason)
+            server.tell("client_refused", self, why, answer.reason)
             self.finish()
             return True
+        server.places.know(self)
         door = None if server.guard is None else server.guard.door(self.identity, self.peer)
         if hello.purpose is Purpose.ADDS:
             self._is_adder = True
@@ -291,13 +326,19 @@ class _ClientConnection(Connection):
     def look(self, now: float) -> None:
         reason = self._expired(now)
         if reason and self._finish_by is None:
-            self._server.tell("connection_ended", self, reason)
+            self._server.tell("connection_ended", self, Why.EXPIRED, reason)
             self.finish()
             return
-        reason = self._overdue(now)
-        if reason:
-            self._server.tell("connection_cut", self, reason)
-            self.abort()
+        overdue = self._overdue(now)
+        if overdue is not None:
+            self.cut(*overdue)
+
+    def cut(self, why: Why, reason: str) -> None:
+        """End it at once."""
+        self._server.tell("connection_cut", self, why, reason)
+        self._server.places.leave(self)
+        self.is_deaf = True
+        self.abort()
 
     def _expired(self, now: float) -> str:
         """Return why the certificate that was shown counts no more; empty if it does."""
@@ -309,32 +350,34 @@ class _ClientConnection(Connection):
         age_s_max = _AGES * security.age_s_max
         return f"it is older than {age_s_max:g} s" if now - self._made_at > age_s_max else ""
 
-    def _overdue(self, now: float) -> str:
-        """Return why the connection is to be cut; empty if it is not."""
+    def _overdue(self, now: float) -> tuple[Why, str] | None:
+        """Return why the connection is to be cut, if it is."""
+        limits = self._server.limits
         if self._finish_by is not None:
-            return "it did not take its answers" if now > self._finish_by else ""
+            late = now > self._finish_by
+            return (Why.SLOW, "it did not take its answers") if late else None
         if self.is_greeting:
-            late = now - self._since > _HELLO_S_MAX
-            return f"it said nothing of use within {_HELLO_S_MAX:g} s" if late else ""
-        unsent_bytes = self.unsent_bytes
-        if not unsent_bytes or unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes, self._unsent_since = unsent_bytes, now
-        elif now - self._unsent_since > _UNSENT_S_MAX:
-            return f"it took nothing of {unsent_bytes} bytes within {_UNSENT_S_MAX:g} s"
+            late = now - self._since > limits.handshake_s_max
+            reason = f"it said nothing of use within {limits.handshake_s_max:g} s"
+            return (Why.HANDSHAKE, reason) if late else None
+        waits_s = self.pace.waits_s(now, sent_bytes=self.sent_bytes, unsent_bytes=self.unsent_bytes)
+        if waits_s > limits.slow_s_max:
+            due = f"{self.unsent_bytes} bytes are due to it"
+            return Why.SLOW, f"it takes too little within {limits.slow_s_max:g} s; {due}"
         progress, reader = self._progress, self.reader
         self._progress = reader.progress
         idle = not reader.is_under_way and (self._handler is None or self._handler.is_done)
         if progress != reader.progress or not (idle or (self.is_reading and reader.is_under_way)):
             self._since = now
         elif idle and now - self._since > _IDLE_S_MAX:
-            return f"it asked for nothing within {_IDLE_S_MAX:g} s"
+            return Why.IDLE, f"it asked for nothing within {_IDLE_S_MAX:g} s"
         elif not idle and now - self._since > _PIECE_S_MAX:
-            return f"no more of a message came within {_PIECE_S_MAX:g} s"
-        return ""
+            return Why.STALLED, f"no more of a message came within {_PIECE_S_MAX:g} s"
+        return None
 
     def _refuse(self, error: BadMessage) -> None:
         """No answer is what its client hears: it does not know what happened."""
-        self._server.tell("message_refused", self, str(error))
+        self._server.tell("message_refused", self, Why.NONSENSE, str(error))
         self.finish()
 
 

@@ -7,16 +7,19 @@ seconds; how many do at a time is bounded.
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from ledger.security.certificates import Security
 from ledger.security.explaining import why_failed
+from ledger.security.sources import source_of
 
 STRANGERS_MAX: Final = 256
-"""Connections of which it is not known yet whether they are secured. One more is closed."""
-FIRST_BYTE_S_MAX: Final = 5.0
+"""Connections of which it is not known yet whether they are secured. One more ends the oldest of
+them, or is closed if its own address has a quarter of them."""
 HANDSHAKE_S_MAX: Final = 5.0
+"""For the first byte, and for the handshake."""
 SHUTDOWN_S_MAX: Final = 2.0
 _AT_ONCE_MAX: Final = 64
 _AGAIN_S: Final = 1.0
@@ -36,6 +39,8 @@ class Taker:
         *,
         refused: Callable[[str, str], None] = lambda _peer, _reason: None,
         open_to_all: bool = False,
+        strangers_max: int = STRANGERS_MAX,
+        handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
         """*refused* hears of who did not get in: address and reason. Who does not speak TLS gets in
         all the same: *factory*'s protocol tells it what it needs, as its words are known there.
@@ -43,7 +48,10 @@ class Taker:
         self._listening, self._factory, self._security = listening, factory, security
         self._refused, self._open_to_all = refused, open_to_all
         self._loop = asyncio.get_running_loop()
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers_max, self._handshake_s_max = strangers_max, handshake_s_max
+        self._strangers: dict[asyncio.Task[None], str] = {}
+        """Each with where it comes from; the oldest first."""
+        self._of_source = Counter[str]()
         self._again: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -75,19 +83,33 @@ class Taker:
                 self._loop.remove_reader(self._listening)
                 self._again = self._loop.call_later(_AGAIN_S, self.start)
                 return
-            if len(self._strangers) >= STRANGERS_MAX:
+            source, most = source_of(address), max(1, self._strangers_max // 4)
+            if self._of_source[source] >= most:
                 stranger.close()
-                self._refused(str(address), f"there are {STRANGERS_MAX} strangers already")
+                self._refused(str(address), f"there are {most} strangers from there already")
                 continue
+            if len(self._strangers) >= self._strangers_max:
+                oldest = next(iter(self._strangers))
+                self._gone(oldest)
+                oldest.cancel()
+                self._refused(str(address), f"there are {self._strangers_max} strangers already")
             stranger.setblocking(False)
             task = self._loop.create_task(self._let_in(stranger, str(address)))
-            self._strangers.add(task)
-            task.add_done_callback(self._strangers.discard)
+            self._strangers[task] = source
+            self._of_source[source] += 1
+            task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        source = self._strangers.pop(task, None)
+        if source is not None:
+            self._of_source[source] -= 1
+            if not self._of_source[source]:
+                del self._of_source[source]
 
     async def _let_in(self, stranger: socket.socket, address: str) -> None:
         is_ours = True
         try:
-            async with asyncio.timeout(FIRST_BYTE_S_MAX):
+            async with asyncio.timeout(self._handshake_s_max):
                 first = await self._first_byte(stranger)
             if not first:
                 return
@@ -100,11 +122,11 @@ class Taker:
                     self._factory,
                     stranger,
                     ssl=security.open_server() if self._open_to_all else security.server(),
-                    ssl_handshake_timeout=HANDSHAKE_S_MAX,
+                    ssl_handshake_timeout=self._handshake_s_max,
                     ssl_shutdown_timeout=SHUTDOWN_S_MAX,
                 )
         except TimeoutError:
-            self._refused(address, f"it said nothing within {FIRST_BYTE_S_MAX:g} s")
+            self._refused(address, f"it said nothing within {self._handshake_s_max:g} s")
         except OSError as error:
             self._refused(address, why_failed(error))
         finally:

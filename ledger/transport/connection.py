@@ -15,9 +15,18 @@ from ledger.log_events import get_logger
 from ledger.security.certificates import certificate_of_peer
 from ledger.security.explaining import why_failed
 from ledger.security.names import Certificate, Identity
+from ledger.security.sources import source_of
 from ledger.transport.blocks import Blocks
 from ledger.transport.envelope import Buffer
-from ledger.transport.framing import SCRATCH_BYTES, Budget, Frame, FrameReader, Kind, frame_header
+from ledger.transport.framing import (
+    HEADER_BYTES,
+    SCRATCH_BYTES,
+    Budget,
+    Frame,
+    FrameReader,
+    Kind,
+    frame_header,
+)
 from ledger.transport.handshake import HANDSHAKE_BYTES_MAX
 
 _JOINED_BYTES_MAX: Final = 16 * 1024
@@ -36,6 +45,13 @@ def new_scratch(size_bytes: int = SCRATCH_BYTES) -> memoryview:
     return memoryview(bytearray(size_bytes))
 
 
+class Backlog:
+    """What several connections have written and the system has not taken, in bytes."""
+
+    def __init__(self) -> None:
+        self.unsent_bytes = 0
+
+
 class Connection(asyncio.BufferedProtocol):
     """See the module's docstring. A subclass says what is done with what comes."""
 
@@ -47,8 +63,9 @@ class Connection(asyncio.BufferedProtocol):
         budget: Budget,
         piece_bytes_max: int | None = None,
         blocks: Blocks | None = None,
+        backlog: Backlog | None = None,
     ) -> None:
-        """See `FrameReader`."""
+        """See `FrameReader`. *backlog*: where what is unsent is counted."""
         self.is_blocked = False
         """Whether the other end takes less than is written; `unblocked` says that it is over."""
         self.is_lost = False
@@ -75,6 +92,11 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_bytes = 0
         self._is_full = False
         """Whether the system has to take something before it is given more."""
+        self.sent_bytes = 0
+        """Of frames, taken by the system or not."""
+        self._backlog = Backlog() if backlog is None else backlog
+        self._noted_bytes = 0
+        """How much of the backlog is this connection's."""
 
     # What a subclass does.
 
@@ -121,8 +143,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._waiting_bytes + self._transport.get_write_buffer_size()
 
     @property
+    def source(self) -> str:
+        """Where it comes from, as limits count it."""
+        return "" if self._transport is None else source_of(self._peername)
+
+    @property
     def peer(self) -> str:
-        return "" if self._transport is None else str(self._transport.get_extra_info("peername"))
+        return "" if self._transport is None else str(self._peername)
 
     def send(self, kind: Kind, number: int, *body: Buffer) -> None:
         """Write a frame with the parts of *body*, which nobody changes any more. What is written
@@ -136,10 +163,18 @@ class Connection(asyncio.BufferedProtocol):
         for part in parts:
             self._waiting.append(memoryview(part))
             self._waiting_bytes += len(part)
+        self.sent_bytes += HEADER_BYTES + body_bytes
         self._write_waiting()
-        if not self.is_blocked and self.unsent_bytes > _UNSENT_BYTES_HIGH:
+        if (unsent_bytes := self.unsent_bytes) != self._noted_bytes:
+            self._note(unsent_bytes)
+        if not self.is_blocked and unsent_bytes > _UNSENT_BYTES_HIGH:
             self.is_blocked = True
             self.blocked()
+
+    @property
+    def _peername(self) -> object:
+        assert self._transport is not None
+        return self._transport.get_extra_info("peername")
 
     def keep_alive(self, options: "Iterable[tuple[str, int]]") -> None:
         """Let the system find out when the other end's machine is gone. *options* are those of
@@ -236,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended and not self._waiting and self._transport is not None:
             # Not from here: the loop is about to do so too, if it is told now.
             asyncio.get_running_loop().call_soon(self._write_end, self._transport)
+        self._note(self.unsent_bytes)
         if self.is_blocked and self.unsent_bytes <= _UNSENT_BYTES_LOW:
             self.is_blocked = False
             self.unblocked()
@@ -245,7 +281,12 @@ class Connection(asyncio.BufferedProtocol):
         self.reader.drop()
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._note(0)
         self.lost("the other end closed it" if exc is None else why_failed(exc))
+
+    def _note(self, unsent_bytes: int) -> None:
+        self._backlog.unsent_bytes += unsent_bytes - self._noted_bytes
+        self._noted_bytes = unsent_bytes
 
     def _write_waiting(self) -> None:
         """Give the system what it takes now; it says by `pause_writing` that it is enough."""

@@ -57,6 +57,9 @@ def test_each_option_sets_its_field_and_no_other() -> None:
         "--untraced-share": (0.3, 0.3), "--minor-interval": (2, 2.0), "--major-interval": (3, 3.0),
         "--minor-threshold": (0, 0.0), "--major-threshold": (0.2, 0.2),
         "--compaction-rate": (0.5, MIB / 2),
+        "--connections": (8, 8), "--connections-per-address": (9, 9), "--strangers": (10, 10),
+        "--handshake-timeout": (1.5, 1.5), "--questions-per-client": (11, 11),
+        "--slow-client-timeout": (12, 12.0),
     }  # fmt: skip
     words = {
         "--uri": ("file:///x", "file:///x"), "--dir": ("e", Path("e")),

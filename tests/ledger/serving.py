@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from bookie.server.limits import ClientLimits
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
@@ -34,12 +35,14 @@ secured: ContextVar[Secured | None] = ContextVar("secured", default=None)
 class Bookie:
     """A served `MemoryStorage`."""
 
-    def __init__(self, storage: MemoryStorage, name: str = BOOKIE) -> None:
+    def __init__(
+        self, storage: MemoryStorage, name: str = BOOKIE, limits: ClientLimits | None = None
+    ) -> None:
         self.storage = storage
         info = InfoAnswer(name, "start 1", "instance 1", read_only=False)
         self.service = BookieService(storage, info, ServiceConfig())
         both = secured.get()
-        self.server = BookieServer(security=None if both is None else both.bookie)
+        self.server = BookieServer(limits, security=None if both is None else both.bookie)
         self.address = ""
 
     async def start(self, port: int = 0) -> None:
@@ -67,8 +70,10 @@ class Bookie:
 
 
 @asynccontextmanager
-async def serving(storage: MemoryStorage | None = None) -> AsyncIterator[Bookie]:
-    bookie = Bookie(storage or MemoryStorage())
+async def serving(
+    storage: MemoryStorage | None = None, limits: ClientLimits | None = None
+) -> AsyncIterator[Bookie]:
+    bookie = Bookie(storage or MemoryStorage(), limits=limits)
     await bookie.start()
     try:
         yield bookie

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bookie.server.limits import ClientLimits
 from dlog.tls.authority import Issued
 from ledger.requests import ReadQuery, Status
 from ledger.security.certificates import AGE_S_MAX, LOOK_S, Security
@@ -51,10 +52,12 @@ def of_client(
 
 
 @asynccontextmanager
-async def served(security: Security | None) -> AsyncIterator[Bookie]:
+async def served(
+    security: Security | None, limits: ClientLimits | None = None
+) -> AsyncIterator[Bookie]:
     if security is not None:
         token = secured.set(Secured(security, security))
-        bookie = Bookie(MemoryStorage())
+        bookie = Bookie(MemoryStorage(), limits=limits)
         secured.reset(token)
     else:
         bookie = Bookie(MemoryStorage())
@@ -249,10 +252,10 @@ async def test_a_connection_ends_when_the_certificate_it_was_made_with_does(
 
 
 async def test_a_stranger_that_says_nothing_is_shown_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ledger.security.taking.FIRST_BYTE_S_MAX", 0.05)
-    async with served(of_bookie(tmp_path)) as bookie:
+    limits = ClientLimits(handshake_s_max=0.05)
+    async with served(of_bookie(tmp_path), limits) as bookie:
         reader, writer = await asyncio.open_connection("127.0.0.1", bookie.port)
         assert await reader.read() == b""
         writer.close()
@@ -260,16 +263,29 @@ async def test_a_stranger_that_says_nothing_is_shown_out(
     assert "it said nothing within" in caplog.text
 
 
-async def test_strangers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.security.taking.STRANGERS_MAX", 2)
-    async with served(of_bookie(tmp_path)) as bookie:
-        strangers = [await asyncio.open_connection("127.0.0.1", bookie.port) for _ in range(3)]
-        ends = [asyncio.ensure_future(reader.read()) for reader, _ in strangers]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        assert [end.done() for end in ends].count(True) == 1
+async def from_(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+
+
+async def test_strangers_of_one_address_are_bounded(tmp_path: Path) -> None:
+    async with served(of_bookie(tmp_path), ClientLimits(strangers_max=8)) as bookie:
+        strangers = [await from_("127.0.0.1", bookie.port) for _ in range(3)]
+        assert await strangers[2][0].read() == b""
+        (reader, writer) = await from_("127.0.0.2", bookie.port)
+        writer.write(encode_hello(Hello(Purpose.ASKS, "b1")))
+        assert await reader.read(), "others are heard"
+        writer.close()
+        for _, stranger in strangers:
+            stranger.close()
+
+
+async def test_the_oldest_stranger_makes_room_for_one_too_many(tmp_path: Path) -> None:
+    async with served(of_bookie(tmp_path), ClientLimits(strangers_max=4)) as bookie:
+        strangers = [await from_(f"127.0.0.{at}", bookie.port) for at in range(1, 6)]
+        assert await strangers[0][0].read() == b""
+        assert not strangers[1][0].at_eof()
         for _, writer in strangers:
             writer.close()
-        await asyncio.gather(*ends)
 
 
 async def test_a_bookie_stops_at_once_beside_strangers(tmp_path: Path) -> None:

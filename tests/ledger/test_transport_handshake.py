@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.server.limits import ClientLimits
 from ledger.errors import BadMessage
 from ledger.transport.handshake import (
     HANDSHAKE_BYTES_MAX,
@@ -140,9 +141,9 @@ async def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -
 async def test_who_says_nothing_is_shown_out_and_who_says_it_slowly_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._HELLO_S_MAX", 0.05)
     monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
-    async with serving() as bookie, asyncio.timeout(PATIENCE_S):
+    limits = ClientLimits(handshake_s_max=0.05)
+    async with serving(limits=limits) as bookie, asyncio.timeout(PATIENCE_S):
         async with connected(bookie.address) as silent, connected(bookie.address) as slow:
             slow.writer.write(b"DLOG")
             assert await silent.rest() == b""

@@ -41,7 +41,11 @@ from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security
 from ledger.security.granting import change_rules
 from ledger.security.metrics import METRICS
+from ledger.transport.framing import Kind
+from ledger.transport.handshake import Purpose
+from ledger.transport.messages import read_request
 from tests.certificates import certificate, put
+from tests.ledger.by_hand import greeted
 from tests.metering.rig import WholeCluster, repair_of
 from tests.patience import patient_campaign
 from tests.waiting import eventually, until
@@ -122,6 +126,23 @@ async def a_stranger_knocks(cluster: WholeCluster, _patch: pytest.MonkeyPatch) -
         writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100)
         await reached(cluster, lambda: server.refusals > 0, "it is shown out")
         writer.close()
+
+
+@happening
+async def a_reader_takes_nothing(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    async with cluster.client() as client:
+        writer = await client.create(Quorum(3, 3, 3))
+        await writer.add(bytes(8_000_000))
+        metadata = await writer.close()
+        name = metadata.fragments[0].bookies[0]
+        server = cluster.of(name).running.server
+        address = client.bookies.address(name)
+        assert address is not None
+        async with greeted(address, Purpose.ASKS, name) as peer:
+            query = ReadQuery(writer.ledger_id, metadata.access_key, 0, 0)
+            for number in range(1, 9):
+                peer.send(Kind.READ, number, read_request(query))
+            await reached(cluster, lambda: server.backlog.unsent_bytes > 0, "it is full")
 
 
 @happening

@@ -175,9 +175,9 @@ mutant(
 )
 mutant(
     "takes any number of connections",
-    "bookie/server/listening.py",
-    old="if len(server.connections) >= server.connections_max:",
-    new="if False:",
+    "bookie/server/places.py",
+    old="        if len(self) >= limits.connections_max:",
+    new="        if False:",
     test=_STRANGERS + "one_connection_too_many_is_not_served",
 )
 mutant(
@@ -204,7 +204,7 @@ mutant(
 mutant(
     "waits for ever for a hello",
     "bookie/server/listening.py",
-    old="late = now - self._since > _HELLO_S_MAX",
+    old="late = now - self._since > limits.handshake_s_max",
     new="late = False",
     test=_HANDSHAKE + "who_says_nothing_is_shown_out_and_who_says_it_slowly_too",
 )
@@ -260,7 +260,7 @@ mutant(
 mutant(
     "makes long answers for a client that does not take them",
     "bookie/server/answering.py",
-    old="            if self._connection.unsent_bytes > UNSENT_BYTES_MAX:\n"
+    old="            if self._is_due_much():\n"
     "                answer = ReadAnswer(Status.TOO_MANY_REQUESTS)\n",
     new="",
     test=_CONNECTIONS + "a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later",
@@ -275,7 +275,7 @@ mutant(
 mutant(
     "never says that a client does not take its answers",
     "ledger/transport/connection.py",
-    old="if not self.is_blocked and self.unsent_bytes > _UNSENT_BYTES_HIGH:",
+    old="if not self.is_blocked and unsent_bytes > _UNSENT_BYTES_HIGH:",
     new="if False:",
     test=_CONNECTION + "who_takes_too_little_is_told_of_once_and_again_when_there_is_room",
 )
@@ -423,4 +423,62 @@ mutant(
     new="",
     test="tests/bookie/server/test_committing.py::"
     "test_a_disk_that_hung_is_left_to_the_thread_until_it_was_fast_for_long",
+)
+
+_HOSTILE = "tests/bookie/server/test_hostile_clients.py::test_"
+mutant(
+    "lets one address take all connections",
+    "bookie/server/places.py",
+    old="        if self._of_source[source] >= limits.connections_per_address_max:",
+    new="        if False:",
+    test=_HOSTILE + "one_address_cannot_take_all_connections",
+)
+mutant(
+    "lets one address be all strangers",
+    "bookie/server/places.py",
+    old="        if self._strangers_of[source] >= limits.strangers_per_address_max:",
+    new="        if False:",
+    test=_HOSTILE + "strangers_of_one_address_leave_room_for_who_says_what_it_wants",
+)
+mutant(
+    "counts who said what it wants among the strangers",
+    "bookie/server/listening.py",
+    old="        server.places.know(self)\n",
+    new="",
+    test=_HOSTILE + "strangers_of_one_address_leave_room_for_who_says_what_it_wants",
+)
+mutant(
+    "never gives the place of a connection back",
+    "bookie/server/listening.py",
+    old="        self.connections.pop(connection, None)\n        self.places.leave(connection)\n",
+    new="        self.connections.pop(connection, None)\n",
+    test=_HOSTILE + "one_address_cannot_take_all_connections",
+)
+mutant(
+    "lets one connection ask all questions",
+    "bookie/server/answering.py",
+    old="        is_crowded = len(self._open) >= self._room.per_client_max",
+    new="        is_crowded = False",
+    test=_HOSTILE + "one_connection_cannot_take_all_questions",
+)
+mutant(
+    "is content with a byte now and then",
+    "bookie/server/pace.py",
+    old="        if not unsent_bytes or taken_bytes >= self._due_bytes:",
+    new="        if not unsent_bytes or taken_bytes > self._due_bytes - TAKEN_BYTES:",
+    test="tests/bookie/server/test_pace.py::test_a_byte_now_and_then_does_not_count",
+)
+mutant(
+    "lets all clients together be due any amount",
+    "bookie/server/listening.py",
+    old="        if self.backlog.unsent_bytes > _BACKLOG_BYTES_MAX:\n",
+    new="        if False:\n",
+    test=_HOSTILE + "when_too_much_is_due_to_all_the_slowest_are_ended",
+)
+mutant(
+    "makes answers of one turn as if each were alone",
+    "bookie/server/answering.py",
+    old="        self._room.backlog.unsent_bytes += size_bytes\n",
+    new="",
+    test=_HOSTILE + "while_much_is_due_to_all_one_that_takes_its_answers_gets_them",
 )

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from bookie.server.limits import ClientLimits
 from bookie.server.listening import _ClientConnection
 from ledger.requests import HeldQuery, LacQuery, ReadQuery, Status
 from ledger.transport.connection import Connection, new_scratch
@@ -203,16 +204,15 @@ async def test_a_reader_that_does_not_take_its_answers_is_told_to_ask_again_late
                 frame = await peer.frame()
                 statuses.append(read_answer(frame.body, request).status)
             assert statuses[0] is Status.OK
-            assert statuses[-1] is Status.TOO_MANY_REQUESTS
+            assert Status.TOO_MANY_REQUESTS in statuses
             await until(lambda: only_connection(bookie).is_reading)
 
 
 async def test_a_reader_that_takes_nothing_for_too_long_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookie.server.listening._UNSENT_S_MAX", 0.05)
     monkeypatch.setattr("bookie.server.listening._LOOK_S", 0.01)
-    async with serving() as bookie:
+    async with serving(limits=ClientLimits(slow_s_max=0.05)) as bookie:
         async with transport_to(bookie.address) as transport:
             assert await add(transport, run_of(0, payload=bytes(8_000_000))) is Status.OK
         async with greeted(bookie.address, Purpose.ASKS) as peer:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bookie.errors import TooFewDescriptors
 from bookie.server.descriptors import CONNECTIONS_MIN, FILES_MIN, share_out
+from bookie.server.limits import ClientLimits
 from bookie.server.listening import BookieServer
 from bookie.server.service import BookieService, ServiceConfig
 from ledger.ids import BookieId
@@ -58,7 +59,7 @@ def test_a_bookie_that_may_open_too_little_says_so(tmp_path: Path) -> None:
 async def test_one_connection_too_many_is_not_served() -> None:
     info = InfoAnswer("b", "start 1", "instance", read_only=False)
     service = BookieService(MemoryStorage(), info, ServiceConfig())
-    server = BookieServer(connections_max=2)
+    server = BookieServer(ClientLimits(connections_max=2))
     address = f"127.0.0.1:{server.bind('127.0.0.1', 0)}"
     await server.start(service)
     name = BookieId("b")
