@@ -62,6 +62,10 @@ class AppendingStorage:
         self._queue: list[bytes | memoryview] = []
         self._ticket = 0
 
+    @property
+    def last_ticket(self) -> int:
+        return self._ticket
+
     def is_new(self, ledger_id: int) -> bool:  # noqa: ARG002 - nothing is kept
         return True
 

@@ -2,6 +2,9 @@
 
 Normally it asks for the ranges that are held, which reads nothing but index pages. *Thoroughly* it
 reads every entry and verifies it, so that a rotten copy counts as missing, and is made again.
+A read may be answered out of memory alone, a list never: so what was read is held if it is listed
+afterwards.
+
 Answers that are none (no answer, limbo, an overloaded bookie) make a share unsure, never missing.
 """
 
@@ -46,10 +49,7 @@ async def look(
 
     *pace* is awaited with the bytes of each answer with entries, before the next one is asked."""
     if not thorough:
-        listing = _Listing(index, quorum, first, last)
-        while not listing.over:
-            asked = HeldQuery(credentials.ledger_id, credentials.key, listing.position, last)
-            listing.heard(await _patiently(lambda q=asked: transport.read_held(bookie, q)))  # type: ignore[misc]
+        listing = await _listed(transport, credentials, bookie, index, quorum, first, last)
         if listing.is_supported:
             return listing.share
     reading = _Reading(index, quorum, first, last)
@@ -66,7 +66,27 @@ async def look(
         reading.heard(found)
         if pace is not None:
             await pace(sum(len(frame) for frame in found.frames.values()))
-    return reading.share
+    share = reading.share
+    if not thorough or share.unsure[:1] == ((first, last),):
+        return share
+    listing = await _listed(transport, credentials, bookie, index, quorum, first, last)
+    return share.within(listing.share) if listing.is_supported else share
+
+
+async def _listed(
+    transport: BookieTransport,
+    credentials: Credentials,
+    bookie: BookieId,
+    index: int,
+    quorum: Quorum,
+    first: int,
+    last: int,
+) -> "_Listing":
+    listing = _Listing(index, quorum, first, last)
+    while not listing.over:
+        asked = HeldQuery(credentials.ledger_id, credentials.key, listing.position, last)
+        listing.heard(await _patiently(lambda q=asked: transport.read_held(bookie, q)))  # type: ignore[misc]
+    return listing
 
 
 async def ask(transport: BookieTransport, bookie: BookieId, query: ReadQuery) -> ReadAnswer:

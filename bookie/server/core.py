@@ -20,6 +20,7 @@ Invariants:
     no add is acknowledged before the ticket that the storage gave for it is durable (rule 59)
     the answers of a session leave in the order of its batches
     a fencing request gets no answer, not even a "no", before its fence is durable (rules 32, 33)
+    no list is given before all that is in it is durable: repair relies on it (rule 86)
     a waiting reader gets no entry above the last add confirmed that is known here (rule 53)
     what is queued is bounded; recovery has a share of its own (rule 90)
 """
@@ -45,6 +46,8 @@ from ledger.requests import (
     Status,
 )
 
+HELD_WAIT_S: Final = 3.0
+"""How long a list waits for the journals: less than who asked waits for an answer."""
 _NOT_TAKEN: Final = (Status.NO_SUCH_LEDGER, Status.TOO_MANY_REQUESTS, Status.ACCESS_DENIED)
 """Nobody vouches for the ledger, or for whom it is from."""
 
@@ -62,6 +65,8 @@ class Storage(Protocol):
     def set_lac(self, run: AddRun) -> Status: ...
     @property
     def journals(self) -> int: ...
+    @property
+    def last_ticket(self) -> int: ...
     def has_pending(self, journal: int = 0) -> bool: ...
     def commit(self, journal: int = 0) -> int: ...
     @property
@@ -80,9 +85,11 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UntilDurable:
-    """Resume with None once `core.durable` is at least *ticket*."""
+    """Resume with True once `core.durable` is at least *ticket*, or with False after *wait_s*."""
 
     ticket: int
+    wait_s: float | None = None
+    """None: it waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +273,10 @@ class BookieCore:
         return self.storage.lac(query.ledger_id, query.key)
 
     def read_held(self, query: HeldQuery) -> HeldSteps:
-        """Answer which entries are held; driven like `read`. It counts as a read from disk."""
+        """Answer which entries are held durably; driven like `read`. Counts as a read from disk.
+
+        What is in memory alone would be lost with the process, and a repair that was told of it
+        has nothing to do. If the journals do not get on, it is TOO_MANY_REQUESTS."""
         if query.first < 0 or query.last < query.first:
             return HeldAnswer(Status.BAD_REQUEST)
         ranges_max = max(1, min(query.ranges_max, self.limits.held_ranges_max))
@@ -278,6 +288,9 @@ class BookieCore:
         self._held_reads += 1
         try:
             answer = yield ListedFromDisk(query)
+            ticket = self.storage.last_ticket
+            if ticket > self.durable and not (yield UntilDurable(ticket, HELD_WAIT_S)):
+                return HeldAnswer(Status.TOO_MANY_REQUESTS)
         finally:
             self._disk_reads -= 1
             self._held_reads -= 1

@@ -97,7 +97,7 @@ class BookieService:
         """By their answer."""
         self.read_entries = self.read_bytes = 0
         self._streams: dict[AddStream, None] = {}
-        self._until_durable: list[tuple[int, asyncio.Future[None]]] = []
+        self._until_durable: list[tuple[int, asyncio.Future[bool]]] = []
         self._until_changed: dict[int, list[asyncio.Future[bool]]] = {}
         self._bytes_since_checkpoint = 0
         self._bytes_waiting = 0
@@ -245,9 +245,8 @@ class BookieService:
                 finally:
                     self.taken(0)
                 match need:
-                    case UntilDurable(ticket):
-                        await self._durable(ticket)
-                        resume = None
+                    case UntilDurable(ticket, wait_s):
+                        resume = await self._durable(ticket, wait_s)
                     case UntilChanged(ledger_id):
                         resume = await self._changed(ledger_id, deadline)
                     case Loaded(ledger_id):
@@ -331,10 +330,19 @@ class BookieService:
         self._core.deleted(ledger_ids)
         self.taken(0)
 
-    async def _durable(self, ticket: int) -> None:
-        future = self._loop.create_future()
-        self._until_durable.append((ticket, future))
-        await future
+    async def _durable(self, ticket: int, wait_s: float | None) -> bool:
+        future: asyncio.Future[bool] = self._loop.create_future()
+        waiting = ticket, future
+        self._until_durable.append(waiting)
+        if wait_s is None:
+            return await future
+        timer = self._loop.call_later(wait_s, _resolve, future, False)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            if waiting in self._until_durable:
+                self._until_durable.remove(waiting)
 
     async def _changed(self, ledger_id: int, deadline: float) -> bool:
         if self.stopping.is_set():
@@ -391,7 +399,7 @@ class BookieService:
         waiting, self._until_durable = self._until_durable, []
         for ticket, future in waiting:
             if ticket <= durable:
-                _resolve(future, None)
+                _resolve(future, True)
             else:
                 self._until_durable.append((ticket, future))
         for stream in tuple(self._streams):

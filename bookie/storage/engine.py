@@ -252,6 +252,11 @@ class BookieStorage:
         """How many journals there are; they are numbered from 0."""
         return len(self._journals)
 
+    @property
+    def last_ticket(self) -> int:
+        """When this one is durable, all that was taken by now is."""
+        return self._journals.last_ticket
+
     def has_pending(self, journal: int = 0) -> bool:
         """Whether something is queued in *journal*. If its disk is full, a commit may not
         change that."""

@@ -114,6 +114,10 @@ class MemoryStorage:
         self._learn(run.ledger_id, bytes(run.frames))
         return Status.OK
 
+    @property
+    def last_ticket(self) -> int:
+        return self._ticket
+
     def has_pending(self, journal: int = 0) -> bool:
         return bool(self._pending[journal])
 

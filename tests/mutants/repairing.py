@@ -115,6 +115,47 @@ mutant(
     test=_CORE + "so_many_lists_are_made_at_once_only",
 )
 
+_LOOKING = "tests/bookie/autorecovery/test_looking.py::test_"
+_SERVICE = "tests/bookie/server/test_service.py::test_"
+_LISTS = "            answer = yield ListedFromDisk(query)\n"
+_TICKET = "            ticket = self.storage.last_ticket\n"
+
+mutant(
+    "lists what is in memory alone",
+    "bookie/server/core.py",
+    old="if ticket > self.durable and not (yield UntilDurable(ticket, HELD_WAIT_S)):",
+    new="if False:",
+    test=_CORE + "a_list_is_given_once_all_that_was_taken_before_it_was_made_is_durable",
+)
+mutant(
+    "lists what did not become durable in time",
+    "bookie/server/core.py",
+    old="and not (yield UntilDurable(ticket, HELD_WAIT_S)):",
+    new="and (yield UntilDurable(ticket, HELD_WAIT_S)) is None:",
+    test=_CORE + "a_list_that_does_not_become_durable_in_time_is_none_and_leaves_its_place",
+)
+mutant(
+    "asks for what is durable before it looks at what is there",
+    "bookie/server/core.py",
+    old=f"{_LISTS}{_TICKET}",
+    new=f"{_TICKET}{_LISTS}",
+    test=_CORE + "what_is_taken_while_a_list_is_made_has_to_be_durable_too",
+)
+mutant(
+    "lets a list wait for its journals for ever",
+    "bookie/server/service.py",
+    old="        timer = self._loop.call_later(wait_s, _resolve, future, False)\n",
+    new="        timer = self._loop.call_later(60 + wait_s, _resolve, future, False)\n",
+    test=_SERVICE + "a_list_waits_for_every_journal_and_not_for_ever",
+)
+mutant(
+    "counts as held what was read and is not listed",
+    "bookie/autorecovery/looking.py",
+    old="    return share.within(listing.share) if listing.is_supported else share\n",
+    new="    return share\n",
+    test=_LOOKING + "what_a_bookie_gives_and_does_not_list_is_missing",
+)
+
 _ENTRY = "tests/ledger/test_entry.py::test_"
 _PASSWORDS = "tests/ledger/test_passwords.py::test_"
 

@@ -416,7 +416,7 @@ class SimBookie:
 
     def read_held(self, query: HeldQuery, reply: Callable[[HeldAnswer], None]) -> None:
         if self.serves:
-            self.service.read_held(query, reply)
+            self.service.read_held(query, self._promises.of_held(query, reply))
 
     def turn_read_only(self, reply: Callable[[bool], None]) -> None:
         """Obey an operator, as `bookie.server.read_only` does."""

@@ -189,6 +189,13 @@ class Oracle:
             if by_writer:
                 history.added.setdefault(entry_id, {})[bookie] = None
 
+    def listed(self, bookie: str, ledger_id: int, entries: Iterable[int]) -> bool:
+        """*bookie* said that it holds *entries*, durably. Return whether that was news."""
+        copies = self.ledger(ledger_id).copies
+        new = [entry for entry in entries if bookie not in copies.get(entry, ())]
+        self.stored(bookie, ledger_id, new)
+        return bool(new)
+
     def lost_disk(self, bookie: str, *, wholly: bool) -> None:
         """*bookie* has lost, from outside, what it promised: not its fault, and counted against
         what Qa promises. If not *wholly*, it may have kept some, and must know what not."""

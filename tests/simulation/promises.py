@@ -5,7 +5,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ledger.entry import Digest
-from ledger.requests import AddRun, HeldQuery, LacAnswer, LacQuery, ReadAnswer, ReadQuery, Status
+from ledger.requests import (
+    AddRun,
+    HeldAnswer,
+    HeldQuery,
+    LacAnswer,
+    LacQuery,
+    ReadAnswer,
+    ReadQuery,
+    Status,
+)
 from tests.simulation.oracle import LedgerHistory
 
 if TYPE_CHECKING:
@@ -40,6 +49,30 @@ class Promises:
     ) -> Callable[[Answer], None]:
         """Return what is to be called with the answer to *query*."""
         return partial(self._answer_read, query.ledger_id, query.fence, reply)
+
+    def of_held(
+        self, query: HeldQuery, reply: Callable[[HeldAnswer], None]
+    ) -> Callable[[HeldAnswer], None]:
+        """Return what is to be called with the answer to *query*, which just came in."""
+        evictions = len(self._cluster.oracle.ledger(query.ledger_id).evictions)
+        return partial(self._answer_held, query.ledger_id, evictions, reply)
+
+    def _answer_held(
+        self,
+        ledger_id: int,
+        evictions: int,
+        reply: Callable[[HeldAnswer], None],
+        answer: HeldAnswer,
+    ) -> None:
+        """Repair relies on it, so whatever is listed has to survive, as if it were acknowledged."""
+        oracle = self._cluster.oracle
+        later = oracle.ledger(ledger_id).evictions[evictions:]
+        if not any(bookie == self._name for bookie, _ in later):
+            listed = [each for low, high in answer.ranges() for each in range(low, high + 1)]
+            if oracle.listed(self._name, ledger_id, listed):
+                self._cluster.scheduler.mark("held_before_it_was_acknowledged")
+                self._promised()
+        reply(answer)
 
     def _answer_add(
         self,

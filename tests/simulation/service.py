@@ -190,8 +190,11 @@ class _Request(Generic[Answer]):
 
     def _wait_for(self, need: Need) -> None:
         match need:
-            case UntilDurable(ticket):
-                self._service.until_durable(ticket, partial(self.resume, None))
+            case UntilDurable(ticket, wait_s):
+                wait = self._waits
+                self._service.until_durable(ticket, partial(self._wake, wait, outcome=True))
+                if wait_s is not None:
+                    self._service.host.after(wait_s, partial(self._wake, wait, outcome=False))
             case UntilChanged(ledger_id):
                 wait = self._waits
                 left_s = max(0.0, self._wait_until - self._service.host.scheduler.now)

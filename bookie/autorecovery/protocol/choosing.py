@@ -47,6 +47,12 @@ class Share:
             return Standing.MISSING
         return Standing.UNSURE if _in(self.unsure, entry_id) else Standing.HELD
 
+    def within(self, other: "Share") -> "Share":
+        """Return what is held by this share and by *other*."""
+        return Share(
+            _merged([*self.missing, *other.missing]), _merged([*self.unsure, *other.unsure])
+        )
+
 
 NO_SHARE: Final = Share()
 """Lacks nothing."""
@@ -223,7 +229,7 @@ def _span_of(residue: int, start: int, end: int, quorum: Quorum) -> tuple[int, i
     return _first_of(residue, start, quorum), end - (end - residue) % quorum.ensemble
 
 
-def _merged(spans: list[tuple[int, int]]) -> Spans:
+def _merged(spans: Iterable[tuple[int, int]]) -> Spans:
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged and first <= merged[-1][1] + 1:

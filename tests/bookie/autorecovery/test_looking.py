@@ -37,6 +37,8 @@ class FakeBookie:
     """In limbo: behind it nothing is denied."""
     in_one_answer: int = 3
     is_supported: bool = True
+    in_memory: set[int] = field(default_factory=set)
+    """It gives them to readers, and they are not durable."""
     silent: int = 0
     """How often it does not answer."""
     asked: int = 0
@@ -70,7 +72,8 @@ class FakeBookie:
             if each not in self.held and each > self.vouches_to
         ]
         considered = min([upto, *(each - 1 for each in denied)])
-        found = sorted(each for each in self.held if query.first <= each <= upto)
+        here = self.held | self.in_memory
+        found = sorted(each for each in here if query.first <= each <= upto)
         if considered < query.first:
             return ReadAnswer(Status.UNKNOWN)
         given = [each for each in found if each <= considered]
@@ -136,6 +139,14 @@ async def test_what_a_bookie_in_limbo_does_not_have_is_unsure_and_what_it_has_is
 async def test_a_bookie_in_limbo_that_is_read_is_unsure_from_its_first_gap_on() -> None:
     share = await found(FakeBookie({0, 1, 2, 7, 8}, vouches_to=2), thorough=True)
     assert share == Share(unsure=((3, 9),))
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+async def test_what_a_bookie_gives_and_does_not_list_is_missing(thorough: bool) -> None:
+    """It is in memory alone, and goes with the process; so there is something to repair."""
+    bookie = FakeBookie(set(range(8)), in_memory={8, 9})
+    share = await found(bookie, thorough=thorough)
+    assert [each for each in range(10) if share.at(each) is Standing.MISSING] == [8, 9]
 
 
 @pytest.mark.parametrize("thorough", [False, True])

@@ -3,6 +3,7 @@
 import pytest
 
 from bookie.server.core import (
+    HELD_WAIT_S,
     Ack,
     BookieCore,
     CoreLimits,
@@ -317,6 +318,39 @@ def test_so_many_lists_are_made_at_once_only(limits: CoreLimits) -> None:
     under_way[1].close()
     for steps in [core.read_held(HeldQuery(7, KEY, 0, 9)) for _ in range(2)]:
         assert isinstance(steps.send(None), ListedFromDisk)
+
+
+def test_a_list_is_given_once_all_that_was_taken_before_it_was_made_is_durable() -> None:
+    """Repair takes what is listed for there, and unmarks the ledger."""
+    storage = MemoryStorage()
+    core = BookieCore(storage)
+    core.add(run_of(0, 7))
+    steps = core.read_held(HeldQuery(7, KEY, 0, 9))
+    steps.send(None)
+    listed = HeldAnswer(Status.OK, [0], [0], considered=9, listed=9)
+    assert steps.send(listed) == UntilDurable(storage.last_ticket, HELD_WAIT_S)
+    core.committed(storage.commit())
+    assert answer_of(steps, True) == listed
+
+
+def test_what_is_taken_while_a_list_is_made_has_to_be_durable_too() -> None:
+    storage = MemoryStorage()
+    core = BookieCore(storage)
+    steps = core.read_held(HeldQuery(7, KEY, 0, 9))
+    steps.send(None)
+    core.add(run_of(0))
+    listed = HeldAnswer(Status.OK, [0], [0], considered=9, listed=9)
+    assert isinstance(steps.send(listed), UntilDurable)
+
+
+def test_a_list_that_does_not_become_durable_in_time_is_none_and_leaves_its_place() -> None:
+    core = BookieCore(MemoryStorage(), CoreLimits(held_reads_max=1))
+    core.add(run_of(0, 7))
+    for _ in range(2):
+        steps = core.read_held(HeldQuery(7, KEY, 0, 9))
+        steps.send(None)
+        steps.send(HeldAnswer(Status.OK, [0], [0], considered=9, listed=9))
+        assert answer_of(steps, False) == HeldAnswer(Status.TOO_MANY_REQUESTS)
 
 
 def test_lists_leave_readers_their_share_of_the_disk() -> None:

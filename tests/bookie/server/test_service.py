@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bookie.server import core
 from bookie.server.core import Ack
 from bookie.server.service import AddStream, BookieService, ServiceConfig
-from ledger.requests import AddRun, InfoAnswer, LacQuery, Status
+from ledger.requests import AddRun, HeldQuery, InfoAnswer, LacQuery, Status
 from tests.bookie.memory_storage import MemoryStorage
 from tests.bookie.runs import KEY, run_of
 from tests.waiting import PATIENCE_S, until
@@ -86,6 +87,26 @@ async def test_a_fence_in_one_journal_is_answered_when_it_is_durable() -> None:
         storage.gates[1].set()
         assert (await fencing).fenced
         assert (await other).fenced
+
+
+async def test_a_list_waits_for_every_journal_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = MemoryStorage(journals=2)
+    async with served(storage) as (service, client):
+        storage.gates[1].clear()
+        client.offer(*runs([0, 1]))
+        listing = asyncio.ensure_future(service.read_held(HeldQuery(0, KEY, 0, 9)))
+        await until(lambda: not storage.has_pending(0) and bool(service._until_durable))
+        assert not listing.done()
+        storage.gates[1].set()
+        assert (await listing).status is Status.OK
+        storage.gates[1].clear()
+        client.offer(*runs([1], entry_id=1))
+        monkeypatch.setattr(core, "HELD_WAIT_S", 0.0)
+        refused = await service.read_held(HeldQuery(0, KEY, 0, 9))
+        assert refused.status is Status.TOO_MANY_REQUESTS
+        assert not service._until_durable
 
 
 async def test_a_stop_commits_what_is_queued_in_every_journal_before_the_last_checkpoint() -> None:

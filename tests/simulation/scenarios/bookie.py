@@ -178,7 +178,7 @@ class HandBookie:
     def _wait_for(self, need: Need, resume: Callable[[Resume], None], until: float) -> None:
         match need:
             case UntilDurable(ticket):
-                self._until_durable.append((ticket, lambda: resume(None)))
+                self._until_durable.append((ticket, lambda: resume(True)))
             case UntilChanged(ledger_id):
                 self._polls.append(_Poll(ledger_id, until, resume))
             case Loaded(ledger_id):
