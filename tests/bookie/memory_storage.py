@@ -185,6 +185,11 @@ class MemoryStorage:
     def close(self) -> None:
         self.closed = True
 
+    def begin_again(self) -> None:
+        """Serve another life of the bookie: what is here is what was durable."""
+        self._ticket = 0
+        self._pending = [[] for _ in range(self.journals)]
+
     def _learn(self, ledger_id: int, frame: bytes) -> None:
         header = parse_header(frame)
         lac = header.last_add_confirmed

@@ -61,6 +61,7 @@ class LocalBookie:
 
     def _open(self) -> Storage:
         if self._directory is None:
+            self.storage.begin_again()
             return self.storage
         config = StorageConfig(journal_preallocate_bytes=64 * 1024)
         return BookieStorage.open(RealDisk(self._directory), config)

@@ -142,10 +142,10 @@ mutant(
     test=_CORE + "what_is_taken_while_a_list_is_made_has_to_be_durable_too",
 )
 mutant(
-    "lets a list wait for its journals for ever",
+    "remembers lists that nobody waits for",
     "bookie/server/service.py",
-    old="        timer = self._loop.call_later(wait_s, _resolve, future, False)\n",
-    new="        timer = self._loop.call_later(60 + wait_s, _resolve, future, False)\n",
+    old="                self._until_durable.remove(waiting)\n",
+    new="                pass\n",
     test=_SERVICE + "a_list_waits_for_every_journal_and_not_for_ever",
 )
 mutant(
