@@ -64,7 +64,7 @@ venv: $(STAMP)
 # A stamp is written last, so that an installation that was interrupted is done again.
 $(STAMP): $(STAMP_DEV)
 	@echo 'make: installing PySpark and the demo; PySpark alone is 450 MB, so this takes a few minutes the first time'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls,spark,demo]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls,console,spark,demo]'
 	@touch $@
 
 $(STAMP_DEV): pyproject.toml constraints.txt
@@ -88,7 +88,7 @@ $(STAMP_DEV): pyproject.toml constraints.txt
 	@echo 'make: installing into $(VENV)'
 	@# What an older clone installed under the name of another project.
 	@$(BIN)/pip uninstall --quiet --yes dlog 2>/dev/null || true
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tls,console]'
 	@touch $@
 
 $(STAMP_DOCS): $(STAMP)

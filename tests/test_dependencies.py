@@ -69,13 +69,15 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    core, spark, demo, tls = (declared(extra) for extra in (None, "spark", "demo", "tls"))
+    extras = (None, "spark", "demo", "tls", "console")
+    core, spark, demo, tls, console = map(declared, extras)
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
         for user in users
         if name not in core
         and not (name in tls and user.startswith("dlog/tls/"))
+        and not (name in console and user.startswith("dlog/console/"))
         and not (
             name in spark
             and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))
@@ -97,6 +99,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared().keys() <= imported(*FLOORS).keys()
     assert declared("spark").keys() <= imported("dlog").keys()
     assert declared("tls").keys() <= imported("dlog/tls").keys()
+    assert declared("console").keys() <= imported("dlog/console").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests").keys()
 

@@ -78,6 +78,19 @@ class OperatorService:
             ],
             collector=collector_message(collector),
             clock_ms=now_ms(),
+            work=self._work(),
+        )
+
+    def _work(self) -> pb.WorkStatus:
+        service = self._service
+        syncs = [writer.counts.sync_s for writer in self._storage.journal_writers]
+        return pb.WorkStatus(
+            added_entries=service.core.added_entries,
+            added_bytes=service.core.added_bytes,
+            read_entries=service.read_entries,
+            read_bytes=service.read_bytes,
+            journal_syncs=sum(sum(each.counts) for each in syncs),
+            journal_sync_s=sum(each.total for each in syncs),
         )
 
     def _ask_disks(

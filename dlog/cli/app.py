@@ -20,6 +20,8 @@ from dlog.cli import (
     tls,
 )
 from dlog.cli.bookie import app as bookie
+from dlog.cli.console import EPILOG as CONSOLE_EPILOG
+from dlog.cli.console import console
 from dlog.cli.demo import EPILOG as DEMO_EPILOG
 from dlog.cli.demo import demo
 from dlog.cli.health import DOCTOR_EPILOG, STATUS_EPILOG, doctor, status
@@ -60,6 +62,7 @@ app.command(epilog=UP_EPILOG)(up)
 app.command(epilog=INIT_EPILOG)(init)
 app.command(epilog=STATUS_EPILOG)(status)
 app.command(epilog=DOCTOR_EPILOG)(doctor)
+app.command(epilog=CONSOLE_EPILOG)(console)
 app.command(epilog=DEMO_EPILOG)(demo)
 app.command(epilog=completing.EPILOG)(completing.completion)
 app.add_typer(log.app, name="log")

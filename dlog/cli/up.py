@@ -4,12 +4,14 @@ import asyncio
 import shlex
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from dlog.cli.console import PORT_DEFAULT, serving_console
 from dlog.cli.options import Json, examples
 from dlog.cli.render.output import print_json, print_table
 from dlog.cli.runner import run
@@ -31,12 +33,14 @@ EPILOG = examples(
     "dlog up --bookies 5 --dir ./cluster",
     "dlog up --metrics-port 9100",
     "dlog up --tls",
+    "dlog up --console",
     "dlog up --zookeeper managed",
     "dlog up --zookeeper zk://127.0.0.1:2181/dlog",
 )
 
 
 def up(
+    *,
     bookies: Annotated[int, typer.Option(help="How many bookies to run.", min=1, max=64)] = 3,
     directory: Annotated[
         Path | None,
@@ -79,6 +83,19 @@ def up(
             "directory (needs 'dlog-ledgers[tls]'). Clients need the lines that are printed.",
         ),
     ] = False,
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console",
+            help="Show the cluster in a browser, too (needs 'dlog-ledgers[console]').",
+        ),
+    ] = False,
+    console_port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the console on this machine; 0: any free one.", min=0, max=PORT_MAX
+        ),
+    ] = PORT_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: metadata store and bookies.
@@ -97,19 +114,19 @@ def up(
         )
         if zookeeper == MANAGED:
             _say("starting ZooKeeper and", bookies, "bookies ...", as_json=as_json)
-        await _up(cluster, as_json=as_json)
+        await _up(cluster, as_json=as_json, console_port=console_port if console else None)
 
     run(command())
 
 
-async def _up(cluster: LocalCluster, *, as_json: bool) -> None:
+async def _up(cluster: LocalCluster, *, as_json: bool, console_port: int | None) -> None:
     stop = asyncio.Event()
     with ExitStack() as handlers:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
             handlers.callback(loop.remove_signal_handler, number)
-        running = asyncio.ensure_future(_run(cluster, as_json=as_json))
+        running = asyncio.ensure_future(_run(cluster, as_json=as_json, console_port=console_port))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -120,9 +137,12 @@ async def _up(cluster: LocalCluster, *, as_json: bool) -> None:
             _say("the cluster is down; its data stay in", cluster.directory, as_json=as_json)
 
 
-async def _run(cluster: LocalCluster, *, as_json: bool) -> None:
-    async with cluster:
-        _show(cluster, as_json=as_json)
+async def _run(cluster: LocalCluster, *, as_json: bool, console_port: int | None) -> None:
+    async with cluster, AsyncExitStack() as stack:
+        address = ""
+        if console_port is not None:
+            address = await stack.enter_async_context(_console(cluster, console_port))
+        _show(cluster, address, as_json=as_json)
         ended: set[int] = set()
         while True:
             for process in cluster.processes:
@@ -136,7 +156,21 @@ async def _run(cluster: LocalCluster, *, as_json: bool) -> None:
             await asyncio.sleep(_WATCH_S)
 
 
-def _show(cluster: LocalCluster, *, as_json: bool) -> None:
+@asynccontextmanager
+async def _console(cluster: LocalCluster, port: int) -> AsyncIterator[str]:
+    """Serve the console of *cluster* for this machine; yield its address."""
+    serving = serving_console()
+    from ledger.client import ClientConfig, LedgerClient
+
+    client = await LedgerClient.connect(cluster.uri, ClientConfig(tls=cluster.client_tls))
+    try:
+        async with serving.console(client, serving.ConsoleOptions(port=port)) as found:
+            yield found.address
+    finally:
+        await client.close()
+
+
+def _show(cluster: LocalCluster, console: str, *, as_json: bool) -> None:
     found, metrics = cluster.bookies(), cluster.metrics
     if as_json:
         rows = [
@@ -149,6 +183,8 @@ def _show(cluster: LocalCluster, *, as_json: bool) -> None:
             for bookie in found
         ]
         facts = {"uri": cluster.uri, "bookies": rows, "metrics": dict(metrics)}
+        if console:
+            facts["console"] = console
         print_json({**facts, "environment": dict(cluster.environment)})
         return
     print_table(
@@ -158,6 +194,8 @@ def _show(cluster: LocalCluster, *, as_json: bool) -> None:
     if metrics:
         sys.stdout.write("\n")
         print_table(("process", "metrics"), metrics.items())
+    if console:
+        sys.stdout.write(f"\nconsole: {console}\n")
     note = "   # the default" if cluster.uri == default_uri() else ""
     sys.stdout.write(f"\nexport DLOG_URI={shlex.quote(cluster.uri)}{note}\n")
     for name, value in cluster.environment.items():

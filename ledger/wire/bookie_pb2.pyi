@@ -478,6 +478,7 @@ class StatusReply(_message.Message):
     LEDGER_DIRECTORIES_FIELD_NUMBER: _builtins.int
     COLLECTOR_FIELD_NUMBER: _builtins.int
     CLOCK_MS_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
     bookie: _builtins.str
     incarnation: _builtins.str
     instance: _builtins.str
@@ -509,6 +510,10 @@ class StatusReply(_message.Message):
     def ledger_directories(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerDirectoryStatus]: ...
     @_builtins.property
     def collector(self) -> Global___CollectorStatus: ...
+    @_builtins.property
+    def work(self) -> Global___WorkStatus:
+        """absent: of a program before it"""
+
     def __init__(
         self,
         *,
@@ -529,14 +534,53 @@ class StatusReply(_message.Message):
         ledger_directories: _abc.Iterable[Global___LedgerDirectoryStatus] | None = ...,
         collector: Global___CollectorStatus | None = ...,
         clock_ms: _builtins.int = ...,
+        work: Global___WorkStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["collector", b"collector", "memtable", b"memtable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collector", b"collector", "memtable", b"memtable", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "clock_ms", b"clock_ms", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "clock_ms", b"clock_ms", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class WorkStatus(_message.Message):
+    """What was done since the start: who asks twice has the rates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDED_ENTRIES_FIELD_NUMBER: _builtins.int
+    ADDED_BYTES_FIELD_NUMBER: _builtins.int
+    READ_ENTRIES_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    JOURNAL_SYNCS_FIELD_NUMBER: _builtins.int
+    JOURNAL_SYNC_S_FIELD_NUMBER: _builtins.int
+    added_entries: _builtins.int
+    added_bytes: _builtins.int
+    read_entries: _builtins.int
+    read_bytes: _builtins.int
+    journal_syncs: _builtins.int
+    """of all journals"""
+    journal_sync_s: _builtins.float
+    """all of them together"""
+    def __init__(
+        self,
+        *,
+        added_entries: _builtins.int = ...,
+        added_bytes: _builtins.int = ...,
+        read_entries: _builtins.int = ...,
+        read_bytes: _builtins.int = ...,
+        journal_syncs: _builtins.int = ...,
+        journal_sync_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_bytes", b"added_bytes", "added_entries", b"added_entries", "journal_sync_s", b"journal_sync_s", "journal_syncs", b"journal_syncs", "read_bytes", b"read_bytes", "read_entries", b"read_entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkStatus: _TypeAlias = WorkStatus  # noqa: Y015
 
 @_typing.final
 class DirectoryUsage(_message.Message):

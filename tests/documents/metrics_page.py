@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import bookie.autorecovery.metrics
 import bookie.metrics
+import dlog.console.metrics
 import dlog.metrics
 import leader.metrics
 import ledger.metrics
@@ -19,6 +20,7 @@ DECLARED: Final[dict[str, Declarations[Any]]] = {
     "Logs: writers, readers, standbys, the janitor": dlog.metrics.METRICS,
     "Ledgers: writers, readers, recoveries": ledger.metrics.METRICS,
     "Elections": leader.metrics.METRICS,
+    "A console": dlog.console.metrics.METRICS,
     "Every process with TLS": ledger.security.metrics.METRICS,
 }
 """All metrics there are, by who shows them."""

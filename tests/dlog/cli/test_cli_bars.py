@@ -68,7 +68,7 @@ def test_commands_and_options_are_completed() -> None:
         result = CliRunner(env=environment).invoke(app, [], prog_name="dlog")
         return result.stdout.split()
 
-    assert completed("dlog con", 1) == ["consumer"]
+    assert completed("dlog consu", 1) == ["consumer"]
     assert completed("dlog log tru", 2) == ["truncate"]
     assert completed("dlog log truncate x --keep", 4) == ["--keep-bytes", "--keep-age"]
     assert completed("dlog completion z", 2) == ["zsh"]

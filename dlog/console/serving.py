@@ -1,0 +1,144 @@
+"""The server that the console runs in: where it listens, who may come, and its end."""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+
+from dlog.console.gathering import ROUND_S, Gatherer
+from dlog.console.guarding import LOOPBACK, TOKEN_CHARACTERS_MIN
+from dlog.console.pages import Access, Console
+from ledger.client import LedgerClient
+from ledger.errors import CallerError
+from ledger.security.certificates import Security
+
+CONNECTIONS_MAX: Final = 128
+HEAD_BYTES_MAX: Final = 16 * 1024
+"""Of a request, before its body."""
+KEEP_ALIVE_S: Final = 15
+END_S: Final = 2
+"""Streams may take so long to end."""
+
+
+class ConsoleNotServed(CallerError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the console cannot be served: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+    hosts: Sequence[str] = ()
+    """Further names that browsers may know it by."""
+    token: str = ""
+    """What opens it; empty: one is made if one is needed."""
+    allow_changes: bool = False
+    tls: bool = False
+    """Serve HTTPS with this process's certificate."""
+    round_s: float = ROUND_S
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    address: str
+    token: str
+    """Empty: none is needed."""
+    made: bool
+    """Whether the token was made here."""
+
+
+def access_of(options: ConsoleOptions) -> Access:
+    """Raises `ConsoleNotServed` for what would not be safe."""
+    local = options.host in LOOPBACK
+    if not local and not options.tls:
+        raise ConsoleNotServed(
+            f"others reach {options.host}, so it needs TLS: set DLOG_TLS and its files and give "
+            "--tls, or leave --host out and use a tunnel"
+        )
+    if options.token and len(options.token) < TOKEN_CHARACTERS_MIN:
+        raise ConsoleNotServed(f"its token has fewer than {TOKEN_CHARACTERS_MIN} characters")
+    needed = options.allow_changes or not local
+    token = options.token or (secrets.token_urlsafe(24) if needed else "")
+    return Access(
+        hosts=frozenset({*LOOPBACK, options.host.lower(), *map(str.lower, options.hosts)}),
+        token=token,
+        reading_needs_login=not local or bool(options.token),
+        changes=options.allow_changes,
+        secure=options.tls,
+    )
+
+
+@asynccontextmanager
+async def console(
+    client: LedgerClient, options: ConsoleOptions, *, security: Security | None = None
+) -> AsyncIterator[Served]:
+    """Serve the console of *client*'s cluster as long as this lasts. Raises `ConsoleNotServed`."""
+    access = access_of(options)
+    if options.tls and security is None:
+        raise ConsoleNotServed("--tls needs DLOG_TLS, DLOG_TLS_CERT and DLOG_TLS_KEY")
+    gatherer = Gatherer(client, round_s=options.round_s)
+    config = uvicorn.Config(
+        Console(gatherer, access).app,
+        host=options.host,
+        port=options.port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=END_S,
+        http="h11",
+        loop="none",
+        ssl_context_factory=_context_of(security) if options.tls else None,
+    )
+    try:
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listening = socket.create_server((options.host, options.port), family=family)
+    except OSError as error:
+        where = f"port {options.port} of {options.host}"
+        raise ConsoleNotServed(f"{where}: {error.strerror or error}; see --port") from error
+    port = listening.getsockname()[1]
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"{'https' if options.tls else 'http'}://{shown}:{port}/"
+    server = _Server(config)
+    gathering = asyncio.ensure_future(gatherer.run())
+    serving = asyncio.ensure_future(server.serve([listening]))
+    try:
+        yield Served(address, access.token, made=bool(access.token) and not options.token)
+    finally:
+        gatherer.stop()
+        server.should_exit = True
+        await asyncio.wait([serving])
+        gathering.cancel()
+        await asyncio.wait([gathering])
+        listening.close()
+
+
+def _context_of(security: Security | None) -> Callable[..., ssl.SSLContext]:
+    def context(_config: uvicorn.Config, _default: object) -> ssl.SSLContext:
+        assert security is not None
+        return security.open_server()
+
+    return context
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the program that it runs in."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

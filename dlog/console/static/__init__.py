@@ -1,0 +1,1 @@
+"""What browsers get as it is, and nothing in Python."""

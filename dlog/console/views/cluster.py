@@ -1,0 +1,190 @@
+"""The page of the cluster. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dlog.console.drawing import Spark, spark
+from dlog.console.seen import BookieSeen, ClusterSeen
+from dlog.console.series import POINTS_MAX
+from dlog.console.wording import UNKNOWN, moment, seconds, short, size
+from dlog.health.bookies import BookieFacts
+from dlog.health.servers import ServerFacts
+
+CARDS_MAX: Final = 200
+EVENTS_SHOWN: Final = 15
+STALE_S: Final = 10.0
+"""What was seen longer ago is told to be old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    gravity: str
+    """note, wrong or grave."""
+    what: str
+    action: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    name: str
+    now: str
+    spark: Spark
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    place: str
+    text: str
+    permille: int
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    bookie: str
+    state: str
+    """For people."""
+    tone: str
+    """good, note or wrong."""
+    address: str
+    about: str
+    disks: Sequence[Disk]
+    curves: Sequence[Curve]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    at: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPage:
+    known: bool
+    """Whether anything was seen yet."""
+    stale: str
+    """How old it is, if it is old."""
+    healthy: bool
+    problems: Sequence[Problem]
+    summaries: Sequence[tuple[str, str]]
+    cards: Sequence[Card]
+    left_out: int
+    events: Sequence[Happened]
+
+
+def cluster_page(seen: ClusterSeen, now: float) -> ClusterPage:
+    known = seen.known
+    servers = {each.bookie: each for each in seen.servers}
+    age_s = None if seen.looked_at is None else now - seen.looked_at
+    return ClusterPage(
+        known=bool(seen.report.checked),
+        stale=seconds(age_s) if age_s is not None and age_s > STALE_S else "",
+        healthy=seen.report.healthy,
+        problems=problems(seen, now),
+        summaries=[
+            (one.name, one.facts.summary() if one.facts is not None else UNKNOWN)
+            for one in seen.report.checked
+        ],
+        cards=[
+            card(each, servers.get(each.bookie), seen.bookies.get(each.bookie), now)
+            for each in known[:CARDS_MAX]
+        ],
+        left_out=max(0, len(known) - CARDS_MAX),
+        events=happened(seen)[:EVENTS_SHOWN],
+    )
+
+
+def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:
+    """Return what is wrong, the gravest first, and for how long it has been seen."""
+    found = []
+    for sign in seen.report.signs:
+        since = seen.seen_since(sign)
+        lasting = "" if since is None else seconds(now - since)
+        found.append(Problem(sign.gravity.name.lower(), sign.what, sign.action, lasting))
+    silent = [
+        (name, now - each.silent_since)
+        for name, each in seen.bookies.items()
+        if each.silent_since is not None and seen.states.get(name) != "retired"
+    ]
+    said = [
+        Problem(
+            "wrong",
+            f"{name} has not answered for {seconds(for_s)}",
+            "Is its process running, and is it reached from here? What was known stands below.",
+            "",
+        )
+        for name, for_s in silent
+    ]
+    return [*said, *found]
+
+
+def happened(seen: ClusterSeen, *, log: str = "") -> Sequence[Happened]:
+    """Return what happened, the newest first; of one *log* if that is named."""
+    return [
+        Happened(moment(each.at_ms), each.what)
+        for each in reversed(seen.events)
+        if not log or each.log == log
+    ]
+
+
+def card(
+    facts: BookieFacts, server: ServerFacts | None, seen: BookieSeen | None, now: float
+) -> Card:
+    status = server.status if server is not None else None
+    silent = seen is not None and seen.silent_since is not None
+    disks = []
+    if status is not None:
+        for usage in status.directories:
+            if usage.total_bytes:
+                used = usage.total_bytes - usage.free_bytes
+                disks.append(
+                    Disk(
+                        usage.place,
+                        f"{size(usage.free_bytes)} free of {size(usage.total_bytes)}",
+                        round(1000 * used / usage.total_bytes),
+                    )
+                )
+    about = []
+    if status is not None:
+        about = [f"up {seconds(status.uptime_s)}", f"{short(status.ledgers)} ledgers"]
+        about.append(f"version {status.version}")
+    if facts.rack:
+        about.append(f"rack {facts.rack}")
+    state = "being emptied" if facts.leaving else facts.state
+    why = "; ".join(facts.reasons) or facts.limbo or facts.damaged
+    if silent and seen is not None and seen.silent_since is not None:
+        why = f"has not answered for {seconds(now - seen.silent_since)}"
+    elif server is not None and server.silent and not why:
+        why = f"rates are not known: {server.silent}"
+    return Card(
+        bookie=facts.bookie,
+        state=state if not silent or state == "retired" else f"{state}, silent",
+        tone=_tone(facts, silent=silent),
+        address=facts.address,
+        about=" · ".join(about),
+        disks=disks,
+        curves=() if seen is None or facts.retired else curves(seen),
+        why=why,
+    )
+
+
+def _tone(facts: BookieFacts, *, silent: bool) -> str:
+    if facts.retired:
+        return "note"
+    if facts.is_away or silent or facts.damaged:
+        return "wrong"
+    return "note" if facts.read_only or facts.leaving or facts.limbo else "good"
+
+
+def curves(seen: BookieSeen) -> Sequence[Curve]:
+    return (
+        Curve("written", _per_s(seen.added.last), spark(seen.added.values, points_max=POINTS_MAX)),
+        Curve("read", _per_s(seen.read.last), spark(seen.read.values, points_max=POINTS_MAX)),
+        Curve("sync", seconds(seen.sync.last), spark(seen.sync.values, points_max=POINTS_MAX)),
+    )
+
+
+def _per_s(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{size(value)}/s"

@@ -1,0 +1,77 @@
+"""How numbers, times and bytes are written for people, in few digits. Pure."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+UNKNOWN: Final = "–"
+_SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_COUNTS: Final = (("G", 10**9), ("M", 10**6), ("k", 10**3))
+TEXT_MAX: Final = 2_000
+"""Characters of a payload on a page of many records."""
+
+
+def size(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    for unit, of in _SIZES:
+        if value >= of:
+            return f"{value / of:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def short(value: float | None) -> str:
+    """Return a count in three digits."""
+    if value is None:
+        return UNKNOWN
+    for unit, of in _COUNTS:
+        if value >= of:
+            return f"{value / of:.3g} {unit}"
+    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def seconds(value: float | None) -> str:
+    """Return how long something takes or took."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{1000 * value:.2g} ms"
+    if value < 120:
+        return f"{value:.0f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    if value < 172_800:
+        return f"{value / 3600:.0f} h"
+    return f"{value / 86_400:.0f} d"
+
+
+def moment(time_ms: int) -> str:
+    """Return a time of day and its date, UTC."""
+    if not 0 < time_ms < 253_402_300_800_000:
+        return UNKNOWN
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def plain(value: bytes | None, at_most: int = TEXT_MAX) -> str:
+    """Return *value* as text, what cannot be shown replaced; cut after *at_most* characters."""
+    if value is None:
+        return ""
+    text = value[: 4 * at_most].decode("utf-8", "replace")
+    shown = "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+    return shown if len(shown) <= at_most else shown[:at_most] + " …"
+
+
+def dump(value: bytes, at_most: int = TEXT_MAX) -> str:
+    """Return the first *at_most* bytes as `hexdump -C` shows them."""
+    lines = []
+    for at in range(0, min(len(value), at_most), 16):
+        row = value[at : at + 16]
+        digits = " ".join(f"{each:02x}" for each in row)
+        letters = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        lines.append(f"{at:08x}  {digits:<47}  {letters}")
+    if len(value) > at_most:
+        lines.append(f"… {len(value) - at_most} more bytes")
+    return "\n".join(lines)

@@ -1,0 +1,249 @@
+"""Pages of the console on a cluster in this process."""
+
+import re
+
+import pytest
+
+from dlog.aio import Log
+from dlog.console.pages import Access
+from dlog.console.streaming import Streams, live
+from tests.dlog.console.looking import TOKEN, Looking, looking
+from tests.waiting import until
+
+HOSTILE = "eu/<script>alert(1)<!script>'\"&{{7*7}}"
+PAYLOAD = b'{"html": "<script>alert(2)</script>", "n": [1, {"deep": null}]}'
+
+
+async def filled(at: Looking, log: str = HOSTILE, records: int = 120) -> Log:
+    writer = await Log.open(log, client=at.client)
+    for number in range(records):
+        writer.append_async(
+            PAYLOAD, key=b"<b>key", txid=number, headers={"<i>": b"<script>alert(3)</script>"}
+        )
+    await writer.flush()
+    return writer
+
+
+async def test_the_cluster_is_shown_and_what_is_wrong_comes_first() -> None:
+    async with looking() as at:
+        page = await at.page("/")
+        assert all(f"bookie-{index}" in page for index in range(3))
+        await at.cluster.kill_bookie(2)
+        await until(lambda: at.gatherer.cluster.states["bookie-2"] == "away")
+        page = await at.page("/")
+        wrong, first_card = page.index("bookie-2 has not answered for"), page.index('class="card')
+        assert wrong < first_card
+        assert "bookie-2 is away now; it was writable" in page
+        assert "Start it again" in page
+        await at.cluster.restart_bookie(2)
+        await until(lambda: at.gatherer.cluster.bookies["bookie-2"].silent_since is None)
+        assert "bookie-2 has not answered" not in await at.page("/")
+
+
+async def test_names_and_payloads_never_become_markup() -> None:
+    async with looking() as at:
+        writer = await filled(at)
+        await until(lambda: HOSTILE in at.gatherer.names)
+        for form in ("text", "json", "hex"):
+            for page in (
+                await at.page("/logs", q="script"),
+                await at.page("/log", name=HOSTILE),
+                await at.page("/records", log=HOSTILE, **{"as": form}),
+                await at.page("/record", log=HOSTILE, offset="7", **{"as": form}),
+                await at.page("/live/search", log=HOSTILE, text="deep", **{"as": form}),
+                await at.page("/records", log=HOSTILE, at="<script>alert(4)"),
+            ):
+                assert not re.search(r"<script(?! src=\"/static)|<b>key|<i>|49", _without_svg(page))
+        await writer.close()
+
+
+def _without_svg(page: str) -> str:
+    """Drawings have numbers of their own; and so have times, and offsets."""
+    return re.sub(
+        r"<svg.*?</svg>|\d\d:\d\d:\d\d|offset=\d+|>\d+<|\b49\b", "", page, flags=re.DOTALL
+    )
+
+
+async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        consumer = await Log.consumer("billing", "orders", client=at.client)
+        await consumer.close()
+        page = await at.page("/log", name="orders")
+        assert "billing" in page
+        assert 'class="open"' in page
+        assert "None was seen since" in page
+        another = await Log.open("orders", client=at.client)
+        seen = at.gatherer._followed["orders"].seen
+        await until(lambda: len(seen.takeovers) == 1)
+        page = await at.page("/log", name="orders")
+        assert f"epoch {writer.epoch} → {another.epoch}" in page
+        assert 'class="sealed"' in page
+        await until(lambda: seen.lags["billing"].last == 120)
+        await until(lambda: "orders" in at.gatherer.names)
+        assert ">120</td>" in await at.page("/logs")
+        await another.close()
+        await writer.abandon()
+
+
+@pytest.mark.parametrize(
+    ("at", "first"), [("10", 10), ("txid:30", 30), ("1:0:0", 0), ("start", 0), ("end", 70)]
+)
+async def test_records_are_found_by_offset_txid_and_dlsn(at: str, first: int) -> None:
+    async with looking() as here:
+        writer = await filled(here, "orders")
+        page = await here.page("/records", log="orders", at=at)
+        assert f"records {first}–{min(first + 50, 120)}" in page
+        await writer.close()
+
+
+async def test_a_record_is_shown_as_a_tree_that_folds() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        page = await at.page("/record", log="orders", offset="3", **{"as": "json"})
+        assert re.search(r"<details open>.*<details>.*deep", page, re.DOTALL)
+        await writer.close()
+
+
+async def test_a_search_tells_how_far_it_came_and_what_it_found() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        await writer.append(b"the needle")
+        found = await at.page("/live/search", log="orders", text="needle")
+        assert found.count("event: rows") == 1
+        assert "1 found in 121 records up to offset 121" in found
+        assert "event: end" in await at.page("/live/search", log="no-log", text="x")
+        await writer.close()
+
+
+async def test_a_check_of_a_ledger_finds_the_copies_of_a_dead_bookie() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        await writer.close()
+        ledger = (await at.gatherer.want(["orders"], wait_s=5))["orders"].look.manifest
+        assert ledger is not None
+        number = str(ledger.segments[0].ledger_id)
+        assert "all copies are there and right" in await at.page("/live/verify", id=number)
+        await at.cluster.kill_bookie(1)
+        assert "on bookie-1: unreachable" in await at.page("/live/verify", id=number)
+        assert "bookie-1" in await at.page("/ledger", id=number)
+        assert "orders" in await at.page("/ledgers")
+
+
+async def test_a_stream_sends_a_page_when_it_looks_otherwise_and_ends_with_the_console() -> None:
+    async with looking() as at:
+        state = iter(("one", "one", "two"))
+
+        async def render() -> str:
+            return next(state)
+
+        stream = live(at.gatherer, render)
+        sent = [await anext(stream) for _ in range(3)]
+        assert [each.split("\n")[0] for each in sent] == [
+            "event: page",
+            "event: still",
+            "event: page",
+        ]
+        at.gatherer.stop()
+        assert [each async for each in stream] == []
+
+
+async def test_one_stream_too_many_is_told_so() -> None:
+    async with looking() as at:
+        at.console.streams = Streams(at_most=0)
+        assert "event: full" in await at.page("/live/cluster")
+
+
+async def test_a_followed_log_brings_its_records_and_the_end_of_a_sealed_one() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        await writer.seal()
+        page = await at.page("/live/tail", log="orders", **{"from": "110"})
+        assert "id: 120" in page
+        assert "the log is sealed" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/log?name=", 400),
+        ("/log?name=/x", 400),
+        ("/ledger?id=-1", 400),
+        ("/ledger?id=99999999999999999999", 400),
+        ("/ledger?id=77", 400),
+        ("/record?log=none&offset=0", 400),
+        ("/bookie?name=none", 404),
+        ("/static/../pages.py", 404),
+        ("/static/__init__.py", 404),
+        ("/nothing", 404),
+        ("/live/tail?log=x&from=nonsense", 400),
+        (f"/logs?q={'x' * 5000}", 414),
+    ],
+)
+async def test_what_cannot_be_shown_is_said_in_a_sentence(path: str, status: int) -> None:
+    async with looking() as at:
+        answer = await at.browser.get(path)
+        assert answer.status_code == status
+        assert "Traceback" not in answer.text
+
+
+async def test_a_console_is_reached_by_its_own_names_only() -> None:
+    async with looking() as at:
+        for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost:x@evil.example"):
+            answer = await at.browser.get("/", headers={"host": host})
+            assert answer.status_code == 421, host
+        assert (await at.browser.get("/", headers={"host": "127.0.0.1:8080"})).status_code == 200
+
+
+async def test_every_answer_forbids_scripts_frames_and_sniffing() -> None:
+    async with looking() as at:
+        for path in ("/", "/static/console.js", "/nothing", "/live/verify?id=0"):
+            headers = (await at.browser.get(path)).headers
+            assert "script-src 'self'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_no_page_has_a_script_or_a_style_of_its_own() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        for path in ("/", "/logs", "/log?name=orders", "/records?log=orders", "/ledgers", "/login"):
+            page = (await at.browser.get(path)).text
+            assert not re.search(r"\sstyle=|<style|\son\w+=|javascript:|https?://", page), path
+        await writer.close()
+
+
+async def test_a_console_that_needs_a_login_shows_nothing_without() -> None:
+    access = Access(token=TOKEN, reading_needs_login=True, secure=False)
+    async with looking(access) as at:
+        answer = await at.browser.get("/logs")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/logs")
+        assert (await at.browser.get("/live/cluster")).status_code == 401
+        wrong = await at.browser.post("/login", data={"token": "wrong", "next": "/"})
+        assert wrong.status_code == 403
+        right = await at.browser.post("/login", data={"token": TOKEN, "next": "//evil.example"})
+        assert right.headers["location"] == "/"
+        cookie = right.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert "Log out" in await at.page("/")
+        for _ in range(10):
+            await at.browser.post("/login", data={"token": "wrong"})
+        assert (await at.browser.post("/login", data={"token": TOKEN})).status_code == 429
+
+
+@pytest.mark.parametrize(
+    "headers", [{"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}]
+)
+async def test_a_form_of_another_site_is_refused(headers: dict[str, str]) -> None:
+    async with looking(Access(token=TOKEN)) as at:
+        answer = await at.browser.post("/login", data={"token": TOKEN}, headers=headers)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+
+
+async def test_a_form_that_is_too_large_is_refused() -> None:
+    async with looking(Access(token=TOKEN)) as at:
+        answer = await at.browser.post("/login", content=b"x" * 20_000)
+        assert answer.status_code == 413

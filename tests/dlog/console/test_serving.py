@@ -1,0 +1,55 @@
+"""Where the console listens, and for whom."""
+
+import socket
+
+import httpx
+import pytest
+
+from dlog.console.serving import ConsoleNotServed, ConsoleOptions, access_of, console
+from dlog.testing import AsyncCluster
+from ledger.client import LedgerClient
+from tests.waiting import PATIENCE_S
+
+
+async def test_it_serves_until_it_is_closed_also_if_somebody_watches() -> None:
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as browser:
+            async with console(client, ConsoleOptions(round_s=0.05)) as found:
+                assert (await browser.get(found.address)).status_code == 200
+                async with browser.stream("GET", f"{found.address}live/cluster") as stream:
+                    lines = stream.aiter_lines()
+                    assert await anext(lines) == "event: page"
+            with pytest.raises(httpx.ConnectError):
+                await browser.get(found.address)
+        await client.close()
+
+
+async def test_a_port_that_is_taken_is_said_so() -> None:
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            options = ConsoleOptions(port=taken.getsockname()[1])
+            with pytest.raises(ConsoleNotServed, match="in use"):
+                async with console(client, options):
+                    pass
+        await client.close()
+
+
+def test_elsewhere_it_wants_tls_and_a_token() -> None:
+    with pytest.raises(ConsoleNotServed, match="needs TLS"):
+        access_of(ConsoleOptions(host="0.0.0.0"))
+    access = access_of(ConsoleOptions(host="0.0.0.0", tls=True, hosts=["Console.example"]))
+    assert access.reading_needs_login
+    assert access.secure
+    assert len(access.token) >= 32
+    assert "console.example" in access.hosts
+
+
+def test_here_it_wants_a_token_only_for_changes() -> None:
+    assert access_of(ConsoleOptions()).token == ""
+    access = access_of(ConsoleOptions(allow_changes=True))
+    assert access.token
+    assert not access.reading_needs_login
+    with pytest.raises(ConsoleNotServed, match="fewer than 16"):
+        access_of(ConsoleOptions(token="short"))

@@ -1,0 +1,213 @@
+"""What pages say, of facts made up here; no cluster is needed for that."""
+
+import json
+
+import pytest
+
+from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, segment_line, spark
+from dlog.console.guarding import FAILURES_MAX, FAILURES_S, SESSION_S, SESSIONS_MAX, Sessions
+from dlog.console.guarding import host_of as host
+from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen
+from dlog.console.series import POINTS_MAX, Rate, Series
+from dlog.console.views.cluster import card, cluster_page
+from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
+from dlog.console.views.records import DEPTH_MAX, NODES_MAX, Node, json_tree
+from dlog.console.wording import dump, plain, seconds, short, size
+from dlog.health.bookies import BookieFacts, BookiesFacts
+from dlog.health.servers import ServerFacts, ServersFacts
+from dlog.health.signs import Checked, Report
+from dlog.manifest import Manifest, Sealed, Segment
+from ledger.ids import EntryId, LedgerId
+from ledger.wire import bookie_pb2 as pb
+
+NAMES = [f"log-{number:05}" for number in range(10_000)]
+
+
+def sealed(number: int, first: int, records: int) -> Segment:
+    return Segment(
+        number, LedgerId(number), 1, first, Sealed(EntryId(1), records, records, 0, 0, 1, 1)
+    )
+
+
+def status(added: int, syncs: int, sync_s: float) -> pb.StatusReply:
+    work = pb.WorkStatus(added_bytes=added, journal_syncs=syncs, journal_sync_s=sync_s)
+    return pb.StatusReply(bookie="b0", version="1", work=work)
+
+
+def server(**fields: object) -> ServerFacts:
+    return ServerFacts(bookie="b0", address="h:1", **fields)  # type: ignore[arg-type]
+
+
+def report(*bookies: BookieFacts, servers: tuple[ServerFacts, ...] = ()) -> Report:
+    facts = ServersFacts(version="1", servers=servers)
+    checked = Checked("bookies", BookiesFacts(bookies=bookies)), Checked("servers", facts)
+    return Report(checked)
+
+
+def test_a_page_of_logs_is_cut_from_those_that_match() -> None:
+    found = find(NAMES, "LOG-0", 50)
+    assert (found.names[0], len(found.names)) == ("log-00050", PAGE_LOGS)
+    assert (found.before, found.after, found.matching) == (0, 100, 10_000)
+    assert find(NAMES, "00777", 900).names == ["log-00777"]
+    assert find(NAMES, "", 10**9).names == ["log-09999"]
+    assert find([], "x", 5).names == []
+
+
+def test_a_page_of_ledgers_begins_with_the_first_from_there_on() -> None:
+    page = ledger_list([*range(0, 1000, 10)], 505, {}, listed=True)
+    assert (page.rows[0].ledger, page.before, page.after) == (510, 10, None)
+    page = ledger_list([*range(0, 1000, 10)], 0, {}, listed=True)
+    assert (page.rows[0].ledger, page.before, page.after) == (0, None, 500)
+
+
+def test_a_curve_has_a_line_for_each_stretch_and_ends_at_the_right() -> None:
+    drawn = spark([1.0, 2.0, None, 4.0, 0.0], points_max=5)
+    assert len(drawn.lines) == 2
+    assert drawn.top == 4.0
+    assert drawn.lines[-1].split()[-1] == f"{SPARK_WIDTH:.1f},{SPARK_HEIGHT - 1:.1f}"
+    assert spark([], points_max=5).lines == ()
+    assert spark([0.0, 0.0], points_max=5).top == 0.0
+
+
+def test_segments_are_as_wide_as_they_have_records() -> None:
+    segments = [sealed(1, 0, 900), sealed(2, 900, 100), Segment(3, LedgerId(3), 1, 1000)]
+    line = segment_line(segments, trim_offset=450, next_offset=1000)
+    first, second, third = line.bars
+    assert first.width > 8 * second.width > 8 * third.width > 0
+    assert third.is_open
+    assert third.x + third.width == pytest.approx(LINE_WIDTH)
+    assert line.trim_x == pytest.approx(first.width / 2)
+    empty = segment_line([Segment(1, LedgerId(1), 1, 0)], trim_offset=0, next_offset=0)
+    assert empty.bars[0].width == pytest.approx(LINE_WIDTH)
+
+
+def test_a_rate_is_not_known_over_a_restart() -> None:
+    rate = Rate()
+    assert rate.of(100, 1.0) is None
+    assert rate.of(300, 3.0) == 100.0
+    assert rate.of(5, 4.0) is None
+    assert rate.of(None, 5.0) is None
+    assert rate.of(7, 6.0) is None
+    assert rate.of(8, 7.0) == 1.0
+
+
+def test_a_series_keeps_the_last_of_its_values() -> None:
+    series = Series()
+    for value in range(2 * POINTS_MAX):
+        series.add(value)
+    assert (len(series.values), series.last) == (POINTS_MAX, 2 * POINTS_MAX - 1)
+
+
+def test_a_bookie_has_rates_once_it_was_looked_at_twice() -> None:
+    seen = BookieSeen()
+    seen.take_in(server(status=status(0, 0, 0.0)), 10.0)
+    seen.take_in(server(status=status(4096, 20, 0.1)), 12.0)
+    assert seen.added.last == 2048.0
+    assert seen.sync.last == pytest.approx(0.005)
+    shown = card(BookieFacts(bookie="b0"), server(status=status(4096, 20, 0.1)), seen, 12.0)
+    assert [curve.now for curve in shown.curves] == ["2 KiB/s", "0 B/s", "5 ms"]
+    assert shown.tone == "good"
+
+
+def test_a_bookie_that_does_not_answer_says_for_how_long_and_stands_first() -> None:
+    cluster = ClusterSeen()
+    well = BookieFacts(bookie="b0")
+    cluster.take_in(report(well, servers=(server(),)), now=100.0, now_ms=1)
+    assert cluster_page(cluster, 101.0).problems[0].gravity == "note"
+    cluster.take_in(report(well, servers=(server(reached=False),)), now=102.0, now_ms=2)
+    cluster.take_in(report(well, servers=(server(reached=False),)), now=114.0, now_ms=3)
+    page = cluster_page(cluster, 114.0)
+    assert page.problems[0].what == "b0 has not answered for 12 s"
+    assert page.cards[0].tone == "wrong"
+    assert not page.healthy
+    assert page.stale == ""
+    assert cluster_page(cluster, 150.0).stale == "36 s"
+
+
+def test_what_happens_to_bookies_is_told_once() -> None:
+    cluster = ClusterSeen()
+    for registered in (True, True, False, False, True):
+        facts = BookieFacts(bookie="b0", registered=registered)
+        cluster.take_in(report(facts), now=1.0, now_ms=1)
+    assert [each.what for each in cluster.events] == [
+        "b0 is away now; it was writable",
+        "b0 is writable now; it was away",
+    ]
+
+
+def test_a_takeover_is_seen_and_a_log_made_anew_is_none() -> None:
+    def look(epoch: int, incarnation: str = "i") -> LogLook:
+        segment = Segment(epoch, LedgerId(epoch), 1, 0)
+        manifest = Manifest(
+            incarnation=incarnation,
+            segments=(segment,),
+            next_segment=epoch + 1,
+            epoch=epoch,
+            owner="host:1",
+        )
+        return LogLook(manifest=manifest, next_offset=0)
+
+    seen = LogSeen()
+    for number, found in enumerate((look(1), look(1), look(3), LogLook(trouble="cut off"))):
+        seen.take_in("orders", found, now=number, now_ms=number)
+    assert [(each.before, each.epoch) for each in seen.takeovers] == [(1, 3)]
+    assert seen.look.manifest is not None
+    assert seen.look.trouble == "cut off"
+    assert seen.take_in("orders", look(9, "j"), now=9, now_ms=9) == []
+
+
+def test_json_is_a_tree_that_is_cut_where_it_is_too_large() -> None:
+    tree = json_tree(b'{"a": [1, {"b": null}], "c": "x"}')
+    assert tree is not None
+    assert [child.name for child in tree.children] == ["a", "c"]
+    assert json_tree(b"no json") is None
+    assert json_tree(b"[" * 100_000) is None
+    wide = json_tree(json.dumps(list(range(5_000))).encode())
+    assert wide is not None
+    assert len(wide.children) <= NODES_MAX + 1
+    deep = json_tree(b"[" * 100 + b"]" * 100)
+    assert _depth(deep) <= DEPTH_MAX + 2
+
+
+def _depth(node: Node | None) -> int:
+    return 0 if node is None else 1 + max(map(_depth, node.children), default=0)
+
+
+def test_bytes_are_shown_whatever_they_are() -> None:
+    assert plain(b"caf\xc3\xa9 \xff\x00\x1b[2J") == "café ���[2J"
+    assert plain(b"x" * 5_000).endswith("…")
+    assert dump(b"AB\x00").startswith("00000000  41 42 00")
+    assert [size(None), size(0), size(1536), size(3 << 30)] == ["–", "0 B", "1.5 KiB", "3 GiB"]
+    assert [short(7), short(0.25), short(12_345)] == ["7", "0.2", "12.3 k"]
+    assert [seconds(0.004), seconds(12.0), seconds(600)] == ["4 ms", "12 s", "10 min"]
+
+
+def test_who_has_shown_the_token_is_known_for_a_while() -> None:
+    sessions = Sessions("right", b"secret")
+    assert not sessions.log_in("wrong", "s0", 0.0)
+    assert sessions.log_in("right", "s1", 0.0)
+    assert sessions.is_known("s1", SESSION_S - 1)
+    assert not sessions.is_known("s1", SESSION_S)
+    assert not sessions.is_known("s0", 0.0)
+    assert not sessions.is_known(None, 0.0)
+    assert sessions.is_form_token("s1", sessions.form_token("s1"))
+    assert not sessions.is_form_token("s1", sessions.form_token("s2"))
+    for number in range(SESSIONS_MAX):
+        sessions.log_in("right", f"more {number}", 1.0)
+    assert not sessions.is_known("s1", 1.0)
+
+
+def test_wrong_tokens_shut_the_door_for_a_while() -> None:
+    sessions = Sessions("right", b"secret")
+    for _ in range(FAILURES_MAX):
+        assert sessions.may_try(1.0)
+        sessions.log_in("wrong", "s", 1.0)
+    assert not sessions.may_try(2.0)
+    assert sessions.may_try(1.0 + FAILURES_S)
+
+
+def test_the_name_of_a_host_is_read_without_its_port() -> None:
+    names = ["localhost:80", "[::1]:8080", "127.0.0.1", "a@evil:1", "[", "LOCALHOST"]
+    assert [host(each) for each in names] == [
+        "localhost", "::1", "127.0.0.1", "evil", "", "localhost",
+    ]  # fmt: skip
