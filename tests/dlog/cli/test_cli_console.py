@@ -1,8 +1,17 @@
 """What ``dlog console`` refuses; that it serves is tried with a browser."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.dlog.cli.cli_shell import CliShell
+import pytest
+
+from tests.dlog.cli.cli_shell import CliShell, cli_shell
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[CliShell]:
+    with cli_shell() as made:
+        yield made
 
 
 def test_it_is_not_served_to_others_without_tls(shell: CliShell) -> None:

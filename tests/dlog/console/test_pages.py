@@ -10,7 +10,7 @@ from dlog.console.streaming import Streams, live
 from tests.dlog.console.looking import TOKEN, Looking, looking
 from tests.waiting import until
 
-HOSTILE = "eu/<script>alert(1)<!script>'\"&{{7*7}}"
+HOSTILE = "eu/<script>alert(1)<!script>'\"&{{987654*987654}}"
 PAYLOAD = b'{"html": "<script>alert(2)</script>", "n": [1, {"deep": null}]}'
 
 
@@ -53,15 +53,8 @@ async def test_names_and_payloads_never_become_markup() -> None:
                 await at.page("/live/search", log=HOSTILE, text="deep", **{"as": form}),
                 await at.page("/records", log=HOSTILE, at="<script>alert(4)"),
             ):
-                assert not re.search(r"<script(?! src=\"/static)|<b>key|<i>|49", _without_svg(page))
+                assert not re.search(r"<script(?! src=\"/static)|<b>key|<i>|975460423716", page)
         await writer.close()
-
-
-def _without_svg(page: str) -> str:
-    """Drawings have numbers of their own; and so have times, and offsets."""
-    return re.sub(
-        r"<svg.*?</svg>|\d\d:\d\d:\d\d|offset=\d+|>\d+<|\b49\b", "", page, flags=re.DOTALL
-    )
 
 
 async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:
