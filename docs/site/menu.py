@@ -13,7 +13,7 @@ MENU: Final[dict[str, tuple[str, ...]]] = {
         "architecture", "protocol", "bookie", "glossary", "rules", "decisions", "testing",
     ),
     "Reference": (
-        "api", "cli", "commands", "settings", "console", "metrics", "errors", "formats", "formats-log",
+        "api", "cli", "commands", "settings", "metrics", "errors", "formats", "formats-log",
         "stability",
     ),
     "Beside others": ("comparison", "ancestor"),
