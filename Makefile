@@ -20,6 +20,7 @@ SEEDS ?=
 LOGS ?=
 ZK ?=
 STORE ?=
+TLS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -38,7 +39,8 @@ help:
 	@echo 'make sim [LOGS=1 | REPAIR=1] [SEED=n | SEEDS=a:b]   the simulator of ledgers, of logs or of'
 	@echo '                       repair: one seed, or those from a up to b'
 	@echo 'make mutations         bugs, put in one at a time: which test, or how many seeds, find each'
-	@echo 'make chaos [CHAOS_S=600] [SEED=n]   real processes under real trouble, on three ZooKeepers'
+	@echo 'make chaos [CHAOS_S=600] [SEED=n] [TLS=1]   real processes under real trouble, on three ZooKeepers;'
+	@echo '                       with TLS and roles, certificates are renewed every 30 s'
 	@echo 'make chaos-ledger [CHAOS_S=300] [SEED=n]   bookies are killed, stopped and cut off under ledgers'
 	@echo 'make chaos-repair [CHAOS_S=600] [SEED=n] [ZK=1]   bookies and disks are lost, and repaired beside'
 	@echo '                       the load; then every bookie restarted in turn'
@@ -177,7 +179,7 @@ fuzz: $(STAMP)
 	@exec $(PY) -m tests.fuzz --seconds $(or $(FUZZ_S),60) $(ONLY)
 
 chaos: $(STAMP)
-	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1)
+	@exec $(PY) -m tests.integration.chaos --seconds $(or $(CHAOS_S),600) --seed $(or $(SEED),1) $(if $(filter 1,$(TLS)),--tls)
 
 chaos-ledger: $(STAMP)
 	DLOG_TEST_CHAOS_S=$(or $(CHAOS_S),300) DLOG_TEST_CHAOS_SEED=$(or $(SEED),1) \

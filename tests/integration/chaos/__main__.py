@@ -1,7 +1,8 @@
 """Real processes under real trouble: `make chaos`, on an ensemble of three ZooKeepers; with
 --repair, `make chaos-repair`, bookies and their disks are lost, and repaired beside the load.
 
-Call: python -m tests.integration.chaos [--repair] [--seconds 600] [--seed 1] [--zookeepers 3|1|0]
+Call: python -m tests.integration.chaos [--repair | --tls] [--seconds 600] [--seed 1]
+                                        [--zookeepers 3|1|0]
 """
 
 import argparse
@@ -31,7 +32,9 @@ def main() -> int:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--zookeepers", type=int, choices=(0, 1, 3), default=3)
     parser.add_argument("--bookies", type=int)
-    parser.add_argument("--repair", action="store_true")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--repair", action="store_true")
+    kinds.add_argument("--tls", action="store_true")
     options = parser.parse_args()
     parent = os.environ.get(_INSIDE)
     why_not_apart = "not asked for"
@@ -53,6 +56,7 @@ def main() -> int:
         bookies=options.bookies or (5 if options.repair else 4),
         helpers=2 if options.repair else 0,
         helper_options=HELPER_OPTIONS if options.repair else (),
+        tls=options.tls,
     )
     kind = RepairStage if options.repair else Stage
     with tempfile.TemporaryDirectory(prefix="dlog-chaos-", ignore_cleanup_errors=True) as directory:

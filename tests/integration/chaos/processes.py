@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from dlog.local.bookie_process import BookieProcess
 from dlog.local.cluster import LocalCluster
+from ledger.security.options import variables_of
+from ledger.security.settings import OFF, TlsSettings
+from tests.integration.chaos.certificates import Certificates
 from tests.integration.chaos.places import Place, python
 
 ROOT: Final = Path(__file__).parents[3]
@@ -22,10 +25,18 @@ Hear = Callable[["Member", Event], None]
 class Member:
     """A writer, a reader or a helper; started again after each end, it is another life of it."""
 
-    def __init__(self, name: str, place: Place, directory: Path, hear: Hear) -> None:
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        directory: Path,
+        hear: Hear,
+        tls: TlsSettings = OFF,
+    ) -> None:
         self.name = name
         self.place = place
         self.lives = 0
+        self._tls = tls
         self._log = directory / f"{name}.log"
         self._hear = hear
         self._killed = False
@@ -57,7 +68,7 @@ class Member:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **variables_of(self._tls)},
                 start_new_session=True,
                 limit=_LINE_BYTES_MAX,
             )
@@ -108,8 +119,15 @@ class Bookie(BookieProcess):
 class Cluster(LocalCluster):
     """The bookies, each in one of *places*, on a metadata store that runs already."""
 
-    def __init__(self, directory: Path, places: list[Place], uri: str | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        places: list[Place],
+        uri: str | None,
+        certificates: Certificates | None = None,
+    ) -> None:
         super().__init__(directory, bookies=len(places), zookeeper=uri)
+        self._made = certificates
         self.places = places
 
     async def replace_bookie(self, index: int, name: str) -> None:
@@ -123,6 +141,8 @@ class Cluster(LocalCluster):
 
     def _named(self, name: str, place: Place) -> BookieProcess:
         log_path = self.directory / f"{name}.log"
-        process = Bookie(name, self.directory / name, uri=self.uri, log_path=log_path)
+        made = self._made
+        tls = None if made is None else made.of(name, bookie=True, host=place.host)
+        process = Bookie(name, self.directory / name, uri=self.uri, log_path=log_path, tls=tls)
         process.place = place
         return process

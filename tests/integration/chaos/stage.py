@@ -4,8 +4,8 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -14,8 +14,10 @@ from typing import Any, Final
 from dlog.aio import Log
 from dlog.aio.admin import create_log, log_info, truncate_log
 from dlog.settings import LogSettings
-from ledger import LedgerClient, Quorum
+from ledger import ClientConfig, LedgerClient, Quorum
 from ledger.errors import LogError
+from ledger.security.settings import OFF, TlsSettings
+from tests.integration.chaos.certificates import STAGE, Certificates
 from tests.integration.chaos.ensemble import Ensemble
 from tests.integration.chaos.faults import Fault, Maker, kinds, together
 from tests.integration.chaos.history import History, Seen, seen_by
@@ -48,6 +50,8 @@ class Plan:
     helpers: int = 0
     """Processes of repair."""
     helper_options: tuple[str, ...] = ()
+    tls: bool = False
+    """All have TLS but the metadata store, roles granted, certificates renewed all the while."""
 
 
 class Stage:
@@ -68,6 +72,7 @@ class Stage:
         self.happened: Counter[str] = Counter()
         self.faults: list[Fault] = []
         self.ensemble: Ensemble | None = None
+        self.certificates: Certificates | None = None
         self.writers: list[Member] = []
         self.readers: list[Member] = []
         self.helpers: list[Member] = []
@@ -168,14 +173,16 @@ class Stage:
             self.ensemble = Ensemble(self._directory, places)
             stack.push_async_callback(self.ensemble.stop)
             await self.ensemble.start()
-            uri = self.ensemble.uri("/chaos")
+            uri = self.ensemble.uri("/chaos") + ("?tls=off" if plan.tls else "")
+        if plan.tls:
+            self.certificates = Certificates(self._directory / "tls", plan.seed)
         places = [await make(f"bookie-{index}") for index in range(plan.bookies)]
-        self.cluster = Cluster(self._directory / "cluster", places, uri)
+        self.cluster = Cluster(self._directory / "cluster", places, uri, self.certificates)
         await stack.enter_async_context(self.cluster)
-        self._client = await LedgerClient.connect(self.cluster.uri)
+        config = ClientConfig(tls=self._tls_of(STAGE))
+        self._client = await LedgerClient.connect(self.cluster.uri, config)
         stack.push_async_callback(self._client.close)
         settings = LogSettings(quorum=Quorum(3, 3, 2), roll_age_s=1.0)
-        await create_log(LOG, settings=settings, client=self._client)
         for kind, names, count in (
             ("writer", self.writers, plan.writers),
             ("reader", self.readers, plan.readers),
@@ -183,9 +190,15 @@ class Stage:
         ):
             for index in range(count):
                 name = f"{kind}-{index}"
-                member = Member(name, await make(name), self._directory, self.hear)
+                place = await make(name)
+                tls = self._tls_of(name)
+                member = Member(name, place, self._directory, self.hear, tls)
                 names.append(member)
                 stack.push_async_callback(member.kill)
+        if self.certificates is not None:
+            await self.certificates.grant(self._client.store, LOG)
+            stack.enter_context(_beside(self.certificates.keep_renewing()))
+        await create_log(LOG, settings=settings, client=self._client)
         for member in self.writers:
             await self.start_writer(member)
         for member in self.readers:
@@ -197,6 +210,9 @@ class Stage:
             f"{len(self.ensemble.servers) if self.ensemble else 'no'} ZooKeepers, "
             f"{plan.bookies} bookies, {plan.writers} writers, {plan.readers} readers run"
         )
+
+    def _tls_of(self, name: str) -> TlsSettings:
+        return OFF if self.certificates is None else self.certificates.of(name)
 
     async def _trouble(self) -> None:
         """Faults until the time is over. At the end every fault is undone."""
@@ -307,6 +323,8 @@ class Stage:
         first = min(records, default=end)
         assert sorted(records) == list(range(first, end)), "a fresh reader misses offsets"
         seen["a fresh reader"] = Seen(records, [(0, first)] if first else [], end)
+        if self.certificates is not None:
+            self.happened["renewals of all certificates"] = self.certificates.renewals
         self.happened["segments at the end"] = len(info.manifest.segments)
         self.history.check(seen, end)
         self.note(
@@ -357,3 +375,13 @@ class Stage:
             print(f"  {len(faults):4} {median:7.2f} {worst:7.2f} {after:7.2f}  {kind}")
         longest = history.longest_outage(history.times[0], history.times[-1])
         print(f"longest write outage: {longest:.2f} s", flush=True)
+
+
+@contextmanager
+def _beside(work: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """Let *work* run until the end of the block."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
