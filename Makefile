@@ -25,7 +25,7 @@ TLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
@@ -48,6 +48,7 @@ help:
 	@echo '                       are killed, or away for 30 s; then two logs are compared row by row'
 	@echo 'make dist              wheel and source archive, in build/dist'
 	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
+	@echo 'make deploy-tools      Helm, the reader of Compose files and schemas, for the tests of deploy/; needs Go'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
@@ -140,6 +141,13 @@ dist: $(STAMP_DEV)
 # From nothing but the wheel and PyPI. PySpark is 450 MB: a few minutes. DEMO=0 leaves the demo out.
 dist-test: dist
 	$(PY) -m tests.bare build/dist/*.whl $(if $(filter 0,$(DEMO)),--no-demo)
+
+# What tests/deploy reads units, Compose file and chart with. Needs Go.
+deploy-tools: $(STAMP_DEV)
+	GOBIN=$(CURDIR)/build/tools go install helm.sh/helm/v3/cmd/helm@v3.16.4
+	GOBIN=$(CURDIR)/build/tools go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+	mv build/tools/cmd build/tools/compose-spec
+	$(BIN)/pip install --quiet 'kubernetes-validate>=1.31'
 
 proto: $(STAMP)
 	$(PROTOC) --python_out=. --mypy_out=quiet:. $(PROTOS)

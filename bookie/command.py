@@ -31,6 +31,7 @@ from ledger.metering.options import HOST_DEFAULT
 from ledger.metering.serving import served
 from ledger.process import die_with_parent
 from ledger.security.certificates import Security
+from ledger.supervised import READY, STOPPING, kept_alive, tell
 
 _log = get_logger(__name__)
 
@@ -79,7 +80,9 @@ async def _run_until_signal(
     security: Security | None,
     repair_beside: tuple[str, int | None] | None,
 ) -> None:
-    running = asyncio.ensure_future(run_bookie(config, exposed=exposed, security=security))
+    running = asyncio.ensure_future(
+        run_bookie(config, on_ready=lambda *_: tell(READY), exposed=exposed, security=security)
+    )
     helping = None
     if repair_beside is not None:
         host, port = repair_beside
@@ -94,11 +97,13 @@ async def _run_until_signal(
             # Cutting the clean stop short would leave its threads running, and the process with
             # them. What is acknowledged is in the journal: an end without ceremony is safe.
             os._exit(1)
+        tell(STOPPING)
         running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await asyncio.wait([running])
+    async with kept_alive():
+        await asyncio.wait([running])
     if helping is not None:
         helping.cancel()
         await asyncio.gather(helping, return_exceptions=True)

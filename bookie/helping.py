@@ -17,6 +17,7 @@ from ledger.log_events import get_logger
 from ledger.metering.options import PORT_VARIABLE
 from ledger.security.options import variables_of
 from ledger.security.settings import OFF, TlsSettings
+from ledger.supervised import SOCKET
 
 _AGAIN_S_MIN: Final = 1.0
 _AGAIN_S_MAX: Final = 60.0
@@ -99,4 +100,5 @@ def _environment(tls: TlsSettings) -> dict[str, str]:
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop(PORT_VARIABLE, None)  # that port is the parent's
+    environment.pop(SOCKET, None)  # and so is its supervisor
     return environment | variables_of(tls)

@@ -23,6 +23,7 @@ import typer
 from dlog.cli.connections import check_there
 from ledger import log_events
 from ledger.errors import LogError
+from ledger.supervised import READY, STOPPING, kept_alive, tell
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -79,9 +80,12 @@ async def until_signal(*works: Coroutine[object, object, None]) -> None:
         working = {asyncio.ensure_future(work) for work in works}
         stopping = asyncio.ensure_future(_set(stop))
         tasks = {*working, stopping}
+        tell(READY)
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async with kept_alive():
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            tell(STOPPING)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,6 +10,7 @@ from dlog.cli.bookie import (
     leaving,
     offline,
     operating,
+    ready,
     rebalancing,
     recovering,
     replacing,
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 operating.add_to(app)
 leaving.add_to(app)
+ready.add_to(app)
 recovering.add_to(app)
 replacing.add_to(app)
 rebalancing.add_to(app)

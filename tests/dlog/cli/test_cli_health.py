@@ -14,8 +14,9 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.health import asking, gathering
 from dlog.health.checks import CHECKS
 from dlog.sync.loop_thread import LoopThread
-from ledger.ids import BookieId, LedgerId
-from ledger.mark import Lack, Reason
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.mark import Lack, Reason, written_without
+from ledger.marking import mark_ledger
 from ledger.metastore import open_store
 from ledger.metastore.memory import MemoryHub
 from ledger.metastore.port import MetadataStore
@@ -231,3 +232,26 @@ def test_the_doctor_sees_deletions_that_nobody_finishes(
     assert wrong == ["logs-half-deleted", "ledgers-wait"]
     shell.run("janitor", "run", "--once")
     assert shell.json("doctor")["deletions"]["half_deleted"] == []
+
+
+def test_a_bookie_is_ready_when_it_is_registered(shell: CliShell) -> None:
+    assert shell.run("bookie", "ready", "bookie-1") == ""
+    assert shell.json("bookie", "ready", "--replicated")["ready"] is True
+    shell.cluster.kill_bookie(1)
+    assert "not registered: bookie-1" in shell.refused("bookie", "ready", "bookie-1")
+    assert shell.run("bookie", "ready", "bookie-0") == ""
+    found = shell.json("bookie", "ready", "--wait", "0", code=1)
+    assert found == {"ready": False, "missing": ["bookie-1"], "ledgers_lack": False}
+
+
+def test_no_bookie_more_may_be_stopped_while_a_ledger_lacks_copies(shell: CliShell) -> None:
+    shell.write("orders")
+
+    async def mark() -> None:
+        store = await open_store(shell.uri)
+        await mark_ledger(store, LedgerId(0), written_without([BookieId("b")], EntryId(0), 1))
+        await store.close()
+
+    asyncio.run(mark())
+    assert shell.run("bookie", "ready") == ""
+    assert "ledgers lack copies" in shell.refused("bookie", "ready", "--replicated")
