@@ -19,6 +19,7 @@ SEED ?=
 SEEDS ?=
 LOGS ?=
 ZK ?=
+TLS ?=
 STORE ?=
 TLS ?=
 
@@ -28,7 +29,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
-	@echo 'make demo [ZK=1]       the main job on real data: cluster, writer, standby, Spark, a killed leader'
+	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
+	@echo '                       TLS=1: with certificates of both ends everywhere'
 	@echo 'make lakehouse [RATE=5000] [SEED=n]   a pipeline on real data: Spark from log to Parquet and to a second'
 	@echo '                       log; its driver and a bookie are killed; rates and lag in build/lakehouse.svg'
 	@echo 'make quick             what needs no process, no Java and no PySpark: half a minute, the first thing to run'
@@ -129,7 +131,7 @@ docs: $(STAMP_DOCS)
 	$(PY) -m docs.site
 
 demo: $(STAMP)
-	@exec $(BIN)/dlog demo $(if $(filter 1,$(ZK)),--zookeeper)
+	@exec $(BIN)/dlog demo $(if $(filter 1,$(ZK)),--zookeeper) $(if $(filter 1,$(TLS)),--tls)
 
 lakehouse: $(STAMP)
 	@exec $(PY) -m examples.lakehouse --rate $(or $(RATE),5000) --seed $(or $(SEED),1)

@@ -11,13 +11,19 @@ from dlog.cli.options import examples
 from dlog.cli.runner import failed
 from dlog.installed import install_hint
 
-EPILOG: Final = examples("dlog demo", "dlog demo --zookeeper", "dlog demo --keep")
+EPILOG: Final = examples(
+    "dlog demo", "dlog demo --zookeeper", "dlog demo --tls", "dlog demo --keep"
+)
 
 
 def demo(
     *,
     zookeeper: Annotated[
         bool, typer.Option("--zookeeper", help="Keep metadata in a real ZooKeeper; needs Java.")
+    ] = False,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Secure all connections, with certificates of both ends."),
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the directory, with all data and logs.")
@@ -38,8 +44,12 @@ def demo(
         )
         if found is None
     ]
+    extras = ["spark", "demo"]
+    if tls:
+        extras.append("tls")
+        missing += [] if find_spec("cryptography") else ["cryptography"]
     if missing:
-        raise failed(f"the demo needs {', '.join(missing)}: {install_hint('spark', 'demo')}")
+        raise failed(f"the demo needs {', '.join(missing)}: {install_hint(*extras)}")
     from rich.console import Console
 
     from dlog.demo.command import command
@@ -49,7 +59,7 @@ def demo(
     console = Console(highlight=False, soft_wrap=True)
 
     async def run(directory: Path) -> int:
-        outcome = await run_demo(directory, zookeeper=zookeeper, console=console)
+        outcome = await run_demo(directory, zookeeper=zookeeper, tls=tls, console=console)
         console.print(table(outcome))
         print(last_line(outcome), flush=True)
         return 0 if outcome.exact else 1

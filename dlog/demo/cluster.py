@@ -1,28 +1,41 @@
 """The cluster of the demo: three bookies and the metadata store, until stopped.
 
-Call: python -m dlog.demo.cluster DIRECTORY [--zookeeper]
+Call: python -m dlog.demo.cluster DIRECTORY [--zookeeper] [--tls]
 """
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
 from dlog.demo import LOG
 from dlog.demo.roles import Role
+from dlog.demo.securing import check_secured
 from dlog.local.cluster import MANAGED, LocalCluster
 from dlog.namespace import create_log
 
 
-async def run(role: Role, directory: Path, *, zookeeper: bool) -> None:
+async def run(role: Role, directory: Path, *, zookeeper: bool, tls: bool) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     store = MANAGED if zookeeper else None
-    async with LocalCluster(directory, bookies=3, zookeeper=store) as cluster:
+    async with LocalCluster(directory, bookies=3, zookeeper=store, tls=tls) as cluster:
+        os.environ.update(cluster.environment)
         await create_log(LOG, uri=cluster.uri)
-        role.say("up", uri=cluster.uri, bookies=[bookie.address for bookie in cluster.bookies()])
+        addresses = {bookie.name: bookie.address for bookie in cluster.bookies()}
+        role.say(
+            "up",
+            uri=cluster.uri,
+            bookies=list(addresses.values()),
+            environment=dict(cluster.environment),
+            secured=await check_secured(addresses, cluster.client_tls) if tls else "",
+        )
         await ended.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Role(), Path(sys.argv[1]), zookeeper="--zookeeper" in sys.argv[2:]))
+    flags = sys.argv[2:]
+    asyncio.run(
+        run(Role(), Path(sys.argv[1]), zookeeper="--zookeeper" in flags, tls="--tls" in flags)
+    )

@@ -18,10 +18,10 @@ _LOOK_EVERY_S: Final = 0.01
 _SHOW_EVERY_S: Final = 0.5
 
 
-async def run_demo(directory: Path, *, zookeeper: bool, console: Console) -> Outcome:
+async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Console) -> Outcome:
     """Run the demo with all its files in *directory*. Raises RoleFailed."""
     async with supervisor(directory) as roles:
-        uri = await _start_cluster(roles, directory, console, zookeeper=zookeeper)
+        uri = await _start_cluster(roles, directory, console, zookeeper=zookeeper, tls=tls)
         spark = await roles.start("spark", uri, str(directory))
         writer = await roles.start("writer", uri)
         leading = await writer.wait_for("leading", _START_TIMEOUT_S)
@@ -58,13 +58,19 @@ async def run_demo(directory: Path, *, zookeeper: bool, console: Console) -> Out
 
 
 async def _start_cluster(
-    roles: Supervisor, directory: Path, console: Console, *, zookeeper: bool
+    roles: Supervisor, directory: Path, console: Console, *, zookeeper: bool, tls: bool
 ) -> str:
-    flags = ("--zookeeper",) if zookeeper else ()
+    flags = [flag for flag, given in (("--zookeeper", zookeeper), ("--tls", tls)) if given]
     cluster = await roles.start("cluster", str(directory / "cluster"), *flags)
     up = await cluster.wait_for("up", _START_TIMEOUT_S)
     bookies = ", ".join(cast("list[str]", up["bookies"]))
     console.print(f"1 cluster: up at {up['uri']}, bookies {bookies}")
+    roles.environment = cast("Mapping[str, str]", up["environment"])
+    if up["secured"]:
+        console.print(
+            f"  mutual TLS everywhere ({up['secured']}): each bookie refused a client without TLS "
+            "and one without a certificate"
+        )
     return str(up["uri"])
 
 

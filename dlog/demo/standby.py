@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from dlog.aio import Log
-from dlog.demo import LEASE_S, LOG, SESSION_TIMEOUT_S
+from dlog.demo import LOG
 from dlog.demo.appending import append_rest
 from dlog.demo.compare import compare
 from dlog.demo.roles import Role
 from dlog.demo.source import flights
-from leader import campaign
-from ledger.metastore import open_store
+from dlog.demo.standing import elected
 
 _WAIT_S: Final = 0.5
 _REPORT_EVERY_S: Final = 0.1
@@ -51,10 +50,9 @@ class WarmState:
 async def run(role: Role, uri: str) -> None:
     rows = flights()
     state = WarmState(role, rows)
-    store = await open_store(uri, session_timeout_s=SESSION_TIMEOUT_S)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(state.follow(uri))
-        term = await campaign(store, LOG, candidate="standby", lease_s=LEASE_S)
+        term = await elected(uri, candidate="standby")
         role.say("elected")
         log = await Log.open(LOG, uri=uri, term=term)
         role.say("leading", epoch=log.epoch, last_txid=log.last_txid)

@@ -122,6 +122,8 @@ class Supervisor:
 
     def __init__(self, directory: Path, package: str) -> None:
         self._directory, self._package = directory, package
+        self.environment: Mapping[str, str] = {}
+        """What roles that are started from now on have in theirs, besides ours."""
         self._roles: list[RunningRole] = []
         self._dismissed: list[RunningRole] = []
 
@@ -138,6 +140,7 @@ class Supervisor:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
+                env={**os.environ, **self.environment},
                 limit=_LINE_BYTES_MAX,
             )
         role = RunningRole(name, process, log)

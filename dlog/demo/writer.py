@@ -9,18 +9,16 @@ import asyncio
 import sys
 
 from dlog.aio import Log
-from dlog.demo import LEASE_S, LOG, SESSION_TIMEOUT_S
+from dlog.demo import LOG
 from dlog.demo.appending import append_rest
 from dlog.demo.roles import Role
 from dlog.demo.source import flights
-from leader import campaign
-from ledger.metastore import open_store
+from dlog.demo.standing import elected
 
 
 async def run(role: Role, uri: str) -> None:
     rows = flights()
-    store = await open_store(uri, session_timeout_s=SESSION_TIMEOUT_S)
-    term = await campaign(store, LOG, candidate="writer", lease_s=LEASE_S)
+    term = await elected(uri, candidate="writer")
     log = await Log.open(LOG, uri=uri, term=term)
     role.say("leading", epoch=log.epoch)
     await log.append(rows[0], txid=0)

@@ -1,7 +1,9 @@
 """The heart of the flights demo without Spark: a killed leader, a standby that goes on."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -21,14 +23,19 @@ async def until_rows(writer: RunningRole, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [(), pytest.param(("--zookeeper",), marks=pytest.mark.zookeeper)], ids=["file", "zk"]
+    "flags",
+    [(), pytest.param(("--zookeeper", "--tls"), marks=pytest.mark.zookeeper)],
+    ids=["file", "zk-tls"],
 )
 async def test_a_standby_goes_on_where_the_killed_leader_was(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     async with supervisor(tmp_path) as roles:
         cluster = await roles.start("cluster", str(tmp_path / "cluster"), *flags)
-        uri = str((await cluster.wait_for("up", TIMEOUT_S))["uri"])
+        up = await cluster.wait_for("up", TIMEOUT_S)
+        uri = str(up["uri"])
+        assert bool(up["secured"]) == ("--tls" in flags)
+        roles.environment = cast("Mapping[str, str]", up["environment"])
         writer = await roles.start("writer", uri)
         await writer.wait_for("leading", TIMEOUT_S)
         standby = await roles.start("standby", uri)
