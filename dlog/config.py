@@ -7,9 +7,9 @@ a misspelt setting must not be a silent default.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import (
@@ -91,14 +91,15 @@ class Settings(BaseSettings):
         return init_settings, env_settings, toml
 
 
-def load() -> Settings:
-    """Return the settings of this process. Raises `InvalidConfig`."""
+def load(given: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of this process; *given* ones, by their names, come before all others.
+    Raises `InvalidConfig`."""
     path = config_path()
     if "DLOG_CONFIG" in os.environ and not path.is_file():
         raise InvalidConfig("DLOG_CONFIG", f"there is no file {path}")
     _refuse_unknown(os.environ)
     try:
-        return Settings()
+        return Settings(**cast("Mapping[str, Any]", given or {}))
     except ValidationError as error:
         reasons = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()

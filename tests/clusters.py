@@ -9,10 +9,12 @@ from dlog.local.cluster import LocalCluster
 
 
 @contextmanager
-def running(directory: Path, *, zookeeper: str | None = None) -> Iterator[LocalCluster]:
+def running(
+    directory: Path, *, zookeeper: str | None = None, tls: bool = False
+) -> Iterator[LocalCluster]:
     """Run a cluster in *directory*, on the metadata store *zookeeper* or its own."""
     loop = asyncio.new_event_loop()
-    cluster = LocalCluster(directory, zookeeper=zookeeper)
+    cluster = LocalCluster(directory, zookeeper=zookeeper, tls=tls)
     try:
         loop.run_until_complete(cluster.__aenter__())
         try:

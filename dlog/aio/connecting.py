@@ -1,7 +1,7 @@
 """From a namespace's URI to a client of its ledgers."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,8 +13,9 @@ _processes: Final[set[int]] = set()
 """Which process has connected: this one, or one that it was forked from."""
 
 
-async def connect(uri: str | None) -> Ledgers:
-    """Connect to the namespace at *uri*, or the configured one. The caller closes it.
+async def connect(uri: str | None, *, given: Mapping[str, str] | None = None) -> Ledgers:
+    """Connect to the namespace at *uri*, or the configured one. The caller closes it. *given*:
+    settings that come before those of the process, see `dlog.config.load`.
 
     Raises `InvalidUri`, `InvalidConfig`, `NoNamespace`, `MetadataUnavailable`,
     `NamespaceMismatch`, and `ForkedAfterConnecting`: a child would wait for answers that
@@ -26,7 +27,7 @@ async def connect(uri: str | None) -> Ledgers:
     from ledger.client import ClientConfig, LedgerClient
 
     found = resolve_uri(uri)
-    settings = load()
+    settings = load(given)
     config = ClientConfig(
         session_timeout_s=settings.session_timeout_s,
         metadata_timeout_s=settings.timeout_s,

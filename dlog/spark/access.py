@@ -28,6 +28,7 @@ from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark.consuming import ConsumerMover
 from dlog.spark.joining import rows_of
+from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
@@ -48,8 +49,8 @@ OnGone = Callable[[str, int, int], None]
 class Access:
     """Blocking access to one namespace; connects at the first call. Used by one thread."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
         self._thread = LoopThread.get()
         self._ledgers: Ledgers | None = None
         self._watch: TailWatch | None = None
@@ -113,7 +114,7 @@ class Access:
     async def connected(self) -> Ledgers:
         """Return the client, for what `run` runs."""
         if self._ledgers is None:
-            self._ledgers = await connect(self._uri)
+            self._ledgers = await connect(self._namespace.uri, given=dict(self._namespace.given))
         return self._ledgers
 
     def close(self) -> None:
@@ -238,24 +239,24 @@ async def end_of(ledgers: Ledgers, log: str, incarnation: str | None) -> LogTail
     return replace(tail, next_offset=max(tail.next_offset, await end_now(ledgers, node)))
 
 
-_shared: dict[tuple[str, int], Access] = {}
+_shared: dict[tuple[Namespace, int], Access] = {}
 
 
-def shared_access(uri: str) -> Access:
-    """Return this process's access to *uri*, made at the first call.
+def shared_access(namespace: Namespace) -> Access:
+    """Return this process's access to *namespace*, made at the first call.
 
     Keyed by process: what a forked worker inherits is not its own."""
-    key = (uri, os.getpid())
+    key = (namespace, os.getpid())
     if key not in _shared:
-        _shared[key] = Access(uri)
+        _shared[key] = Access(namespace)
         # Spark collects garbage after each task, and goes through all modules for it: 30 ms. What
         # is loaded by now stays as long as the process does.
         gc.freeze()
     return _shared[key]
 
 
-def forget_shared_access(uri: str) -> None:
-    """Close this process's access to *uri*, after an error: the next one starts afresh."""
-    access = _shared.pop((uri, os.getpid()), None)
+def forget_shared_access(namespace: Namespace) -> None:
+    """Close this process's access to *namespace*, after an error: the next one starts afresh."""
+    access = _shared.pop((namespace, os.getpid()), None)
     if access is not None:
         access.close()

@@ -10,6 +10,7 @@ from dlog.spark.access import Access
 from dlog.spark.beginnings import starts_of, stops_of
 from dlog.spark.errors import StreamBroken
 from dlog.spark.filters import Narrowed, clamp, narrow
+from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import plan_partitions
@@ -22,12 +23,12 @@ _log = get_logger(__name__)
 class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no types here
     """Reads between two ends, which are found once, when the job is planned."""
 
-    def __init__(self, uri: str, options: SourceOptions) -> None:
-        self._uri, self._options = uri, options
+    def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
+        self._namespace, self._options = namespace, options
         self._narrowed = Narrowed()
 
     def partitions(self) -> list[LogPartition]:
-        access = Access(self._uri)
+        access = Access(self._namespace)
         try:
             starts, stops = self._ends(access)
         finally:
@@ -43,7 +44,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark has no type
         return [LogPartition(ranges) for ranges in tasks] or [LogPartition(())]
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._uri, partition, self._options)
+        return read_partition(self._namespace, partition, self._options)
 
     def _ends(self, access: Access) -> tuple[dict[str, Position], dict[str, Position]]:
         tails = access.ends(self._options.selection)

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructField, StructType
 
 from dlog.spark.arrow import ARROW_SCHEMA, ARROW_SCHEMA_WITH_HEADERS
 from dlog.spark.errors import InvalidOption
+from dlog.spark.namespaces import OPTIONS as NAMESPACE
 
 _METADATA: Final = "dlog.options"
 _OPTION: Final = "option."
@@ -94,5 +95,5 @@ def insertion_options(given: Mapping[str, str], schema: StructType) -> dict[str,
             "theirs, and write them by df.write.format('dlog').mode('append').save()"
         )
         raise InvalidOption(way, stored[way], reason)
-    place = {"log": names.pop()} | ({"uri": stored["uri"]} if "uri" in stored else {})
-    return place | lower
+    namespace = {name: stored[name] for name in NAMESPACE if name in stored}
+    return {"log": names.pop()} | namespace | lower

@@ -17,9 +17,16 @@ RemoteError
 
 from dlog.errors import LostOwnership
 from dlog.spark.option_names import as_written
-from ledger.errors import CallerError, RemoteError
+from ledger.errors import AccessDenied, CallerError, LogError, RemoteError
 
 _GO_ON = "to go on without them, start the query with the option failOnDataLoss=false"
+
+
+def may_pass(error: LogError) -> bool:
+    """Return whether what may be repeated at will shall be, after *error*. Of an append that was
+    denied the outcome may be unknown, but not what another one's would be."""
+    denied = isinstance(error, AccessDenied)
+    return error.retryable or (error.outcome_unknown and not denied)
 
 
 class InvalidOption(CallerError):

@@ -2,11 +2,14 @@
 
 from typing import Final
 
+TLS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsIdentity")
+"""Of both: the settings of the same names."""
 SOURCE: Final = (
     "logs",
     "logsPattern",
     "path",
     "uri",
+    *TLS,
     "startingOffsets",
     "startingTimestamp",
     "startingTxid",
@@ -27,7 +30,7 @@ SOURCE: Final = (
     "pollMs",
     "includeHeaders",
 )
-SINK: Final = ("path", "log", "logs", "uri", "inlineBytesMax", "createLogs", "writeId")
+SINK: Final = ("path", "log", "logs", "uri", *TLS, "inlineBytesMax", "createLogs", "writeId")
 _WRITTEN: Final = {name.lower(): name for name in (*SOURCE, *SINK)}
 
 

@@ -51,8 +51,6 @@ class SourceOptions:
     ending: Bounds
     """Where a batch read ends (exclusive)."""
     ending_is_given: bool = False
-    uri: str | None = None
-    """Namespace; none means the environment's or the local cluster's."""
     records_per_trigger_max: int | None = None
     bytes_per_trigger_max: int | None = None
     records_per_trigger_min: int | None = None
@@ -90,7 +88,6 @@ class SourceOptions:
             starting=parse_bounds(given, "starting", now_ms),
             ending=parse_bounds(given, "ending", now_ms),
             ending_is_given=any(name.startswith("ending") for name in given),
-            uri=given.get("uri"),
             records_per_trigger_max=_optional(given, "maxrecordspertrigger"),
             bytes_per_trigger_max=_bytes(given, "maxbytespertrigger"),
             records_per_trigger_min=_optional(given, "minrecordspertrigger"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from dlog.config import resolve_uri
 from dlog.spark.arrow import (
     ARROW_SCHEMA,
     ARROW_SCHEMA_WITH_HEADERS,
@@ -22,6 +21,7 @@ from dlog.spark.catalog import (
     with_options,
 )
 from dlog.spark.errors import InvalidOption
+from dlog.spark.namespaces import Namespace, refuse_contents
 from dlog.spark.options import SourceOptions
 from dlog.spark.sink.options import SinkOptions
 from dlog.spark.sink.writers import BatchWriter, StreamWriter, batch_writer, stream_writer
@@ -46,46 +46,53 @@ class DlogSource(DataSource):  # type: ignore[misc] # pyspark has no types here
         return "dlog"
 
     def schema(self) -> str | StructType:
-        headers = self._reading().include_headers
+        headers = SourceOptions.parse(self._reading()).include_headers
         if is_table(self._given):
+            refuse_contents(options_of(self._given))
             columns = ARROW_SCHEMA_WITH_HEADERS if headers else ARROW_SCHEMA
             return with_options(columns, options_of(self._given))
         return SPARK_SCHEMA_WITH_HEADERS if headers else SPARK_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        options = self._reading(schema)
+        given = self._reading(schema)
+        options = SourceOptions.parse(given)
         made = NarrowingBatchReader if options.pushdown else BatchReader
-        return made(resolve_uri(options.uri), options)
+        return made(Namespace.of(given), options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        options = self._reading(schema)
+        given = self._reading(schema)
+        options = SourceOptions.parse(given)
         options.check_streaming()
-        return StreamReader(resolve_uri(options.uri), options)
+        return StreamReader(Namespace.of(given), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
-        options = self._writing(schema, overwrite)
-        return batch_writer(resolve_uri(options.uri), options, _fields(schema))
+        namespace, options = self._writing(schema, overwrite)
+        return batch_writer(namespace, options, _fields(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         # Where a batch is planned Spark makes the source anew; to where it is committed it hands
         # the one that it made when the query began.
-        options = self._writing(schema, overwrite)
-        return stream_writer(
-            resolve_uri(options.uri), options, _fields(schema), planning=self._made_here
-        )
+        namespace, options = self._writing(schema, overwrite)
+        return stream_writer(namespace, options, _fields(schema), planning=self._made_here)
 
-    def _reading(self, schema: StructType | None = None) -> SourceOptions:
+    def _reading(self, schema: StructType | None = None) -> dict[str, str]:
         """Return the options; those of a table may be given again where it is read."""
-        return SourceOptions.parse({**table_options(schema), **options_of(self._given)})
+        return {**table_options(schema), **options_of(self._given)}
 
-    def _writing(self, schema: StructType, overwrite: bool) -> SinkOptions:  # noqa: FBT001 - as Spark says it
+    def _writing(
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - as Spark says it
+    ) -> tuple[Namespace, SinkOptions]:
         if overwrite:
             reason = "a log is only appended to; use append, and 'dlog log truncate' to free space"
             raise InvalidOption("mode", "overwrite", reason)
         inserted = insertion_options(self._given, schema)
-        if inserted is None:
-            return SinkOptions.parse(self._given)
-        return replace(SinkOptions.parse(inserted), into_table=True)
+        given = {name.lower(): value for name, value in (inserted or self._given).items()}
+        options = SinkOptions.parse(given)
+        if inserted is not None:
+            options = replace(options, into_table=True)
+        return Namespace.of(given), options
 
 
 def _fields(schema: StructType) -> list[tuple[str, str]]:

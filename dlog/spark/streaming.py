@@ -27,6 +27,7 @@ from dlog.errors import NoSuchLog
 from dlog.spark.access import Access
 from dlog.spark.beginnings import starts_of
 from dlog.spark.errors import StreamBroken
+from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, decode, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogTail, advance, is_current, plan_partitions, waiting
@@ -43,8 +44,8 @@ _log = get_logger(__name__)
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans micro-batches in the runner, and reads ranges on the executors."""
 
-    def __init__(self, uri: str, options: SourceOptions) -> None:
-        self._uri, self._options = uri, options
+    def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
+        self._namespace, self._options = namespace, options
         self._forget()
 
     def _forget(self) -> None:
@@ -59,11 +60,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         least = self._options.records_per_trigger_min or 1
         self._trigger_delay = TriggerDelay(least, self._options.trigger_delay_s)
 
-    def __getstate__(self) -> tuple[str, SourceOptions]:
-        return self._uri, self._options
+    def __getstate__(self) -> tuple[Namespace, SourceOptions]:
+        return self._namespace, self._options
 
-    def __setstate__(self, state: tuple[str, SourceOptions]) -> None:
-        self._uri, self._options = state
+    def __setstate__(self, state: tuple[Namespace, SourceOptions]) -> None:
+        self._namespace, self._options = state
         self._forget()
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
@@ -135,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return [LogPartition(ranges) for ranges in tasks]
 
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(self._uri, partition, self._options)
+        return read_partition(self._namespace, partition, self._options)
 
     def commit(self, end: Offset) -> None:
         """Move the named consumers, if there are any: Spark's checkpoint is all the state."""
@@ -148,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _connected(self) -> Access:
         if self._access is None:
-            self._access = Access(self._uri)
+            self._access = Access(self._namespace)
         return self._access
 
     def _look(self, before: Mapping[str, Position], *, holds: bool) -> None:

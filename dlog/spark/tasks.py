@@ -7,6 +7,7 @@ from pyspark.sql.datasource import InputPartition
 
 from dlog.spark.access import forget_shared_access, shared_access
 from dlog.spark.arrow import gather
+from dlog.spark.namespaces import Namespace
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogRange
 from ledger.errors import LogError
@@ -24,10 +25,10 @@ class LogPartition(InputPartition):  # type: ignore[misc] # pyspark has no types
 
 
 def read_partition(
-    uri: str, partition: LogPartition, options: SourceOptions
+    namespace: Namespace, partition: LogPartition, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of *partition*, exactly, unless *options* let go what is gone."""
-    access = shared_access(uri)
+    access = shared_access(namespace)
     on_gone = None if options.fail_on_data_loss else _skipped
     try:
         for piece in partition.ranges:
@@ -35,7 +36,7 @@ def read_partition(
                 access.read(piece, include_headers=options.include_headers, on_gone=on_gone)
             )
     except LogError:
-        forget_shared_access(uri)
+        forget_shared_access(namespace)
         raise
 
 

@@ -35,9 +35,15 @@ MODES: Final = ", ".join(TlsMode)
 NAME_KINDS: Final = tuple(NameKind)
 
 
+def holds_pem(text: str) -> bool:
+    """Return whether *text* is what should be in a file, and not the path of one: it may be secret,
+    so it must not be shown."""
+    return "-----BEGIN" in text or "\n" in text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """Raises `InvalidTls` if a file is missing that the mode needs, or one is given without it."""
+    """Raises `InvalidTls` if the name of a file is missing that the mode needs, or is none."""
 
     mode: TlsMode = TlsMode.OFF
     ca: str = ""
@@ -50,6 +56,12 @@ class TlsSettings:
     """Which names of a peer's certificate say who it is: the first kind that it has."""
 
     def __post_init__(self) -> None:
+        for name in ("ca", "cert", "key"):
+            if holds_pem(getattr(self, name)):
+                raise InvalidTls(
+                    f"{VARIABLE}_{name.upper()} is a key or a certificate, and should be the path "
+                    "of the file that holds it"
+                )
         if self.mode is TlsMode.OFF:
             return
         for name in ("ca", "cert", "key"):

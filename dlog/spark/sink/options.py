@@ -35,8 +35,6 @@ class SinkOptions:
     """Where all rows go; None: each row names its log."""
     logs: tuple[str, ...] = ()
     """Of a sink whose rows name their logs: which ones tasks shall be ready to stage for."""
-    uri: str | None = None
-    """Namespace; none means the environment's or the local cluster's."""
     inline_bytes_max: int = INLINE_BYTES
     """Rows of a batch travel to the driver up to so many bytes, and become one entry."""
     create_logs: bool = True
@@ -59,7 +57,6 @@ class SinkOptions:
         return cls(
             log=_log(given),
             logs=_logs(given),
-            uri=given.get("uri"),
             inline_bytes_max=_bytes(given, "inlinebytesmax", INLINE_BYTES, INLINE_BYTES_MAX),
             create_logs=_flag(given, "createlogs", default=True),
             write_id=_write_id(given),

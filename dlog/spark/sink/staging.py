@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from dlog.aio.write.sink import Assignment, Staged, Stager
 from dlog.receipts import Receipt
 from dlog.spark.access import Access
+from dlog.spark.errors import may_pass
 from ledger.backoff import Backoff
 from ledger.errors import LogError
 
@@ -102,7 +103,6 @@ class StagedLedger:
                 return self._access.run(once())
             except LogError as error:
                 self._access.run(self._abandon())
-                passes = error.retryable or error.outcome_unknown
-                if not (repeatable and passes and time.monotonic() < deadline):
+                if not (repeatable and may_pass(error) and time.monotonic() < deadline):
                     raise
             time.sleep(backoff.next())

@@ -28,6 +28,7 @@ from dlog.receipts import Receipt
 from dlog.spark.access import forget_shared_access, shared_access
 from dlog.spark.arrow import gather
 from dlog.spark.errors import InvalidOption, TxidsUnordered
+from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
 from dlog.spark.sink.keeper.place import driver_of, place_of
@@ -46,7 +47,7 @@ RUN_PROPERTY: Final = "spark.jobGroup.id"
 class Plan:
     """What tasks and commit need to know of a write; pickled to them."""
 
-    uri: str
+    namespace: Namespace
     options: SinkOptions
     columns: SinkColumns
     assignments: dict[str, Assignment]
@@ -95,27 +96,33 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def abort(self, messages: Sequence[SinkMessage | None]) -> None:  # noqa: ARG002 - Spark names it
         """Let the logs go; what was staged and not committed never becomes part of one."""
         if self._plan.assignments and self._plan.options.log is not None:
-            _keeper(self._plan.uri).finish([self._plan.options.log], run=self._run)
+            _keeper(self._plan.namespace).finish([self._plan.options.log], run=self._run)
 
 
 def stream_writer(
-    uri: str, options: SinkOptions, fields: Sequence[tuple[str, str]], *, planning: bool
+    namespace: Namespace,
+    options: SinkOptions,
+    fields: Sequence[tuple[str, str]],
+    *,
+    planning: bool,
 ) -> StreamWriter:
     """Return the writer of a streaming query; where the batch is planned it claims the log."""
     columns = _columns(options, fields)
     if options.write_id is not None:
         reason = "only a batch write has one; a query is known by its checkpoint"
         raise InvalidOption("writeid", options.write_id, reason)
-    plan = Plan(uri, options, columns, {})
+    plan = Plan(namespace, options, columns, {})
     return StreamWriter(_claimed(plan, None) if planning else plan)
 
 
-def batch_writer(uri: str, options: SinkOptions, fields: Sequence[tuple[str, str]]) -> BatchWriter:
+def batch_writer(
+    namespace: Namespace, options: SinkOptions, fields: Sequence[tuple[str, str]]
+) -> BatchWriter:
     """Return the writer of one job, which claims the log for it."""
     columns = _columns(options, fields)
     run = str(uuid4())
     origin = uuid4() if options.write_id is None else origin_of_write(options.write_id)
-    return BatchWriter(_claimed(Plan(uri, options, columns, {}), run), run, origin)
+    return BatchWriter(_claimed(Plan(namespace, options, columns, {}), run), run, origin)
 
 
 def _columns(options: SinkOptions, fields: Sequence[tuple[str, str]]) -> SinkColumns:
@@ -126,7 +133,7 @@ def _columns(options: SinkOptions, fields: Sequence[tuple[str, str]]) -> SinkCol
 
 def _claimed(plan: Plan, run: str | None) -> Plan:
     options = plan.options
-    assignments = _keeper(plan.uri).claim(
+    assignments = _keeper(plan.namespace).claim(
         options.logs if options.log is None else [options.log],
         run=run if options.log is not None else None,
         create=options.create_logs,
@@ -139,7 +146,7 @@ def _claimed(plan: Plan, run: str | None) -> Plan:
 def _write(
     plan: Plan, run: str, receipt: Receipt, iterator: Iterator[pa.RecordBatch]
 ) -> SinkMessage:
-    access = shared_access(plan.uri)
+    access = shared_access(plan.namespace)
 
     def begin(assignment: Assignment) -> TaskLedger:
         return StagedLedger(access, assignment, receipt)
@@ -158,7 +165,7 @@ def _write(
     except BaseException as error:
         rows.abandon()
         if isinstance(error, LogError):
-            forget_shared_access(plan.uri)
+            forget_shared_access(plan.namespace)
         raise
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
@@ -173,7 +180,7 @@ def _commit(plan: Plan, messages: Sequence[SinkMessage | None], *, final: bool) 
     for message in written:
         for log, its_parts in message.parts.items():
             parts.setdefault(log, []).extend(its_parts)
-    keeper = _keeper(plan.uri)
+    keeper = _keeper(plan.namespace)
     for log in sorted(log for log, its_parts in parts.items() if its_parts):
         try:
             keeper.commit(
@@ -192,14 +199,14 @@ def _commit(plan: Plan, messages: Sequence[SinkMessage | None], *, final: bool) 
     return any(parts.values())
 
 
-_keepers: dict[tuple[str, int], KeeperClient] = {}
+_keepers: dict[tuple[Namespace, int], KeeperClient] = {}
 
 
-def _keeper(uri: str) -> KeeperClient:
+def _keeper(namespace: Namespace) -> KeeperClient:
     """Return this process's connection to the keeper; a forked worker makes its own."""
-    key = (uri, os.getpid())
+    key = (namespace, os.getpid())
     if key not in _keepers:
         driver = driver_of(os.getpid())
-        place = place_of(driver, uri)
-        _keepers[key] = KeeperClient(place, Starter(place, uri, driver))
+        place = place_of(driver, namespace)
+        _keepers[key] = KeeperClient(place, Starter(place, namespace, driver))
     return _keepers[key]

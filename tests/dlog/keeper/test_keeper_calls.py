@@ -29,7 +29,7 @@ from dlog.spark.sink.keeper.opening import ClusterOpener
 from dlog.spark.sink.keeper.place import Place
 from dlog.spark.sink.keeper.server import KeeperServer
 from dlog.sync.loop_thread import LoopThread
-from ledger.errors import MetadataUnavailable
+from ledger.errors import AccessDenied, MetadataUnavailable, with_unknown_outcome
 from ledger.metastore.memory import MemoryStore
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
@@ -196,6 +196,23 @@ def test_trouble_that_passes_is_waited_for(bench: Bench, monkeypatch: pytest.Mon
     troubles.append(MetadataUnavailable("zk://a", "get", 1.0))
     with pytest.raises(MetadataUnavailable):
         claim(bench.client(patience_s=0.0))
+
+
+def test_what_somebody_has_to_grant_first_is_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denied = with_unknown_outcome(AccessDenied("cn:reader", "writer", "append", logs="a"))
+    asked = []
+
+    async def refuse(*_: object, **__: object) -> Assignment:
+        asked.append(denied)
+        raise denied
+
+    monkeypatch.setattr(Holding, "claim", refuse)
+    bench.serve()
+    with pytest.raises(AccessDenied, match="dlog access grant cn:reader writer 'a'"):
+        claim(bench.client())
+    assert len(asked) == 1
 
 
 def test_a_keeper_is_started_if_there_is_none_or_only_its_old_socket(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from dlog.columns import Columns
 from dlog.errors import LostOwnership
 from dlog.receipts import Receipt
 from dlog.recordbatch import encode_batch
+from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.keeper import client as client_module
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
 from dlog.spark.sink.keeper.leftovers import remove_leftovers
@@ -36,11 +37,11 @@ class Driver:
         found = Program.of(self.process.pid)
         assert found is not None
         self.program, self.uri = found, uri
-        self.place = place_of(found, uri)
+        self.place = place_of(found, Namespace(uri))
         self._clients: list[KeeperClient] = []
 
     def worker(self, **more: float) -> KeeperClient:
-        start = Starter(self.place, self.uri, self.program)
+        start = Starter(self.place, Namespace(self.uri), self.program)
         self._clients.append(KeeperClient(self.place, start, **more))
         return self._clients[-1]
 
@@ -205,7 +206,7 @@ def test_what_a_driver_or_a_keeper_that_lives_may_need_is_not_left_over(
     dead.end()
     kept.end()
     with kept.place.alone(kept.program):
-        remove_leftovers(place_of(driver.program, uri + "2"))
+        remove_leftovers(place_of(driver.program, Namespace(uri + "2")))
         there = [each.place.owners.exists() for each in (driver, dead, kept)]
         assert there == [True, False, True]
     remove_leftovers(driver.place)
@@ -268,9 +269,9 @@ def test_a_keeper_that_is_asked_to_end_closes_its_logs_and_another_follows(drive
 
 def test_the_driver_is_found_among_the_ancestors(uri: str) -> None:
     me = driver_of(os.getpid())
-    assert place_of(me, uri) == place_of(me, uri)
-    assert place_of(me, uri) != place_of(me, uri + "2")
-    assert place_of(Program(me.pid, "another life"), uri) != place_of(me, uri)
+    assert place_of(me, Namespace(uri)) == place_of(me, Namespace(uri))
+    assert place_of(me, Namespace(uri)) != place_of(me, Namespace(uri + "2"))
+    assert place_of(Program(me.pid, "another life"), Namespace(uri)) != place_of(me, Namespace(uri))
 
 
 def test_a_directory_that_others_may_use_is_refused(
@@ -281,12 +282,12 @@ def test_a_directory_that_others_may_use_is_refused(
     directory = tmp_path / f"dlog-spark-{os.getuid()}"
     directory.mkdir(mode=0o755)
     with pytest.raises(UnsafeDirectory, match="others may use it"):
-        place_of(me, uri)
+        place_of(me, Namespace(uri))
     directory.rmdir()
     directory.symlink_to(tmp_path)
     with pytest.raises(UnsafeDirectory, match="no directory"):
-        place_of(me, uri)
+        place_of(me, Namespace(uri))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 80)))
     (tmp_path / ("x" * 80)).mkdir()
     with pytest.raises(UnsafeDirectory, match="too long for a socket"):
-        place_of(me, uri)
+        place_of(me, Namespace(uri))

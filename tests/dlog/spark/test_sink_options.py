@@ -33,7 +33,7 @@ def test_options_are_read_whatever_their_case() -> None:
         }
     )
     assert options.logs == ("a", "b")
-    assert (options.log, options.uri, options.inline_bytes_max) == (None, "file:///x", 0)
+    assert (options.log, options.inline_bytes_max) == (None, 0)
     assert not options.create_logs
     assert options.write_id == "2026-11-23"
     assert options.settings is not None

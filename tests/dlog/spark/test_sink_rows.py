@@ -17,7 +17,13 @@ from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.rows import Part, TaskRows
 from dlog.spark.sink.staging import StagedLedger
 from dlog.sync.loop_thread import LoopThread
-from ledger.errors import BookieUnavailable, MetadataDenied
+from ledger.errors import (
+    AccessDenied,
+    BookieUnavailable,
+    LogError,
+    MetadataDenied,
+    with_unknown_outcome,
+)
 from tests.dlog.fake_ledgers import FakeCluster, FakeLedgers
 
 
@@ -185,10 +191,19 @@ def test_what_was_too_much_to_keep_is_not_begun_again(
         ledger.seal()
 
 
-def test_trouble_that_does_not_pass_fails_the_task_at_once(payloads: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        MetadataDenied("zk://a", "create", "no"),
+        with_unknown_outcome(AccessDenied("cn:reader", "writer", "append")),
+    ],
+)
+def test_trouble_that_does_not_pass_fails_the_task_at_once(
+    payloads: list[bytes], trouble: LogError
+) -> None:
     access = NearAccess()
-    access.cluster.fail_next("create", MetadataDenied("zk://a", "create", "no"))
+    access.cluster.fail_next("create", trouble)
     ledger = StagedLedger(access, assignment("a"), Receipt(b"q" * 16, 1))  # type: ignore[arg-type]
-    with pytest.raises(MetadataDenied):
+    with pytest.raises(type(trouble)):
         ledger.add(payloads)
     ledger.abandon()

@@ -24,6 +24,7 @@ from dlog.errors import NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
 from dlog.spark import access as spark_access
 from dlog.spark.access import Access, end_of, forget_shared_access, shared_access
+from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position
 from dlog.spark.plan import LogRange, LogTail
 from dlog.spark.selection import Selection
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def access(uri: str) -> Iterator[Access]:
-    made = Access(uri)
+    made = Access(Namespace(uri))
     yield made
     made.close()
 
@@ -332,20 +333,20 @@ def test_a_read_that_is_given_up_leaves_the_access_usable(uri: str, access: Acce
 
 
 def test_tasks_of_one_process_share_a_connection_until_it_is_forgotten(uri: str) -> None:
-    first = shared_access(uri)
-    assert shared_access(uri) is first
-    forget_shared_access(uri)
-    assert shared_access(uri) is not first
-    forget_shared_access(uri)
+    first = shared_access(Namespace(uri))
+    assert shared_access(Namespace(uri)) is first
+    forget_shared_access(Namespace(uri))
+    assert shared_access(Namespace(uri)) is not first
+    forget_shared_access(Namespace(uri))
 
 
 def test_a_forked_process_makes_a_connection_of_its_own(uri: str) -> None:
-    inherited = shared_access(uri)
+    inherited = shared_access(Namespace(uri))
     inherited.ends(Selection(pattern="none"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: what is tested
         child = os.fork()
     if child == 0:
-        os._exit(0 if shared_access(uri) is not inherited else 1)
+        os._exit(0 if shared_access(Namespace(uri)) is not inherited else 1)
     assert os.waitpid(child, 0)[1] == 0
-    forget_shared_access(uri)
+    forget_shared_access(Namespace(uri))

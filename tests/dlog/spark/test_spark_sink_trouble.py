@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from dlog import Log
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
+from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.keeper.place import Program, driver_of, place_of
 from tests.dlog.spark.feeding import Feed
 from tests.dlog.spark.running import wait_until
@@ -105,7 +106,7 @@ def test_a_query_survives_that_the_keeper_is_killed_again_and_again(
     driver = Program.of(_jvm(spark))
     assert driver is not None
     assert driver_of(os.getpid()) != driver
-    place = place_of(driver, machines.uri)
+    place = place_of(driver, Namespace(machines.uri))
     query = feed.writer(machines.uri).start("killed")
     for number in range(8):
         feed.put(10 if number % 2 else 30_000)

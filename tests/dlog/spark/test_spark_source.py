@@ -31,6 +31,7 @@ from dlog.position import Timestamp, Txid
 from dlog.spark import batch, streaming, tasks
 from dlog.spark.batch import BatchReader, NarrowingBatchReader
 from dlog.spark.errors import InvalidOption, LogDeleted, LogReplaced, RecordsTrimmed
+from dlog.spark.namespaces import Namespace
 from dlog.spark.offsets import Position, encode
 from dlog.spark.options import SourceOptions
 from dlog.spark.plan import LogRange, LogTail
@@ -39,6 +40,8 @@ from dlog.spark.source import DlogSource
 from dlog.spark.streaming import StreamReader
 from dlog.spark.tasks import LogPartition
 from ledger.errors import LogError, MetadataUnavailable, NoSuchLedger
+
+NOWHERE = Namespace("file:///nowhere")
 
 Tails = dict[str, LogTail]
 
@@ -57,8 +60,8 @@ class FakeAccess:
     error: LogError | None
     closed: int
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
         self._lock = threading.Lock()
 
     def tails(
@@ -127,7 +130,7 @@ def offset(next_offset: int, incarnation: str = "i") -> dict[str, object]:
 
 
 def stream_reader(**options: str) -> StreamReader:
-    return StreamReader("file:///nowhere", SourceOptions.parse({"logs": "a", **options}))
+    return StreamReader(NOWHERE, SourceOptions.parse({"logs": "a", **options}))
 
 
 def ranges(partitions: Sequence[LogPartition]) -> list[LogRange]:
@@ -270,7 +273,7 @@ def test_a_log_that_never_was_there_fails_the_query_at_its_start_and_after_it() 
 
 
 def pattern_reader(**options: str) -> StreamReader:
-    return StreamReader("file:///nowhere", SourceOptions.parse({"logsPattern": "a.*", **options}))
+    return StreamReader(NOWHERE, SourceOptions.parse({"logsPattern": "a.*", **options}))
 
 
 def test_logs_that_appear_while_a_query_runs_begin_with_their_first_record() -> None:
@@ -380,7 +383,7 @@ def test_a_stopped_reader_lets_go_of_its_connections() -> None:
 
 
 def batch_reader(**options: str) -> BatchReader:
-    return BatchReader("file:///nowhere", SourceOptions.parse({"logs": "a", **options}))
+    return BatchReader(NOWHERE, SourceOptions.parse({"logs": "a", **options}))
 
 
 def test_a_batch_read_covers_what_is_committed_now() -> None:
@@ -401,9 +404,9 @@ def test_a_batch_read_beyond_the_end_is_refused() -> None:
 def test_a_start_beyond_the_end_is_refused_and_skips_nothing_later() -> None:
     given = {"logs": "a", "startingOffsets": '{"a": 101}'}
     with pytest.raises(InvalidOption, match=r"startingOffsets=.*ends at offset 100 now"):
-        BatchReader("file:///nowhere", SourceOptions.parse(given)).partitions()
+        BatchReader(NOWHERE, SourceOptions.parse(given)).partitions()
     with pytest.raises(InvalidOption, match=r"startingOffsets=.*ends at offset 100 now"):
-        StreamReader("file:///nowhere", SourceOptions.parse(given)).initialOffset()
+        StreamReader(NOWHERE, SourceOptions.parse(given)).initialOffset()
 
 
 def test_a_misspelt_log_in_a_streams_start_is_refused() -> None:
@@ -411,7 +414,7 @@ def test_a_misspelt_log_in_a_streams_start_is_refused() -> None:
         SourceOptions.parse({"logs": "a", "startingOffsets": '{"b": 1}'})
     given = {"logsPattern": "a.*", "startingOffsets": '{"a2": 7}'}
     with pytest.raises(InvalidOption, match=r"startingOffsets=.*no log 'a2'"):
-        StreamReader("file:///nowhere", SourceOptions.parse(given)).initialOffset()
+        StreamReader(NOWHERE, SourceOptions.parse(given)).initialOffset()
 
 
 def test_a_batch_read_can_lie_between_two_moments() -> None:
@@ -435,7 +438,7 @@ def test_a_batch_read_begins_below_the_trim_only_if_losses_are_accepted(
 def test_a_place_in_a_log_that_the_pattern_does_not_find_is_refused() -> None:
     options = {"logsPattern": "a.*", "startingOffsets": '{"a2": 7}'}
     with pytest.raises(InvalidOption, match="no log 'a2'"):
-        BatchReader("file:///nowhere", SourceOptions.parse(options)).partitions()
+        BatchReader(NOWHERE, SourceOptions.parse(options)).partitions()
 
 
 def test_only_who_asks_for_it_gets_a_reader_that_takes_filters() -> None:
@@ -481,7 +484,7 @@ def test_filters_narrow_what_is_read_and_are_all_given_back(
     FakeAccess.tails_now = {"a": LogTail("i", 0, 100), "b": LogTail("j", 0, 50)}
     FakeAccess.reached = {Timestamp(2000): 30}
     options = SourceOptions.parse({"logs": "a,b", "pushdown": "true", "timestampsAscend": "true"})
-    reader = NarrowingBatchReader("file:///nowhere", options)
+    reader = NarrowingBatchReader(NOWHERE, options)
     given_back: Iterable[Filter] = reader.pushFilters(filters)
     assert list(given_back) == filters
     # Spark asks for the partitions in another process.
@@ -493,7 +496,7 @@ def test_a_filter_on_timestamps_skips_nothing_unless_they_are_said_to_ascend() -
     FakeAccess.tails_now = {"a": LogTail("i", 0, 100)}
     FakeAccess.reached = {Timestamp(2000): 30}
     options = SourceOptions.parse({"logs": "a", "pushdown": "true"})
-    reader = NarrowingBatchReader("file:///nowhere", options)
+    reader = NarrowingBatchReader(NOWHERE, options)
     reader.pushFilters([GreaterThanOrEqual(("timestamp",), MOMENT)])
     assert ranges(reader.partitions()) == [LogRange("a", "i", 0, 100)]
 

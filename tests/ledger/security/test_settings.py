@@ -21,6 +21,14 @@ def test_off_with_files_is_off_so_that_one_setting_switches() -> None:
     assert tls_settings("off", "ca.pem", "cert.pem", "key.pem").mode is TlsMode.OFF
 
 
+@pytest.mark.parametrize("mode", [*TlsMode])
+def test_a_key_in_place_of_its_path_is_refused_unseen(mode: TlsMode) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEA\n-----END PRIVATE KEY-----\n"
+    with pytest.raises(InvalidTls, match="DLOG_TLS_KEY is a key or a certificate") as caught:
+        tls_settings(mode, "ca.pem", "cert.pem", key)
+    assert "MIGHAgEA" not in str(caught.value)
+
+
 @pytest.mark.parametrize("missing", ["ca", "cert", "key"])
 def test_a_file_that_the_mode_needs_is_named(missing: str) -> None:
     files = {name: f"{name}.pem" for name in ("ca", "cert", "key") if name != missing}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dlog.aio.connecting import connect
+from dlog.config import resolve_uri
 from dlog.spark.sink.keeper.holding import Holding
 from dlog.spark.sink.keeper.leftovers import remove_leftovers
 from dlog.spark.sink.keeper.opening import ClusterOpener
@@ -19,6 +20,7 @@ from dlog.spark.sink.keeper.ownership import Ownership
 from dlog.spark.sink.keeper.place import Place, Program
 from dlog.spark.sink.keeper.server import KeeperServer
 from ledger.log_events import configure, get_logger
+from ledger.metastore.uri import without_secrets
 
 LOOK_S: Final = 1.0
 """How often it is looked whether the driver is there, and what is idle."""
@@ -30,7 +32,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m dlog.spark.sink.keeper")
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--uri", required=True)
     parser.add_argument("--driver", type=int, required=True)
     parser.add_argument("--driver-started", required=True)
     given = parser.parse_args()
@@ -41,16 +42,17 @@ def main() -> int:
         if not alone:
             return 0  # another one was faster; who started this one finds it
         remove_leftovers(place)
-        asyncio.run(keep(place, given.uri, driver))
+        asyncio.run(keep(place, driver))
         if Program.of(driver.pid) != driver:
             place.remove()
     return 0
 
 
-async def keep(place: Place, uri: str, driver: Program) -> None:
-    """Serve until the driver has ended, or this process is asked to end."""
+async def keep(place: Place, driver: Program) -> None:
+    """Serve the namespace of the environment until the driver has ended, or this process is asked
+    to end."""
     opener = ClusterOpener(
-        lambda: connect(uri), owner=f"Spark driver {os.uname().nodename}:{driver.pid}"
+        lambda: connect(None), owner=f"Spark driver {os.uname().nodename}:{driver.pid}"
     )
     holding = Holding(
         opener,
@@ -64,7 +66,7 @@ async def keep(place: Place, uri: str, driver: Program) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     await server.listen(place.socket)
-    _log.info("keeper_started", uri=uri, driver=driver.pid)
+    _log.info("keeper_started", uri=without_secrets(resolve_uri()), driver=driver.pid)
     while not stopped.is_set() and Program.of(driver.pid) == driver:
         await holding.close_idle()
         with suppress(TimeoutError):

@@ -19,6 +19,8 @@ from typing import Any, Final
 from dlog.aio.write.sink import Assignment, Committed, Staged
 from dlog.receipts import Receipt
 from dlog.settings import LogSettings, settings_facts
+from dlog.spark.errors import may_pass
+from dlog.spark.namespaces import Namespace, environment_of
 from dlog.spark.sink.keeper import frames
 from dlog.spark.sink.keeper.place import Place, Program
 from ledger.backoff import Backoff
@@ -152,8 +154,7 @@ class KeeperClient:
                 if "error" not in answer:
                     return answer["result"]
                 refusal = frames.error_of(answer["error"])
-                passes = refusal.retryable or refusal.outcome_unknown
-                if not passes or time.monotonic() - began >= self._patience_s:
+                if not may_pass(refusal) or time.monotonic() - began >= self._patience_s:
                     raise refusal
             time.sleep(backoff.next())
 
@@ -206,8 +207,8 @@ _started: Final[list[subprocess.Popen[bytes]]] = []
 class Starter:
     """Starts keepers, one at a time: one that is starting is waited for."""
 
-    def __init__(self, place: Place, uri: str, driver: Program) -> None:
-        self._place, self._uri, self._driver = place, uri, driver
+    def __init__(self, place: Place, namespace: Namespace, driver: Program) -> None:
+        self._place, self._namespace, self._driver = place, namespace, driver
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
@@ -223,11 +224,11 @@ class Starter:
                 [
                     sys.executable, "-m", "dlog.spark.sink.keeper",
                     "--directory", os.fspath(self._place.directory), "--name", self._place.name,
-                    "--uri", self._uri,
                     "--driver", str(self._driver.pid), "--driver-started", self._driver.started,
                 ],
                 stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                # Everybody sees the command line of a process, and a URI may have a password.
+                env={**os.environ, "PYTHONPATH": path, **environment_of(self._namespace)},
             )  # fmt: skip
             _started.append(self._process)
         finally:

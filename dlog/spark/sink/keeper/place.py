@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dlog.spark.namespaces import Namespace
 from ledger.errors import CallerError
 
 SOCKET_PATH_BYTES_MAX: Final = 100
@@ -100,11 +101,12 @@ class Place:
             (self.directory / f"{self.name}.{suffix}").unlink(missing_ok=True)
 
 
-def place_of(driver: Program, uri: str) -> Place:
-    """Return where the keeper of *driver* for the namespace *uri* is. Raises `UnsafeDirectory`."""
+def place_of(driver: Program, namespace: Namespace) -> Place:
+    """Return where the keeper of *driver* for *namespace* is: who connects otherwise, with another
+    certificate, has another one. Raises `UnsafeDirectory`."""
     directory = Path(tempfile.gettempdir()) / f"dlog-spark-{os.getuid()}"
     _make_private(directory)
-    identity = f"{driver.pid} {driver.started} {uri}".encode()
+    identity = f"{driver.pid} {driver.started} {namespace.uri} {namespace.given}".encode()
     place = Place(directory, hashlib.sha256(identity).hexdigest()[:24])
     if len(os.fsencode(place.socket)) > SOCKET_PATH_BYTES_MAX:
         raise UnsafeDirectory(directory, f"its path is too long for a socket ({place.socket})")
