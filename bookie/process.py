@@ -102,6 +102,7 @@ async def run_bookie(
                     security=security,
                 ),
                 OperatorServer(security),
+                security,
             )
             await _run(config, directories, store, ports, on_ready, exposed)
         finally:
@@ -114,6 +115,7 @@ async def run_bookie(
 class _Ports:
     clients: BookieServer
     operators: OperatorServer
+    security: Security | None
 
     def bind(self, config: BookieConfig, port: int | None) -> int:
         """Listen for clients on *port*, unless that is done already, and for operators; return
@@ -214,7 +216,9 @@ async def _run(
         storage=service,
     )
     collector.heed(in_doubt=lambda: storage.doubts, may_be_lost=storage.may_have_lost)
-    operator = OperatorService(service, storage, keeper, collector, address=address)
+    operator = OperatorService(
+        service, storage, keeper, collector, address=address, security=ports.security
+    )
     living = _life(store, identity, storage)
     settler = Settler(
         storage,

@@ -21,6 +21,7 @@ from bookie.storage.engine import BookieStorage
 from bookie.storage.status import StorageStatus
 from ledger.clock import now_ms
 from ledger.distribution import own_version
+from ledger.security.certificates import Security
 from ledger.wire import bookie_pb2 as pb
 
 
@@ -33,7 +34,9 @@ class OperatorService:
         collector: Collector,
         *,
         address: str,
+        security: Security | None = None,
     ) -> None:
+        self._security = security
         self._service = service
         self._storage = storage
         self._keeper = keeper
@@ -79,6 +82,7 @@ class OperatorService:
             collector=collector_message(collector),
             clock_ms=now_ms(),
             work=self._work(),
+            certificate=None if self._security is None else _validity(self._security),
         )
 
     def _work(self) -> pb.WorkStatus:
@@ -125,3 +129,9 @@ class OperatorService:
     async def trace(self, request: pb.TraceRequest) -> pb.TraceReply:
         found = await asyncio.to_thread(self._storage.trace, request.ledger, request.entry)
         return trace_message(found)
+
+
+def _validity(security: Security) -> pb.CertificateStatus:
+    security.look()  # files may have been renewed since the last connection was made
+    own = security.certificate
+    return pb.CertificateStatus(begins_s=own.begins_at, expires_s=own.expires_at)

@@ -39,9 +39,9 @@ def doctor(uri: Uri = None, as_json: Json = False) -> None:
     """Look at the whole cluster, deeper than 'dlog status': ask every bookie, read every log.
 
     Besides what 'dlog status' sees: whether clients and operators reach each bookie from here, its
-    disks, alarms, version, and how far its clock is from the one here; deletions that do not get
-    on, and who would finish them. Changes nothing; each answer has 5 s at most. Exits with 1 if
-    something is wrong."""
+    disks, alarms, version, certificate, and how far its clock is from the one here; deletions that
+    do not get on, and who would finish them. Changes nothing; each answer has 5 s at most. Exits
+    with 1 if something is wrong."""
     _examine(uri, deep=True, as_json=as_json)
 
 

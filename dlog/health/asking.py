@@ -10,6 +10,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
 from dlog.errors import InvalidName, NoSuchLog
 from dlog.health.acls import AclFacts
+from dlog.health.certificates import Validity
 from dlog.health.deletions import DeletionsFacts
 from dlog.health.gathering import ASKS_MAX, READS_MAX, Reach
 from dlog.health.orders import operator_of
@@ -22,6 +23,7 @@ from ledger.errors import DamagedMetadata, LogError
 from ledger.ids import BookieId
 from ledger.metastore.acl_survey import survey_acls
 from ledger.registry import BookieRegistration
+from ledger.security.certificates import Security
 from ledger.transport.sockets import SocketTransport
 from ledger.wire import bookie_pb2 as pb
 
@@ -55,7 +57,14 @@ async def gather_servers(reach: Reach) -> ServersFacts:
         version=own_version(),
         servers=tuple(found[each.bookie] for each in asked),
         left_out=len(registered) - len(asked),
+        now_s=now_ms() / 1000,
+        own_certificate=None if reach.security is None else _validity(reach.security),
     )
+
+
+def _validity(security: Security) -> Validity:
+    own = security.certificate
+    return Validity(own.begins_at, own.expires_at)
 
 
 class _Registered(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dlog.health.certificates import Validity, expiry_sign
 from dlog.health.signs import Gravity, Sign, named
 from ledger.wire import bookie_pb2 as pb
 
@@ -30,6 +31,14 @@ class ServerFacts:
     """How far its clock is ahead of ours; None: it did not say."""
 
     @property
+    def certificate(self) -> Validity | None:
+        """None: it has none, or did not say."""
+        if self.status is None or not self.status.HasField("certificate"):
+            return None
+        own = self.status.certificate
+        return Validity(own.begins_s, own.expires_s)
+
+    @property
     def clock_differs(self) -> bool:
         """Whether for sure: when within the time of the answer it looked is not known."""
         off_s = self.clock_off_s
@@ -42,8 +51,13 @@ class ServersFacts:
     """Of the program that asks."""
     servers: tuple[ServerFacts, ...]
     left_out: int = 0
+    now_s: float = 0.0
+    """When they were asked, since 1970."""
+    own_certificate: Validity | None = None
+    """Of the program that asks; None: it has none."""
 
     def signs(self) -> Iterator[Sign]:
+        yield from self._of_certificates()
         for each in self.servers:
             yield from _signs_of_reach(each)
             if each.status is not None:
@@ -61,6 +75,19 @@ class ServersFacts:
                 "Finish the update, one bookie after the other.",
             )
 
+    def _of_certificates(self) -> Iterator[Sign]:
+        found = [(f"bookie {each.bookie}", each.certificate) for each in self.servers]
+        for whose, validity in (("this process", self.own_certificate), *found):
+            sign = None if validity is None else expiry_sign(whose, validity, self.now_s)
+            if sign is not None:
+                yield sign
+
+    def _next_to_expire(self) -> str:
+        valid = [each.certificate for each in self.servers if each.certificate is not None]
+        if not valid:
+            return ""
+        return f"; the next certificate expires on {min(valid, key=lambda each: each.expires_s)}"
+
     def _versions(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for each in self.servers:
@@ -74,7 +101,8 @@ class ServersFacts:
         fullest = max((used for each in self.servers for used in _used(each.status)), default=None)
         full = "" if fullest is None else f"; the fullest disk is at {100 * fullest:.0f} %"
         all_ = len(self.servers)
-        return f"{reached} of {all_} reached by clients, {told} by operators{full}"
+        reach = f"{reached} of {all_} reached by clients, {told} by operators"
+        return f"{reach}{full}{self._next_to_expire()}"
 
     def unseen(self) -> Iterator[str]:
         if self.left_out:
@@ -83,6 +111,7 @@ class ServersFacts:
     def shown(self) -> Mapping[str, object]:
         return {
             "version": self.version,
+            "certificate_expires_s": self.own_certificate and self.own_certificate.expires_s,
             "bookies": [
                 {
                     "bookie": each.bookie,
@@ -94,6 +123,7 @@ class ServersFacts:
                     "clock_off_s": each.clock_off_s,
                     "answered_s": each.answered_s,
                     "fullest_disk": max(_used(each.status), default=None),
+                    "certificate_expires_s": each.certificate and each.certificate.expires_s,
                 }
                 for each in self.servers
             ],

@@ -33,6 +33,7 @@ class Certificate:
     dns: tuple[str, ...] = ()
     ips: tuple[str, ...] = ()
     common_name: str = ""
+    begins_at: float = 0.0
 
     def __str__(self) -> str:
         names = [*self.uris, *self.dns, *self.ips] or [self.common_name or "nobody"]
@@ -65,6 +66,7 @@ def certificate_of(found: Mapping[str, Any]) -> Certificate:
 
     return Certificate(
         expires_at=float(cert_time_to_seconds(found["notAfter"])),
+        begins_at=float(cert_time_to_seconds(found["notBefore"])) if "notBefore" in found else 0.0,
         uris=of("URI"),
         dns=of("DNS"),
         ips=of("IP Address"),

@@ -479,6 +479,7 @@ class StatusReply(_message.Message):
     COLLECTOR_FIELD_NUMBER: _builtins.int
     CLOCK_MS_FIELD_NUMBER: _builtins.int
     WORK_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     bookie: _builtins.str
     incarnation: _builtins.str
     instance: _builtins.str
@@ -514,6 +515,10 @@ class StatusReply(_message.Message):
     def work(self) -> Global___WorkStatus:
         """absent: of a program before it"""
 
+    @_builtins.property
+    def certificate(self) -> Global___CertificateStatus:
+        """its own; absent: no TLS, or a program before it"""
+
     def __init__(
         self,
         *,
@@ -535,10 +540,11 @@ class StatusReply(_message.Message):
         collector: Global___CollectorStatus | None = ...,
         clock_ms: _builtins.int = ...,
         work: Global___WorkStatus | None = ...,
+        certificate: Global___CertificateStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["collector", b"collector", "memtable", b"memtable", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "collector", b"collector", "memtable", b"memtable", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "clock_ms", b"clock_ms", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bookie", b"bookie", "caches", b"caches", "certificate", b"certificate", "clock_ms", b"clock_ms", "collector", b"collector", "directories", b"directories", "incarnation", b"incarnation", "instance", b"instance", "journals", b"journals", "ledger_directories", b"ledger_directories", "ledgers", b"ledgers", "memtable", b"memtable", "read_only", b"read_only", "reasons", b"reasons", "uptime_s", b"uptime_s", "version", b"version", "warnings", b"warnings", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -581,6 +587,29 @@ class WorkStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkStatus: _TypeAlias = WorkStatus  # noqa: Y015
+
+@_typing.final
+class CertificateStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGINS_S_FIELD_NUMBER: _builtins.int
+    EXPIRES_S_FIELD_NUMBER: _builtins.int
+    begins_s: _builtins.float
+    """since 1970"""
+    expires_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        begins_s: _builtins.float = ...,
+        expires_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins_s", b"begins_s", "expires_s", b"expires_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateStatus: _TypeAlias = CertificateStatus  # noqa: Y015
 
 @_typing.final
 class DirectoryUsage(_message.Message):

@@ -6,6 +6,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
@@ -63,7 +64,9 @@ async def everything_has_it(cluster: LocalCluster) -> None:
                 security=client.security,
                 takes=found.takes,
             ) as operator:
-                assert (await operator.status()).bookie == found.bookie
+                status = await operator.status()
+                assert status.bookie == found.bookie
+                assert status.certificate.begins_s < time.time() < status.certificate.expires_s
             with pytest.raises(TransportMismatch):
                 BookieOperator(found.operator_address, bookie=found.bookie, takes=found.takes)
     finally:

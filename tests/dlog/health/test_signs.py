@@ -298,3 +298,41 @@ def test_what_two_checks_saw_is_said_once() -> None:
         LogsFacts(logs=1, elections=1, looked_at=1, led=0, unread=("x",)),
     )
     assert [sign.kind for sign in found.signs] == ["log-unreadable"]
+
+
+DAYS = 86_400.0
+
+
+def certified(*, valid_days: float, left_days: float) -> pb.StatusReply:
+    now = 1e9
+    found = pb.StatusReply(bookie="b0", version="1.0")
+    found.certificate.expires_s = now + left_days * DAYS
+    found.certificate.begins_s = now + (left_days - valid_days) * DAYS
+    return found
+
+
+@pytest.mark.parametrize(
+    ("valid_days", "left_days", "expected"),
+    [
+        (365, 31, []),
+        (365, 29, [(Gravity.NOTE, "certificate-expires")]),
+        (365, -1, [(Gravity.GRAVE, "certificate-expired")]),
+        (6, 2.5, []),
+        (6, 1.5, [(Gravity.NOTE, "certificate-expires")]),
+    ],
+)
+def test_a_certificate_that_should_have_been_renewed_is_told_of(
+    valid_days: float, left_days: float, expected: list[tuple[Gravity, str]]
+) -> None:
+    status = certified(valid_days=valid_days, left_days=left_days)
+    theirs = ServersFacts(
+        version="1.0", servers=(replace(SERVER, status=status, clock_off_s=None),), now_s=1e9
+    )
+    assert signs(theirs) == expected
+    assert "the next certificate expires on 20" in theirs.summary()
+    ours = ServersFacts(
+        version="1.0", servers=(), now_s=1e9, own_certificate=theirs.servers[0].certificate
+    )
+    assert signs(ours) == expected
+    assert all("of this process" in sign.what for sign in ours.signs())
+    assert all("of bookie b0" in sign.what for sign in theirs.signs())
