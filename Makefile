@@ -26,7 +26,7 @@ TLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -52,6 +52,7 @@ help:
 	@echo 'make dist-test         the wheel alone in a bare environment: dlog up, README, dlog demo, mypy'
 	@echo 'make deploy-tools      Helm, the reader of Compose files and schemas, for the tests of deploy/; needs Go'
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
+	@echo 'make screenshots       draw the console for the documents; needs a Chromium (apt install chromium)'
 	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
@@ -163,6 +164,9 @@ mutations: $(STAMP)
 
 transcripts: $(STAMP)
 	$(PY) -m tests.transcripts
+
+screenshots: $(STAMP)
+	$(PY) -m tests.browser.shots docs/images
 
 metrics: $(STAMP)
 	$(PY) -m tests.documents.metrics_page

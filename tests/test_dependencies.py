@@ -77,7 +77,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         for user in users
         if name not in core
         and not (name in tls and user.startswith(("dlog/tls/", "dlog/cli/demo.py")))
-        and not (name in console and user.startswith("dlog/console/"))
+        and not (name in console and user.startswith(("dlog/console/", "dlog/demo/")))
         and not (
             name in spark
             and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "dlog console",
-    "dlog console --port 8081 --allow-changes",
+    "dlog console --port 8081 --metrics-port 9100",
     "dlog console --host 0.0.0.0 --tls --allow-host console.example.org --token-file token",
 )
 PORT_DEFAULT = 8080
@@ -43,10 +43,6 @@ def console(
             show_default=False,
         ),
     ] = None,
-    allow_changes: Annotated[
-        bool,
-        typer.Option("--allow-changes", help="Let who has logged in with the token change things."),
-    ] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -68,8 +64,8 @@ def console(
     """Show the cluster in a browser until SIGTERM or Ctrl-C.
 
     What is wrong comes first, and what to do about it; then bookies, logs, records and ledgers, all
-    kept up to date. It only looks, unless --allow-changes is given, and then asks for a token.
-    Where others can reach it, it is served by TLS alone and asks everybody for the token."""
+    kept up to date. It only looks, and changes nothing. Where others can reach it, it is served by
+    TLS alone and asks everybody for a token; with --token-file it does so here, too."""
 
     async def command() -> None:
         serving = serving_console()
@@ -84,7 +80,6 @@ def console(
             port=port,
             hosts=allow_host or (),
             token=token_file.read_text().strip() if token_file is not None else "",
-            allow_changes=allow_changes,
             tls=tls,
         )
         security = Security.of(load().secured)

@@ -5,11 +5,11 @@
     gathering                  one poller for all browsers, bounded, with deadlines
     views                      what each page says, made of what was seen; pure
     guarding                   who may ask, from where, and what a browser is told to allow; pure
-    changing                   what may be changed, what that will do, and doing it
+    reading                    records of one page
     streaming                  server-sent events: pages that stay new, tails, searches, checks
     pages                      addresses
     serving                    the server that all of it runs in
 
-Only `gathering`, `streaming` and `changing` ask the cluster. Templates print and decide nothing.
-Needs the extra `console`.
+Only `gathering`, `reading` and `streaming` ask the cluster; nothing changes it. Templates print
+and decide nothing. Needs the extra `console`.
 """

@@ -67,8 +67,6 @@ class Access:
     token: str = ""
     """What opens it; empty: nobody can log in."""
     reading_needs_login: bool = False
-    changes: bool = False
-    """Whether who has logged in may change things."""
     secure: bool = False
     """Whether it is served by TLS."""
 
@@ -140,7 +138,7 @@ class Console:
 
     async def _bookie(self, request: Request) -> Response:
         found = self._card(request)
-        return self._page(request, "bookie.html", here="cluster", card=found, changes=())
+        return self._page(request, "bookie.html", here="cluster", card=found)
 
     async def _bookie_part(self, request: Request) -> str:
         return self._render("bookie_live.html", card=self._card(request))
@@ -178,7 +176,7 @@ class Console:
 
     async def _log(self, request: Request) -> Response:
         page = await self._log_page(request)
-        return self._page(request, "log.html", here="logs", page=page, changes=())
+        return self._page(request, "log.html", here="logs", page=page)
 
     async def _log_part(self, request: Request) -> str:
         return self._render("log_live.html", page=await self._log_page(request))

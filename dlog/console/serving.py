@@ -42,7 +42,6 @@ class ConsoleOptions:
     """Further names that browsers may know it by."""
     token: str = ""
     """What opens it; empty: one is made if one is needed."""
-    allow_changes: bool = False
     tls: bool = False
     """Serve HTTPS with this process's certificate."""
     round_s: float = ROUND_S
@@ -67,13 +66,11 @@ def access_of(options: ConsoleOptions) -> Access:
         )
     if options.token and len(options.token) < TOKEN_CHARACTERS_MIN:
         raise ConsoleNotServed(f"its token has fewer than {TOKEN_CHARACTERS_MIN} characters")
-    needed = options.allow_changes or not local
-    token = options.token or (secrets.token_urlsafe(24) if needed else "")
+    token = options.token or ("" if local else secrets.token_urlsafe(24))
     return Access(
         hosts=frozenset({*LOOPBACK, options.host.lower(), *map(str.lower, options.hosts)}),
         token=token,
         reading_needs_login=not local or bool(options.token),
-        changes=options.allow_changes,
         secure=options.tls,
     )
 

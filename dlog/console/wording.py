@@ -38,7 +38,7 @@ def seconds(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     if value < 1:
-        return f"{1000 * value:.2g} ms"
+        return f"{1000 * value:.1f} ms" if value < 0.01 else f"{1000 * value:.0f} ms"
     if value < 120:
         return f"{value:.0f} s"
     if value < 7200:

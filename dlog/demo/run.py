@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, cast
 
@@ -23,6 +24,7 @@ async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Cons
     async with supervisor(directory) as roles:
         uri = await _start_cluster(roles, directory, console, zookeeper=zookeeper, tls=tls)
         spark = await roles.start("spark", uri, str(directory))
+        console_role = await _start_console(roles, uri)
         writer = await roles.start("writer", uri)
         leading = await writer.wait_for("leading", _START_TIMEOUT_S)
         console.print(f"2 writer: elected, log opened with epoch {leading['epoch']}")
@@ -30,6 +32,8 @@ async def run_demo(directory: Path, *, zookeeper: bool, tls: bool, console: Cons
         await standby.wait_for("read", _START_TIMEOUT_S)
         console.print("3 standby: tails the log without disturbing its writer")
         await spark.wait_for("progress", _START_TIMEOUT_S)
+        if console_role is not None and "serving" in console_role.latest:
+            console.print(f"  watch it at {console_role.latest['serving']['address']}")
         console.print("4 Spark: streams the log into Parquet")
         show = _Show(writer, standby, spark, console)
         killed_at, appended, seconds = await _kill_half_way(roles, writer, show)
@@ -72,6 +76,16 @@ async def _start_cluster(
             "and one without a certificate"
         )
     return str(up["uri"])
+
+
+async def _start_console(roles: Supervisor, uri: str) -> RunningRole | None:
+    """Start what the demo can be watched with, if its extra is installed; nobody waits for it, and
+    the demo goes on if it ends."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        return None
+    role = await roles.start("console", uri)
+    roles.dismiss(role)
+    return role
 
 
 class _Show:

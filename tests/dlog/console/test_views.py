@@ -105,7 +105,7 @@ def test_a_bookie_has_rates_once_it_was_looked_at_twice() -> None:
     assert seen.added.last == 2048.0
     assert seen.sync.last == pytest.approx(0.005)
     shown = card(BookieFacts(bookie="b0"), server(status=status(4096, 20, 0.1)), seen, 12.0)
-    assert [curve.now for curve in shown.curves] == ["2 KiB/s", "0 B/s", "5 ms"]
+    assert [curve.now for curve in shown.curves] == ["2 KiB/s", "0 B/s", "5.0 ms"]
     assert shown.tone == "good"
 
 
@@ -179,7 +179,8 @@ def test_bytes_are_shown_whatever_they_are() -> None:
     assert dump(b"AB\x00").startswith("00000000  41 42 00")
     assert [size(None), size(0), size(1536), size(3 << 30)] == ["–", "0 B", "1.5 KiB", "3 GiB"]
     assert [short(7), short(0.25), short(12_345)] == ["7", "0.2", "12.3 k"]
-    assert [seconds(0.004), seconds(12.0), seconds(600)] == ["4 ms", "12 s", "10 min"]
+    assert [seconds(0.004), seconds(0.118), seconds(12.0)] == ["4.0 ms", "118 ms", "12 s"]
+    assert seconds(600) == "10 min"
 
 
 def test_who_has_shown_the_token_is_known_for_a_while() -> None:

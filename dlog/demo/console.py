@@ -1,0 +1,25 @@
+"""The console of the demo, for whoever wants to watch: it gives way to the rest.
+
+Call: python -m dlog.demo.console URI
+"""
+
+import asyncio
+import os
+import sys
+
+from dlog.demo.roles import Role
+
+
+async def run(role: Role, uri: str) -> None:
+    from dlog.console.serving import ConsoleOptions, console
+    from ledger.client import LedgerClient
+
+    client = await LedgerClient.connect(uri)
+    async with console(client, ConsoleOptions()) as found:
+        role.say("serving", address=found.address)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    os.nice(10)
+    asyncio.run(run(Role(), sys.argv[1]))

@@ -1,0 +1,54 @@
+"""A real Chromium without a screen, driven by Playwright, and a real cluster for it to look at."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from playwright.async_api import Browser, async_playwright
+
+from dlog.console.serving import ConsoleOptions, console
+from dlog.local.cluster import LocalCluster
+from ledger.client import LedgerClient
+from tests.waiting import PATIENCE_S
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+ROUND_S: Final = 0.3
+
+
+def chromium() -> str | None:
+    """Return where a Chromium is installed, as Debian's package has it."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    cluster: LocalCluster
+    client: LedgerClient
+    address: str
+    browser: Browser
+
+
+@asynccontextmanager
+async def watched(directory: Path) -> AsyncIterator[Watched]:
+    """Yield a cluster of processes, its console, and a browser."""
+    async with LocalCluster(directory, bookies=3, autorecovery=True) as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        try:
+            async with (
+                console(client, ConsoleOptions(round_s=ROUND_S)) as served,
+                async_playwright() as playwright,
+            ):
+                browser = await playwright.chromium.launch(
+                    executable_path=chromium(),
+                    args=["--no-sandbox"],  # of no use to pages of our own, and not for root
+                    timeout=1000 * PATIENCE_S,
+                )
+                try:
+                    yield Watched(cluster, client, served.address, browser)
+                finally:
+                    await browser.close()
+        finally:
+            await client.close()

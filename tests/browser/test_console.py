@@ -1,0 +1,97 @@
+"""The console in a real browser, on a real cluster that things happen to."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from dlog.aio import Log
+from tests.browser.chromium import Watched, chromium, watched
+from tests.waiting import PATIENCE_S, ended
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        chromium() is None, reason="there is no Chromium here (Debian: apt install chromium)"
+    ),
+]
+HOSTILE = "eu/<img src=x onerror=alert(1)><script>alert(2)<!script>"
+PAYLOAD = b'{"n": %d, "html": "<img src=x onerror=alert(3)>", "deep": [1, {"er": null}]}'
+
+expect.set_options(timeout=1000 * PATIENCE_S)
+
+
+async def test_a_cluster_is_watched_while_things_happen_to_it(tmp_path: Path) -> None:
+    async with watched(tmp_path) as at:
+        context = await at.browser.new_context(color_scheme="dark")
+        page = await context.new_page()
+        wrong: list[str] = []
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await _a_log_is_written_and_taken_over(at, page)
+        await _records_are_followed_and_found(at, page)
+        await _a_bookie_is_killed(at, page)
+        assert wrong == []
+        assert all(each.startswith(at.address) for each in asked)
+        await context.close()
+
+
+async def _a_log_is_written_and_taken_over(at: Watched, page: Page) -> None:
+    writer = await Log.open(HOSTILE, client=at.client)
+    await ended(writer.append(PAYLOAD % 0, key=b"<b>k"))
+    await page.goto(f"{at.address}logs?q=onerror")
+    await page.get_by_role("link", name=HOSTILE).click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
+    await expect(page.locator(".facts").first).to_contain_text("records1")
+    await ended(writer.append_many([PAYLOAD % number for number in range(1, 100)]))
+    await expect(page.locator(".facts").first).to_contain_text("records100")
+    another = await Log.open(HOSTILE, client=at.client)
+    epochs = f"epoch {writer.epoch} → {another.epoch}"
+    await expect(page.locator(".takeover").first).to_contain_text(epochs)
+    await expect(page.locator("svg.segments rect.open")).to_have_count(1)
+    await another.close()
+    await writer.abandon()
+
+
+async def _records_are_followed_and_found(at: Watched, page: Page) -> None:
+    await page.get_by_role("link", name="Records").click()
+    await expect(page.locator("#rows tr")).to_have_count(50)
+    await page.get_by_label("Shown as").select_option("json")
+    await page.get_by_role("button", name="Go").click()
+    await page.locator("#rows tr").first.get_by_text("deep").click()
+    await page.get_by_role("link", name="Follow").click()
+    await expect(page.locator("#alive")).to_have_text("following")
+    writer = await Log.open(HOSTILE, client=at.client)
+    await ended(writer.append(b'{"n": "a new one"}'))
+    await expect(page.locator("#rows tr").first).to_contain_text("a new one")
+    await page.get_by_role("link", name="Pause").click()
+    await ended(writer.append(b"while it was paused"))
+    await page.get_by_role("link", name="Go on").click()
+    await expect(page.locator("#rows tr").first).to_contain_text("while it was paused")
+    await page.get_by_role("link", name="Pause").click()
+    await page.get_by_placeholder("Find in keys and values").fill("paused")
+    await page.get_by_role("button", name="Find").click()
+    await expect(page.locator("output")).to_contain_text("1 found in 102 records")
+    await expect(page.locator("#rows tr")).to_have_count(1)
+    await writer.close()
+
+
+async def _a_bookie_is_killed(at: Watched, page: Page) -> None:
+    await page.goto(at.address)
+    card = page.locator(".card", has_text="bookie-2")
+    await expect(card).to_contain_text("writable")
+    await expect(card.locator("b").first).to_contain_text("B/s")
+    at.cluster.kill_bookie(2)
+    await expect(page.locator(".problems li").first).to_contain_text("bookie-2 has not answered")
+    await expect(card).to_contain_text("has not answered for")
+    await ended(at.cluster.restart_bookie(2))
+    await expect(page.locator(".problems")).not_to_contain_text("bookie-2 has not answered")
+    await page.set_viewport_size({"width": 390, "height": 800})
+    for path in ("", "logs", f"log?name={HOSTILE}", "ledgers"):
+        await page.goto(at.address + path)
+        too_wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert not too_wide, f"/{path} is wider than a phone"
