@@ -7,15 +7,14 @@ import asyncio
 import os
 import sys
 
+from dlog.cli.connections import connected
 from dlog.demo.roles import Role
 
 
 async def run(role: Role, uri: str) -> None:
     from dlog.console.serving import ConsoleOptions, console
-    from ledger.client import LedgerClient
 
-    client = await LedgerClient.connect(uri)
-    async with console(client, ConsoleOptions()) as found:
+    async with connected(uri) as client, console(client, ConsoleOptions()) as found:
         role.say("serving", address=found.address)
         await asyncio.Event().wait()
 
