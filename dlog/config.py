@@ -9,7 +9,7 @@ a misspelt setting must not be a silent default.
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import (
@@ -72,6 +72,10 @@ class Settings(BaseSettings):
     """File with its private key."""
     tls_identity: str | None = None
     """Which names of a certificate say who its owner is: some of uri, dns, cn, in order."""
+
+    audit: Literal["auto", "required", "off"] = "auto"
+    """Whether changes by operators are written down in the log `_audit`: auto makes those that
+    cannot be written down all the same, and says so; required refuses them."""
 
     @property
     def secured(self) -> TlsSettings:

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from dlog.errors import InvalidName
+from ledger.security.access import OWN_LOGS
 
 NAME_BYTES_MAX: Final = 255
 LOGS_PATH: Final = "/logs"
@@ -37,6 +38,18 @@ def check_name(name: str) -> str:
             raise InvalidName(name, "it has an empty part")
         if part.startswith("."):
             raise InvalidName(name, f"its part {part!r} begins with a dot")
+    return name
+
+
+def is_own(name: str) -> bool:
+    """Return whether *name* is, or begins, one of a log that dlog writes itself."""
+    return name.startswith(OWN_LOGS)
+
+
+def check_new_name(name: str) -> str:
+    """Return *name* unchanged if a program may make a log with it. Raises `InvalidName`."""
+    if is_own(check_name(name)):
+        raise InvalidName(name, "names that begin with an underscore are for dlog's own logs")
     return name
 
 

@@ -54,9 +54,9 @@ class Rights:
 
     def _derive(self) -> tuple[Grant, ...]:
         self._grants = grants = self._table.rules.of(self.who)
-        self._everywhere = allowed(grants, None)
         for each in grants:
-            self._anything |= allowed((each,), each.logs)
+            self._everywhere |= each.everywhere
+            self._anything |= each.somewhere
         return grants
 
     def admit(self, runs: Iterable[AddRun]) -> bool:

@@ -21,10 +21,10 @@ from dlog.aio.port import Ledgers
 from dlog.aio.read.sampling import CompressionSample, sample_compression
 from dlog.aio.read.tails import LogTail, TailTracker, tail_of
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import LogChange, LogWatch, log_names
+from dlog.aio.store.watching import LogChange, LogWatch, listed_names
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
-from dlog.names import check_name
+from dlog.names import check_name, check_new_name
 from dlog.protocol.edits import change_settings, check_living
 from dlog.protocol.retention import TrimPlan
 from dlog.settings import LogSettings, parse_settings
@@ -100,9 +100,10 @@ async def list_logs(
 
     With *recursive* False, names that have a slash after the prefix are cut behind the first
     one, and returned once: of ``eu/a``, ``eu/west/b`` and ``eu/west/c`` with the prefix ``eu/``
-    remain ``eu/a`` and ``eu/west/``. One read of the metadata store, however many there are."""
+    remain ``eu/a`` and ``eu/west/``. Logs of dlog's own, as `_audit`, are listed only if *prefix*
+    begins with an underscore. One read of the metadata store, however many there are."""
     async with connected(uri, client) as ledgers:
-        names = await log_names(ledgers.store, prefix)
+        names = await listed_names(ledgers.store, prefix)
     if recursive:
         return names
     cut = (name.partition("/") for name in (name[len(prefix) :] for name in names))
@@ -137,7 +138,7 @@ async def watch_logs(
     it promises. Raises what connecting raises, and without *existing* `MetadataUnavailable`."""
     ledgers = client if client is not None else await connect(uri)
     try:
-        known = [] if existing else await log_names(ledgers.store, prefix)
+        known = [] if existing else await listed_names(ledgers.store, prefix)
         return LogWatch(ledgers, prefix=prefix, known=known, owns_ledgers=client is None)
     except BaseException:
         if client is None:
@@ -193,7 +194,7 @@ async def rename_log(
     Raises `InvalidName`, `NoSuchLog`, `LogExists`, `ValueTooLarge` if manifest and consumers
     do not fit into one transaction, and `MetadataUnavailable`: then look which name it has."""
     check_name(name)
-    check_name(new_name)
+    check_new_name(new_name)
     async with connected(uri, client) as ledgers:
         store = ledgers.store
         old, new = ManifestNode(store, name), ManifestNode(store, new_name)

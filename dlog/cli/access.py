@@ -141,13 +141,14 @@ def _grant(who: str, role: str, logs: str) -> "Grant":
 
 def _change(uri: str | None, one: "Grant", *, as_json: bool, takes: bool) -> None:
     async def command() -> None:
+        from dlog.changes import ourselves
         from dlog.cli.connections import opened_store
         from ledger.security.access import Rules
         from ledger.security.granting import change_rules
 
         change = Rules.revoked if takes else Rules.granted
         async with opened_store(uri) as store:
-            changed = await change_rules(store, lambda rules: change(rules, one), by=_ourselves())
+            changed = await change_rules(store, lambda rules: change(rules, one), by=ourselves())
         if as_json:
             print_json({**_facts(one), "changed": changed})
         elif takes:
@@ -165,19 +166,6 @@ async def _rules(uri: str | None) -> "Rules":
     async with opened_store(uri) as store:
         await store.sync("/")
         return await read_rules(store)
-
-
-def _ourselves() -> str:
-    """Return who runs this: by its certificate if there is one, else by its user."""
-    from dlog.config import load
-    from ledger.security.certificates import Security, own_name
-
-    if name := own_name(Security.of(load().secured)):
-        return name
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _facts(one: "Grant") -> dict[str, str]:

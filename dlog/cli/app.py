@@ -10,6 +10,7 @@ from bookie.start_options import program
 from dlog.cli import (
     access,
     autorecovery,
+    changes,
     completing,
     consumer,
     janitor,
@@ -29,6 +30,7 @@ from dlog.cli.init import EPILOG as INIT_EPILOG
 from dlog.cli.init import init
 from dlog.cli.log import app as log
 from dlog.cli.options import Uri, examples
+from dlog.cli.recording import note_commands
 from dlog.cli.runner import FAILED
 from dlog.cli.up import EPILOG as UP_EPILOG
 from dlog.cli.up import up
@@ -73,9 +75,11 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
 app.add_typer(access.app, name="access")
+app.add_typer(changes.app, name="changes")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")
 app.add_typer(tls.app, name="tls")
+note_commands(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -15,13 +15,13 @@ def complete_log(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of logs that begin with *incomplete*; none if they are not known."""
 
     async def look() -> list[str]:
-        from dlog.aio.store.watching import log_names
+        from dlog.aio.store.watching import listed_names
         from dlog.cli.connections import check_there, opened_store
 
         uri = context.params.get("uri")
         check_there(uri)
         async with asyncio.timeout(LOOK_S), opened_store(uri) as store:
-            return await log_names(store, incomplete)
+            return await listed_names(store, incomplete)
 
     try:
         return asyncio.run(look())

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 import typer
 
 from dlog.cli.connections import check_there
+from dlog.cli.recording import recorded
 from ledger import log_events
 from ledger.errors import LogError
 from ledger.supervised import READY, STOPPING, kept_alive, tell
@@ -55,7 +56,7 @@ def run(command: Coroutine[object, object, T]) -> T:
 
 
 def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
-    """As `run`, in the namespace *uri*, which must be there.
+    """As `run`, in the namespace *uri*, which must be there. Changes are written down.
 
     Opening an embedded store makes its directory; at a shell a mistyped path would then be
     an empty namespace."""
@@ -64,7 +65,7 @@ def run_at(uri: str | None, command: Coroutine[object, object, T]) -> T:
     except LogError as error:
         command.close()
         raise failed(str(error)) from error
-    return run(command)
+    return run(recorded(uri, command))
 
 
 async def until_signal(*works: Coroutine[object, object, None]) -> None:
@@ -107,7 +108,9 @@ def failed(sentence: str) -> typer.Exit:
     if debugging() and sys.exc_info()[0] is not None:
         traceback.print_exc()
     typer.echo(f"dlog: {sentence}", err=True)
-    return typer.Exit(FAILED)
+    error = typer.Exit(FAILED)
+    error.add_note(sentence)  # for the log of changes
+    return error
 
 
 def debugging() -> bool:

@@ -18,6 +18,7 @@ from contextlib import suppress
 
 from dlog.errors import LogExists, NoSuchLog
 from dlog.manifest import Manifest
+from dlog.names import check_new_name
 from dlog.protocol.consumer_steps import delete_consumers
 from dlog.protocol.edits import drop_log
 from dlog.protocol.manifest_steps import ManifestSteps, delete_listed
@@ -33,9 +34,13 @@ Incarnations = Callable[[], str]
 
 
 def ensure(
-    node: ManifestSteps, settings: LogSettings | None, *, incarnations: Incarnations
+    node: ManifestSteps,
+    settings: LogSettings | None,
+    *,
+    incarnations: Incarnations,
+    own: bool = False,
 ) -> Steps[None]:
-    """Create the log unless it exists."""
+    """Create the log unless it exists; *own*: dlog itself does. Raises `InvalidName`."""
     try:
         manifest, _ = yield from node.read()
     except NoSuchLog:
@@ -43,13 +48,21 @@ def ensure(
     if manifest is not None and not manifest.dropped:
         return
     with suppress(LogExists):  # another process was faster
-        yield from create(node, settings, incarnations=incarnations)
+        yield from create(node, settings, incarnations=incarnations, own=own)
 
 
 def create(
-    node: ManifestSteps, settings: LogSettings | None, *, incarnations: Incarnations
+    node: ManifestSteps,
+    settings: LogSettings | None,
+    *,
+    incarnations: Incarnations,
+    own: bool = False,
 ) -> Steps[Manifest]:
-    """Create the log; finish the deletion of an earlier one first. Raises `LogExists`."""
+    """Create the log; finish the deletion of an earlier one first.
+
+    Raises `LogExists`, and `InvalidName` for a name of dlog's *own* logs."""
+    if not own:
+        check_new_name(node.log)
     check_codec((settings or LogSettings()).codec)
     yield from finish_drop(node)
     manifest = Manifest(incarnation=incarnations(), settings=settings or LogSettings())

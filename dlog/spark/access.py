@@ -22,7 +22,7 @@ from dlog.aio.read.places import start_offset
 from dlog.aio.read.ranges import RangeReaders
 from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.manifests import ManifestNode
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.watching import listed_names
 from dlog.chunk import Chunk
 from dlog.errors import DamagedLog, NoSuchLog, Trimmed
 from dlog.position import Timestamp, Txid
@@ -172,7 +172,7 @@ class Access:
 
         names = selection.names
         if selection.pattern is not None:
-            names = tuple(selection.among(await log_names(ledgers.store)))
+            names = tuple(selection.among(await listed_names(ledgers.store)))
         known = {log: each for log, each in (following or {}).items() if selection.chosen(log)}
         logs = dict.fromkeys(names, None) | known
         looks = (look(log, incarnation) for log, incarnation in logs.items())

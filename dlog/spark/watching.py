@@ -15,7 +15,7 @@ from typing import Final
 from dlog.aio.port import Ledgers
 from dlog.aio.read.tails import LogTail as CommittedTail
 from dlog.aio.read.tails import TailTracker
-from dlog.aio.store.watching import log_names
+from dlog.aio.store.watching import listed_names
 from dlog.errors import NoSuchLog
 from dlog.names import LOGS_PATH
 from dlog.spark.plan import LogTail
@@ -230,7 +230,7 @@ class NamesWatch:
             self._notice(on_change)
         self._list_at = now + LIST_AGAIN_S
         try:
-            self._names = await log_names(self._store)
+            self._names = await listed_names(self._store)
         except LogError as error:
             if not error.retryable or self._names is None:
                 raise

@@ -12,6 +12,9 @@ Both names of a grant, who and which logs, are exact unless they end in an aster
 for anything. So no grant for the log `orders` opens `orders-archive` by accident. Ledgers that
 belong to no log are opened by `*` alone.
 
+Logs of dlog's own have names that begin with an underscore. Operators append to them, as each of
+their changes is written down there; a writer only by a grant that names them, not by `*`.
+
 A certificate that names a bookie (`dlog:bookie:NAME`) is one: repair needs no grant for it.
 """
 
@@ -28,6 +31,8 @@ from ledger.wire import metadata_pb2 as pb
 ACCESS: Final = "/access"
 FORMAT_VERSION: Final = 1
 ANYTHING: Final = "*"
+OWN_LOGS: Final = "_"
+"""What names of logs begin with that dlog writes itself."""
 GRANTS_MAX: Final = 4096
 GRANTS_BYTES_MAX: Final = 512 * 1024
 """Of all grants, encoded: every bookie reads them with each change."""
@@ -122,6 +127,27 @@ class Grant:
         """Return whether it counts for *log*; None: for what belongs to no log."""
         return self.logs == ANYTHING or (log is not None and _fits(self.logs, log))
 
+    def allows(self, log: str | None) -> int:
+        """Return the sum of the actions that it allows on *log*; None: on what belongs to no log.
+        See above for dlog's own."""
+        actions = int(ALLOWED[self.role]) if self.is_for(log) else 0
+        if log is not None and log.startswith(OWN_LOGS):
+            if self.role is Role.OPERATOR:
+                actions |= Action.ADD
+            elif self.logs == ANYTHING and not self.role.is_of_cluster:
+                actions &= Action.READ
+        return actions
+
+    @property
+    def everywhere(self) -> int:
+        """The sum of the actions that it allows on whatever there is."""
+        return self.allows(None) & self.allows(OWN_LOGS)
+
+    @property
+    def somewhere(self) -> int:
+        """The sum of the actions that it allows on some log at least."""
+        return self.allows(self.logs) | self.allows(OWN_LOGS)
+
 
 BY_CERTIFICATE: Final = Grant("uri:dlog:bookie:*", Role.BOOKIE, ANYTHING)
 """Is there always: who signs such a certificate says so."""
@@ -188,14 +214,13 @@ def allowed(grants: Iterable[Grant], log: str | None) -> int:
     belongs to no log."""
     total = 0
     for each in grants:
-        if each.is_for(log):
-            total |= ALLOWED[each.role]
+        total |= each.allows(log)
     return total
 
 
 def grant_for(grants: Iterable[Grant], action: Action, log: str | None) -> Grant | None:
     """Return the first of *grants* that allows *action* on *log*, or None."""
-    return next((one for one in grants if ALLOWED[one.role] & action and one.is_for(log)), None)
+    return next((one for one in grants if one.allows(log) & action), None)
 
 
 def _fits(pattern: str, name: str) -> bool:

@@ -129,3 +129,31 @@ mutant(
     new="            self.clients.guard = guard",
     test=_WHOLE + "orders_are_taken_from_operators_and_are_in_the_log",
 )
+mutant(
+    "lets who may write everything write down what others did",
+    "ledger/security/access.py",
+    old="                actions &= Action.READ\n",
+    new="                actions &= ALLOWED[self.role]\n",
+    test=_ACCESS + "what_a_grant_allows_is_allowed_and_nothing_else",
+)
+mutant(
+    "takes what is allowed on all logs of applications for allowed on dlog's own",
+    "ledger/security/access.py",
+    old="        return self.allows(None) & self.allows(OWN_LOGS)\n",
+    new="        return self.allows(None)\n",
+    test=_RIGHTS + "what_is_remembered_never_says_more_or_less_than_the_rules",
+)
+mutant(
+    "begins a change before it is written down",
+    "dlog/changes/recording.py",
+    old="    if (reason := await pen.write(begun)) is not None and mode is Mode.REQUIRED:\n",
+    new="    if (reason := None) is not None and mode is Mode.REQUIRED:\n",
+    test="tests/dlog/changes/test_recording.py::test_where_it_is_required_nothing_is_done_that_cannot_be_written_down",
+)
+mutant(
+    "writes passwords down",
+    "dlog/cli/recording.py",
+    old='"uri", "as_json", "yes", "password"',
+    new='"uri", "as_json", "yes"',
+    test="tests/dlog/cli/test_cli_changes.py::test_passwords_and_the_namespace_are_not_written_down",
+)

@@ -8,9 +8,11 @@ from dlog.protocol import dropping
 from dlog.settings import LogSettings
 
 
-async def ensure_log(ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None) -> None:
-    """Create the log unless it exists."""
-    steps = dropping.ensure(node.steps, settings, incarnations=new_incarnation)
+async def ensure_log(
+    ledgers: Ledgers, node: ManifestNode, settings: LogSettings | None, *, own: bool = False
+) -> None:
+    """Create the log unless it exists; *own*: dlog itself does."""
+    steps = dropping.ensure(node.steps, settings, incarnations=new_incarnation, own=own)
     await run_on_ledgers(steps, ledgers)
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, Self
 
 from dlog.aio.cancelling import is_cancelled
 from dlog.aio.port import Ledgers
-from dlog.names import LOGS_PATH, name_of
+from dlog.names import LOGS_PATH, is_own, name_of
 from ledger.backoff import Backoff
 from ledger.errors import HandleClosed, LogError, NoSuchNode
 from ledger.log_events import get_logger
@@ -27,13 +27,20 @@ class LogChange(NamedTuple):
 
 
 async def log_names(store: MetadataStore, prefix: str = "") -> list[str]:
-    """Return the names of all logs that begin with *prefix*, sorted."""
+    """Return the names of all logs that begin with *prefix*, dlog's own among them, sorted."""
     await store.sync(LOGS_PATH)
     try:
         nodes = await store.children(LOGS_PATH)
     except NoSuchNode:
         return []
     return sorted(name for name in map(name_of, nodes) if name.startswith(prefix))
+
+
+async def listed_names(store: MetadataStore, prefix: str = "") -> list[str]:
+    """Return the names that begin with *prefix*, sorted; dlog's own only if *prefix* is of them:
+    who reads all logs means all that were written by applications."""
+    names = await log_names(store, prefix)
+    return names if is_own(prefix) else [name for name in names if not is_own(name)]
 
 
 class LogWatch:
@@ -109,7 +116,7 @@ class LogWatch:
 
     async def _look(self) -> None:
         try:
-            names = await log_names(self._store, self._prefix)
+            names = await listed_names(self._store, self._prefix)
         except LogError as error:
             if self._closed or not error.retryable:
                 raise

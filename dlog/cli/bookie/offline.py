@@ -9,6 +9,7 @@ import typer
 
 from dlog.cli.connections import opened_store
 from dlog.cli.options import BookieDir, JournalDirs, Json, LedgerDirs, Uri, Yes, examples
+from dlog.cli.recording import recorded
 from dlog.cli.render.output import print_facts, print_json, print_table
 from dlog.cli.render.progress import shown_progress
 from dlog.cli.runner import FAILED, failed, run
@@ -182,7 +183,7 @@ def format_(
         else:
             _print_formatted(formatted, name, forget=forget, forgotten=forgotten)
 
-    run(command())
+    run(recorded(uri, command()))
 
 
 def accept_loss(

@@ -41,9 +41,12 @@ class CliShell:
     def __init__(self, made: Cluster) -> None:
         self.cluster = made
         self.uri = made.uri
+        self.audit = "off"
+        """Else there is one log, and one ledger, more than a test has made."""
 
     def invoke(self, *arguments: str, stdin: str = "", **more: str) -> Result:
-        runner = CliRunner(env={"DLOG_URI": self.uri, "DLOG_CONFIG": None, **more})
+        environment = {"DLOG_URI": self.uri, "DLOG_CONFIG": None, "DLOG_AUDIT": self.audit, **more}
+        runner = CliRunner(env=environment)
         with logging_as_it_was():
             return runner.invoke(app, list(arguments), input=stdin, prog_name="dlog")
 

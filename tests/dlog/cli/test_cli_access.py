@@ -26,6 +26,7 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DLOG_URI", uri)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("DLOG_AUDIT", "off")  # there are no bookies
     return uri
 
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from ledger.security.access import Grant, Role, Rules
 
 WHO = ["cn:a", "cn:ab", "uri:a", "dns:a", "uri:dlog:bookie:b1"]
-LOGS = ["a", "ab", "a/b", "a/", "b"]
+LOGS = ["a", "ab", "a/b", "a/", "b", "_", "_audit"]
 names = st.sampled_from([*WHO, "cn:a*", "cn:*", "*"])
-logs = st.sampled_from([*LOGS, "a*", "a/*", "*"])
+logs = st.sampled_from([*LOGS, "a*", "a/*", "_*", "*"])
 
 
 @st.composite

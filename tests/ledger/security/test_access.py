@@ -43,12 +43,18 @@ def matches(pattern: str, name: str) -> bool:
 def may(found: Rules, identity: str, action: Action, log: str | None) -> bool:
     if identity.startswith("uri:dlog:bookie:") and "bookie" in MAY[action.name.lower()]:
         return True
-    return any(
-        matches(one.who, identity)
-        and str(one.role) in MAY[action.name.lower()]
-        and (one.logs == "*" if log is None else matches(one.logs, log))
-        for one in found.grants
-    )
+    return any(matches(one.who, identity) and grants_it(one, action, log) for one in found.grants)
+
+
+def grants_it(one: Grant, action: Action, log: str | None) -> bool:
+    own = log is not None and log[0] == "_"
+    if own and action is Action.ADD and one.role is Role.OPERATOR:
+        return True
+    if own and action is not Action.READ and one.logs == "*" and one.role is Role.WRITER:
+        return False
+    if str(one.role) not in MAY[action.name.lower()]:
+        return False
+    return one.logs == "*" if log is None else matches(one.logs, log)
 
 
 @given(rules)
