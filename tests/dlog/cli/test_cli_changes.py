@@ -21,7 +21,7 @@ LOOKING_OF = {
     "ledger ": "list show read underreplicated",
     "access ": "list check",
     "tls ": "show",
-    "bookie ": "list status where check mark",
+    "bookie ": "list status ready where check mark",
     "bookie entrylog ": "dump",
     "bookie index ": "dump",
     "bookie journal ": "dump",
