@@ -167,8 +167,12 @@ class Database:
         """Return a connection as `connect` uses it, without any check."""
         uri = f"{self.path.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        try:
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _sweep(self, known: Collection[str]) -> None:

@@ -1,8 +1,10 @@
-"""The files that version 1 has written are read by this version."""
+"""The files that earlier versions, and the first release, have written are read by this version."""
 
 import json
 import zipfile
 from pathlib import Path
+
+import pytest
 
 from bookie.disk.directories import Directories
 from bookie.disk.port import RealDisk
@@ -10,18 +12,19 @@ from bookie.storage.engine import BookieStorage
 from bookie.tools.check import check
 from ledger.requests import Status
 from tests.bookie.promises import KEY, run_of
-from tests.bookie.version_1 import CONFIG, EXPECTED, KEPT, told
+from tests.bookie.version_1 import CONFIG, EXPECTED, KEPT, KEPT_2, told
 
 
-def unpack(into: Path) -> dict[str, dict[str, object]]:
-    with zipfile.ZipFile(KEPT) as kept:
+def unpack(kept_as: Path, into: Path) -> dict[str, dict[str, object]]:
+    with zipfile.ZipFile(kept_as) as kept:
         expected: dict[str, dict[str, object]] = json.loads(kept.read(EXPECTED))
         kept.extractall(into, [name for name in kept.namelist() if name != EXPECTED])
     return expected
 
 
-def test_a_bookie_of_version_1_that_was_killed_is_started_by_this_one(tmp_path: Path) -> None:
-    expected = unpack(tmp_path)
+@pytest.mark.parametrize("kept", [KEPT, KEPT_2], ids=["1", "2"])
+def test_a_bookie_that_was_killed_is_started_by_this_version(kept: Path, tmp_path: Path) -> None:
+    expected = unpack(kept, tmp_path)
     assert len(expected) == 7
     for _ in range(2):
         storage = BookieStorage.open(RealDisk(tmp_path), CONFIG)
@@ -32,8 +35,9 @@ def test_a_bookie_of_version_1_that_was_killed_is_started_by_this_one(tmp_path: 
         storage.close()
 
 
-def test_the_offline_check_finds_nothing_wrong_with_version_1(tmp_path: Path) -> None:
-    unpack(tmp_path)
+@pytest.mark.parametrize("kept", [KEPT, KEPT_2], ids=["1", "2"])
+def test_the_offline_check_finds_nothing_wrong_with_it(kept: Path, tmp_path: Path) -> None:
+    unpack(kept, tmp_path)
     report = check(Directories.single(RealDisk(tmp_path)))
     assert report.is_whole
     assert report.counts.index_entries > 600
