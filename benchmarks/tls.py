@@ -1,6 +1,7 @@
 """What TLS costs: appends and reads of a log on a cluster of this machine, without and with it.
 
-Paired, in turn, so that what the machine does besides meets both alike.
+Paired, in turn, so that what the machine does besides meets both alike; the last line has the
+medians of TLS as shares of those without it.
 
     python -m benchmarks.tls [--rounds 2] [--megabytes 60] [--directory DIR]
 """
@@ -56,13 +57,20 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     arguments = parser.parse_args()
     print(f"{'':6} {'lone append':>12} {'appends':>11} {'reads':>11}")
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
     for _ in range(arguments.rounds):
         for tls in (False, True):
             with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
                 work = measure(Path(name), tls=tls, megabytes=arguments.megabytes)
                 lone_ms, append, read = asyncio.run(work)
+            found[tls].append((lone_ms, append, read))
             kind = "TLS" if tls else "plain"
             print(f"{kind:6} {lone_ms:9.2f} ms {append:6.1f} MB/s {read:6.1f} MB/s", flush=True)
+    plain, secured = (
+        [statistics.median(each) for each in zip(*found[tls], strict=True)] for tls in (False, True)
+    )
+    shares = [ours / theirs for theirs, ours in zip(plain, secured, strict=True)]
+    print(f"{'ratio':6} {shares[0]:12.2f} {shares[1]:11.2f} {shares[2]:11.2f}")
 
 
 if __name__ == "__main__":

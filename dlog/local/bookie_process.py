@@ -43,7 +43,8 @@ class BookieProcess:
         self.log_path = log_path
         self._uri = uri
         self._options = options
-        self._tls = tls
+        self.tls = tls
+        """From the next start on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -68,7 +69,7 @@ class BookieProcess:
             self._log_start = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - a command of our own making
                 self._command(),
-                env=_environment(self._tls),
+                env=_environment(self.tls),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
