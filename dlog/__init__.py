@@ -1,6 +1,7 @@
 """dlog: a replicated log built from fenced ledgers. `dlog.aio` has the same names for asyncio."""
 
 from dlog.chunk import Chunk
+from dlog.encryption.keyring import use_keys
 from dlog.errors import (
     AlreadyPromoted,
     AppendFailed,
@@ -12,12 +13,16 @@ from dlog.errors import (
     CodecMissing,
     ConsumerBusy,
     ConsumerFenced,
+    EncryptionMissing,
     EpochChanged,
     ForkedAfterConnecting,
     InvalidHeaders,
+    InvalidKeys,
     InvalidName,
     InvalidPosition,
     InvalidSettings,
+    KeyCommandFailed,
+    KeyMissing,
     LogClosed,
     LogExists,
     LogSealed,
@@ -55,13 +60,17 @@ __all__ = [
     "Consumer",
     "ConsumerBusy",
     "ConsumerFenced",
+    "EncryptionMissing",
     "EpochChanged",
     "ForkedAfterConnecting",
     "InvalidHeaders",
+    "InvalidKeys",
     "InvalidName",
     "InvalidPosition",
     "InvalidSettings",
     "InvalidValue",
+    "KeyCommandFailed",
+    "KeyMissing",
     "Log",
     "LogClosed",
     "LogError",
@@ -89,4 +98,5 @@ __all__ = [
     "TxidOutOfOrder",
     "UnexpectedOffset",
     "parse_settings",
+    "use_keys",
 ]

@@ -76,6 +76,10 @@ class Settings(BaseSettings):
     audit: Literal["auto", "required", "off"] = "auto"
     """Whether changes by operators are written down in the log `_audit`: auto makes those that
     cannot be written down all the same, and says so; required refuses them."""
+    key_file: str | None = None
+    """File with the wrapping keys of encrypted logs."""
+    key_command: str | None = None
+    """Command that wraps and unwraps the data keys of encrypted logs."""
 
     @property
     def secured(self) -> TlsSettings:

@@ -9,6 +9,9 @@
     |  |- InvalidHeaders          too many, or a name that cannot be stored; also a ValueError
     |  |- BatchTooLarge           more than one append_many may bring
     |  |- CodecMissing            the library of a codec is not installed
+    |  |- EncryptionMissing       the library of encryption is not installed
+    |  |- InvalidKeys             a file of keys, or the command that has them, cannot be used
+    |  |- KeyMissing              this process was not given the key of a log; or another one
     |  |- AppendRejected          the record was not sent; the log goes on without it
     |  |  |- TxidOutOfOrder
     |  |  `- UnexpectedOffset     a compare-and-append lost
@@ -30,6 +33,7 @@
     |  |- NoSuchLog / LogExists / LogSealed
     |  |- Trimmed                 the position is below the trim point
     |  |- NotThereYet             a bounded read found no more records in time
+    |  |- KeyCommandFailed        the command that has the keys did not answer as it should
     |  |- BarrierNotReached       it was not known in time whether the last records are committed
     |  |- NoSuchConsumer
     |  |- ConsumerBusy            another process has it open exclusively
@@ -37,6 +41,7 @@
     |  `- ManifestTooLarge        no segment more until the log is truncated; appends go on
     `- StorageError
        |- DamagedBatch            bytes are no record batch
+       |- BatchEncrypted          it has to be opened before it is decoded
        |- BatchTooNew             written by a newer dlog: upgrade
        `- DamagedLog              segments or batches do not join
 
@@ -110,6 +115,33 @@ class CodecMissing(CallerError):
             f"install it (pip install {package}), or create the log with another codec"
         )
         self.codec, self.package = codec, package
+
+
+class EncryptionMissing(CallerError):
+    def __init__(self) -> None:
+        super().__init__(
+            "an encrypted log needs the package cryptography, which cannot be imported here; "
+            "install it: pip install 'dlog-ledgers[encryption]'"
+        )
+
+
+class InvalidKeys(CallerError):
+    """Says where, never what the keys are."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"keys for encryption: {where}: {reason}")
+        self.where, self.reason = where, reason
+
+
+class KeyMissing(CallerError):
+    """A log can be neither read nor written here; others who have the key can."""
+
+    def __init__(self, key: str, reason: str = "this process does not have it") -> None:
+        super().__init__(
+            f"the key {key!r} is needed to read or write an encrypted log, and {reason}: name the "
+            "file that has it by DLOG_KEY_FILE, or a command that uses it by DLOG_KEY_COMMAND"
+        )
+        self.key, self.reason = key, reason
 
 
 class AppendRejected(CallerError):
@@ -349,6 +381,19 @@ class BarrierNotReached(RemoteError):
         self.log, self.place, self.waited_s = log, place, waited_s
 
 
+class KeyCommandFailed(RemoteError):
+    """Nothing was read or written. Neither what it was given nor what it answered is told."""
+
+    retryable = True
+
+    def __init__(self, command: str, doing: str, key: str, reason: str) -> None:
+        super().__init__(
+            f"the command of DLOG_KEY_COMMAND ({command}) did not {doing} a data key with the key "
+            f"{key!r}: {reason}; what it has to say is in the standard error of this process"
+        )
+        self.command, self.doing, self.key, self.reason = command, doing, key, reason
+
+
 class ManifestTooLarge(RemoteError):
     """No segment can be added until some were truncated; the log's writer goes on."""
 
@@ -367,6 +412,11 @@ class DamagedBatch(StorageError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"not a record batch: {reason}")
         self.reason = reason
+
+
+class BatchEncrypted(StorageError):
+    def __init__(self) -> None:
+        super().__init__("a record batch is encrypted; read it by its log, which knows its key")
 
 
 class BatchTooNew(StorageError):

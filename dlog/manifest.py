@@ -32,7 +32,9 @@ from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.metastore.ops import VALUE_BYTES_MAX
 from ledger.quorum import Quorum
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+"""Of a log that is encrypted: programs that would write it in plain refuse it."""
+RECEIPTS_VERSION: Final = 2
 PLAIN_VERSION: Final = 1
 """Of a log without receipts: programs that would drop them read it."""
 FULL_BYTES: Final = VALUE_BYTES_MAX - 50_000
@@ -288,11 +290,17 @@ class Manifest:
             raise ManifestTooLarge(log, len(value), VALUE_BYTES_MAX, len(self.segments))
         return value
 
+    def _version(self) -> int:
+        """Return the oldest version whose programs drop nothing of this."""
+        if self.settings.encrypt_with:
+            return FORMAT_VERSION
+        return RECEIPTS_VERSION if self.receipts.each else PLAIN_VERSION
+
     def _value(self) -> bytes:
         segments = self.segments
         seals = [segment.sealed for segment in segments if segment.sealed]
         node = pb.ManifestNode(
-            version=FORMAT_VERSION if self.receipts.each else PLAIN_VERSION,
+            version=self._version(),
             incarnation=self.incarnation,
             next_segment=self.next_segment,
             first_offset=segments[0].first_offset or 0 if segments else 0,
@@ -398,6 +406,7 @@ def _encode_settings(settings: LogSettings) -> pb.SettingsNode:
         digest=settings.digest,
         codec=settings.codec,
         codec_level=settings.codec_level,
+        encrypt_with=settings.encrypt_with,
         record_bytes_max=settings.record_bytes_max,
         roll_bytes=settings.roll_bytes,
         roll_age_ms=round(settings.roll_age_s * 1000),
@@ -416,6 +425,7 @@ def _decode_settings(node: pb.SettingsNode) -> LogSettings:
         digest=Digest(node.digest),
         codec=Codec(node.codec),
         codec_level=node.codec_level,
+        encrypt_with=node.encrypt_with,
         record_bytes_max=node.record_bytes_max,
         roll_bytes=node.roll_bytes,
         roll_age_s=node.roll_age_ms / 1000,

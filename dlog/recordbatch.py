@@ -18,7 +18,8 @@
              headers          headers bytes, each record's as in `dlog.headers`; none is empty
              receipt          16s origin, i64 number (RECEIPT)
 
-A batch is of version 3 iff it has a receipt, else of version 2 iff one of its records has headers,
+A batch is of version 4 iff it is encrypted (`dlog.envelope` has how its body is then), else of
+version 3 iff it has a receipt, else of version 2 iff one of its records has headers,
 else of version 1: the same without what it lacks. So nothing costs a byte where it is not, and an
 older program reads all that it can.
 
@@ -47,13 +48,13 @@ from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import Final, assert_never
 
 from dlog.columns import Columns
-from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch
+from dlog.errors import BatchEncrypted, BatchTooNew, CodecMissing, DamagedBatch
 from dlog.headers import NO_HEADERS, Headers, decode_headers
 from dlog.position import NO_TXID, Place, Record, new_record
 from dlog.receipts import Receipt
 from ledger.entry import ENTRY_BYTES_MAX
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Newest one; what a batch does not need makes it older."""
 MAGIC: Final = b"DLRB"
 HEADER: Final = struct.Struct("<4sBBBBIIIIIIqqqq")
@@ -94,6 +95,7 @@ class Flag(IntFlag):
     KEY_NULLS = 16
     HEADERS = 32
     RECEIPT = 64
+    ENCRYPTED = 128
 
 
 _ALL_FLAGS: Final = sum(Flag)
@@ -122,18 +124,60 @@ class BatchHeader:
         return self.base_index + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
-    """A decoded batch: its columns as buffers. Columns that are not there are None."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFacts:
+    """What is known of a batch without any key: no value, key or header of a record."""
 
     header: BatchHeader
-    value_offsets: memoryview
-    """int32[count + 1], as bytes."""
-    values: memoryview
     time_deltas: memoryview | None
     """Typed "i" or "q"."""
     txids: memoryview | None
     """Typed "q"."""
+    receipt: Receipt | None = None
+    """Of the last unit in its segment up to here."""
+
+    @property
+    def count(self) -> int:
+        return self.header.count
+
+    def timestamps_ms(self) -> Sequence[int]:
+        """Return each record's timestamp."""
+        base = self.header.base_timestamp_ms
+        if self.time_deltas is None:
+            return [base] * self.count
+        return [base + delta for delta in self.time_deltas.tolist()]
+
+    def txid_list(self) -> list[int | None] | None:
+        """Return the txids, or None if no record has one."""
+        if self.txids is None:
+            return None
+        return [None if txid == NO_TXID else txid for txid in self.txids.tolist()]
+
+    def known(self, place: Place, slot: int) -> Record:
+        """Return what is known of the record in *slot*."""
+        delta = 0 if self.time_deltas is None else self.time_deltas[slot]
+        txid = NO_TXID if self.txids is None else self.txids[slot]
+        return Record(
+            place.first_offset + slot,
+            place,
+            self.header.base_timestamp_ms + delta,
+            None if txid == NO_TXID else txid,
+            None,
+            b"",
+            NO_HEADERS,
+        )
+
+    def check_headers(self) -> None:
+        """Look at the headers of all records, as far as they can be read. Raises `DamagedBatch`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBatch(BatchFacts):
+    """A decoded batch: its columns as buffers. Columns that are not there are None."""
+
+    value_offsets: memoryview
+    """int32[count + 1], as bytes."""
+    values: memoryview
     key_offsets: memoryview | None
     """int32[count + 1], as bytes."""
     key_validity: memoryview | None
@@ -142,15 +186,12 @@ class RecordBatch:
     headers_offsets: memoryview | None
     """int32[count + 1], as bytes."""
     headers: memoryview | None
-    receipt: Receipt | None = None
-    """Of the last unit in its segment up to here."""
-
-    @property
-    def count(self) -> int:
-        return self.header.count
 
     def value(self, slot: int) -> bytes:
         return _piece(self.value_offsets, self.values, slot)
+
+    def known(self, place: Place, slot: int) -> Record:
+        return self.record(place, slot)
 
     def record(self, place: Place, slot: int) -> Record:
         """Return the record in *slot*, and touch no other."""
@@ -174,13 +215,6 @@ class RecordBatch:
             Headers(headers) if headers else NO_HEADERS,
         )
 
-    def timestamps_ms(self) -> Sequence[int]:
-        """Return each record's timestamp."""
-        base = self.header.base_timestamp_ms
-        if self.time_deltas is None:
-            return [base] * self.count
-        return [base + delta for delta in self.time_deltas.tolist()]
-
     def value_list(self) -> list[bytes]:
         """Return the values as bytes objects."""
         return _cut(self.value_offsets, self.values)
@@ -194,12 +228,6 @@ class RecordBatch:
             bits = self.key_validity
             return [k if bits[i >> 3] >> (i & 7) & 1 else None for i, k in enumerate(keys)]
         return keys
-
-    def txid_list(self) -> list[int | None] | None:
-        """Return the txids, or None if no record has one."""
-        if self.txids is None:
-            return None
-        return [None if txid == NO_TXID else txid for txid in self.txids.tolist()]
 
     def headers_list(self) -> list[Headers] | None:
         """Return each record's headers, or None if no record has any."""
@@ -290,7 +318,7 @@ def encode_batch(
         body_bytes += -body_bytes % 8 + size
     stored_bytes = body_bytes
     if codec is not Codec.NONE:  # what is not compressed is not joined either
-        parts = [_compress(b"".join(parts), codec, codec_level)]
+        parts = [compress(b"".join(parts), codec, codec_level)]
         stored_bytes = len(parts[0])
     header = HEADER.pack(
         MAGIC, _version(flags), codec, flags, 0,
@@ -312,12 +340,12 @@ def placed(
 
     For what was encoded before it was known where it goes. Raises `DamagedBatch`, `BatchTooNew`."""
     header = parse_header(payload)
-    if header.codec is not Codec.NONE:
-        raise DamagedBatch("what gets its place must not be compressed")
+    if header.codec is not Codec.NONE or header.flags & Flag.ENCRYPTED:
+        raise DamagedBatch("what gets its place must not be compressed or encrypted")
     fields = list(HEADER.unpack_from(payload))
     body: bytes | memoryview = memoryview(payload)[HEADER_BYTES:]
     if codec is not Codec.NONE:
-        body = _compress(bytes(body), codec, codec_level)
+        body = compress(bytes(body), codec, codec_level)
     last_txid = previous_txid if header.first_txid == NO_TXID else header.last_txid
     fields[_CODEC_FIELD], fields[_STORED_FIELD] = codec, len(body)
     fields[_INDEX_FIELD], fields[-1] = base_index, last_txid
@@ -350,12 +378,21 @@ def parse_header(payload: bytes | memoryview) -> BatchHeader:
 
 
 def decode_batch(payload: bytes | memoryview) -> RecordBatch:
-    """Return the batch that *payload* is, as views of it. Raises `DamagedBatch`, `BatchTooNew`."""
+    """Return the batch that *payload* is, as views of it.
+
+    Raises `DamagedBatch`, `BatchTooNew`, and `BatchEncrypted`: then open it first."""
     header = parse_header(payload)
+    if header.flags & Flag.ENCRYPTED:
+        raise BatchEncrypted
     stored = memoryview(payload)[HEADER_BYTES:]
     if len(stored) != header.stored_bytes:
         raise DamagedBatch(f"body of {len(stored)} bytes instead of {header.stored_bytes}")
-    body = _decompress(stored, header)
+    return batch_from_body(header, decompress(stored, header.codec, header.body_bytes))
+
+
+def batch_from_body(header: BatchHeader, body: memoryview) -> RecordBatch:
+    """Return the batch with this *header*, which was checked, and this *body*, as it was before
+    compression and encryption. Raises `DamagedBatch`."""
     if len(body) != header.body_bytes:
         raise DamagedBatch(f"body of {len(body)} bytes instead of {header.body_bytes}")
     # Columns are taken as the header says: it was checked that they fill the body.
@@ -386,17 +423,17 @@ def decode_batch(payload: bytes | memoryview) -> RecordBatch:
     if flags & Flag.RECEIPT:
         receipt = _receipt(columns.take(RECEIPT.size))
     return RecordBatch(
-        header,
-        value_offsets,
-        values,
-        time_deltas,
-        txids,
-        key_offsets,
-        key_validity,
-        keys,
-        headers_offsets,
-        headers,
-        receipt,
+        header=header,
+        value_offsets=value_offsets,
+        values=values,
+        time_deltas=time_deltas,
+        txids=txids,
+        key_offsets=key_offsets,
+        key_validity=key_validity,
+        keys=keys,
+        headers_offsets=headers_offsets,
+        headers=headers,
+        receipt=receipt,
     )
 
 
@@ -416,6 +453,8 @@ class _Columns:
 
 def _version(flags: Flag) -> int:
     """Return the oldest version that has these columns."""
+    if flags & Flag.ENCRYPTED:
+        return 4
     if flags & Flag.RECEIPT:
         return 3
     return 2 if flags & Flag.HEADERS else 1
@@ -425,27 +464,50 @@ def _body_bytes(
     count: int, flags: Flag, value_bytes: int, key_bytes: int, headers_bytes: int
 ) -> int | None:
     """Return how long a body of these columns is; None if they contradict each other."""
-    padded = [4 * (count + 1)]
-    if flags & Flag.TIMES:
-        padded.append((8 if flags & Flag.WIDE_TIMES else 4) * count)
-    if flags & Flag.TXIDS:
-        padded.append(8 * count)
-    if flags & Flag.KEYS:
-        padded.append(4 * (count + 1))
-        if flags & Flag.KEY_NULLS:
-            padded.append((count + 7) // 8)
-    if flags & Flag.HEADERS:
-        padded.append(4 * (count + 1))
-    elif headers_bytes:
+    if headers_bytes and not flags & Flag.HEADERS:
         return None
-    padded.append(value_bytes)
-    if flags & Flag.KEYS:
-        padded.append(key_bytes)
-    if flags & Flag.HEADERS:
-        padded.append(headers_bytes)
+    padded = _numbers(count, flags) + _blobs(flags, value_bytes, key_bytes, headers_bytes)
     if flags & Flag.RECEIPT:
         padded.append(RECEIPT.size)
-    last = padded.pop()
+    return _laid_out(padded)
+
+
+def blobs_of(header: BatchHeader) -> tuple[int, int]:
+    """Return where in a body its values, keys and headers begin, and where they end: what is
+    before them, and behind them from the next multiple of 8 on, tells nothing of them but sizes."""
+    begin = _laid_out([*_numbers(header.count, header.flags), 0])
+    blobs = _blobs(header.flags, header.value_bytes, header.key_bytes, header.headers_bytes)
+    return begin, begin + _laid_out(blobs)
+
+
+def _numbers(count: int, flags: Flag) -> list[int]:
+    """Return the bytes of the columns of numbers, in order."""
+    sizes = [4 * (count + 1)]
+    if flags & Flag.TIMES:
+        sizes.append((8 if flags & Flag.WIDE_TIMES else 4) * count)
+    if flags & Flag.TXIDS:
+        sizes.append(8 * count)
+    if flags & Flag.KEYS:
+        sizes.append(4 * (count + 1))
+        if flags & Flag.KEY_NULLS:
+            sizes.append((count + 7) // 8)
+    if flags & Flag.HEADERS:
+        sizes.append(4 * (count + 1))
+    return sizes
+
+
+def _blobs(flags: Flag, value_bytes: int, key_bytes: int, headers_bytes: int) -> list[int]:
+    sizes = [value_bytes]
+    if flags & Flag.KEYS:
+        sizes.append(key_bytes)
+    if flags & Flag.HEADERS:
+        sizes.append(headers_bytes)
+    return sizes
+
+
+def _laid_out(sizes: list[int]) -> int:
+    """Return where columns end that stand behind each other, each at a multiple of 8."""
+    *padded, last = sizes
     return sum(size + -size % 8 for size in padded) + last
 
 
@@ -508,10 +570,11 @@ def _check_offsets(offsets: memoryview, size: int, what: str) -> None:
 
 def check_codec(codec: Codec) -> None:
     """Raise `CodecMissing` if batches cannot be compressed so here."""
-    _compress(b"", codec, 0)
+    compress(b"", codec, 0)
 
 
-def _compress(body: bytes, codec: Codec, level: int) -> bytes:
+def compress(body: bytes, codec: Codec, level: int) -> bytes:
+    """Return *body* compressed; *level* as in `encode_batch`. Raises `CodecMissing`."""
     match codec:
         case Codec.NONE:
             return body
@@ -527,16 +590,19 @@ def _compress(body: bytes, codec: Codec, level: int) -> bytes:
             assert_never(codec)
 
 
-def _decompress(stored: memoryview, header: BatchHeader) -> memoryview:
-    match header.codec:
+def decompress(stored: memoryview, codec: Codec, size: int) -> memoryview:
+    """Return the *size* bytes that were compressed, and never take memory for more.
+
+    Raises `DamagedBatch`, `CodecMissing`. Without a codec it returns *stored*, of any size."""
+    match codec:
         case Codec.NONE:
             return stored
         case Codec.ZSTD:
-            return _decompress_zstd(stored, header.body_bytes)
+            return _decompress_zstd(stored, size)
         case Codec.LZ4:
-            return _decompress_lz4(stored, header.body_bytes)
+            return _decompress_lz4(stored, size)
         case _:
-            assert_never(header.codec)
+            assert_never(codec)
 
 
 def _decompress_zstd(stored: memoryview, body_bytes: int) -> memoryview:

@@ -12,6 +12,7 @@ from enum import IntEnum
 from types import UnionType
 from typing import Final
 
+from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.errors import InvalidSettings
 from dlog.recordbatch import ZSTD_LEVEL_MAX, Codec
 from ledger.entry import Digest
@@ -48,6 +49,9 @@ class LogSettings:
     By name it is given together with its level, as "zstd:3"."""
     codec_level: int = 0
     """How hard zstd tries, 1 to 19: each step is slower and most are smaller. 0: the default."""
+    encrypt_with: str = ""
+    """Name of the wrapping key with which keys, values and headers are encrypted, from the next
+    segment on. Empty: they are not. Each writer and reader needs the key."""
     record_bytes_max: int = 1024 * 1024
     """Largest record, key included. Up to 16 MiB; smaller keeps latency even."""
     roll_bytes: int = 1024 * 1024 * 1024
@@ -78,6 +82,11 @@ class LogSettings:
         level_max = ZSTD_LEVEL_MAX if self.codec is Codec.ZSTD else 0
         if not 0 <= self.codec_level <= level_max:
             raise InvalidSettings("codec_level", self.codec_level, f"use {CODECS_ALLOWED}")
+        if not isinstance(self.encrypt_with, str):
+            raise InvalidSettings("encrypt_with", self.encrypt_with, "use the name of a key")
+        if self.encrypt_with and not is_key_name(self.encrypt_with):
+            shown = "..."  # it may be the key itself
+            raise InvalidSettings("encrypt_with", shown, f"the name of a key is {NAME_ALLOWED}")
         _check_type("record_bytes_max", self.record_bytes_max, int)
         if not 1 <= self.record_bytes_max <= RECORD_BYTES_LIMIT:
             raise InvalidSettings(
@@ -190,6 +199,12 @@ def _codec(_: str, value: object) -> Codec:
     return parse_codec(value)[0]
 
 
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSettings(name, value, "use text")
+    return value
+
+
 def _choice(kind: type[IntEnum]) -> Callable[[str, object], IntEnum]:
     def parse(name: str, value: object) -> IntEnum:
         if isinstance(value, kind):
@@ -205,6 +220,7 @@ _QUORUM: Final = ("ensemble", "write_quorum", "ack_quorum")
 _PARSERS: Final[dict[str, Callable[[str, object], object]]] = {
     "digest": _choice(Digest),
     "codec": _codec,
+    "encrypt_with": _text,
     "record_bytes_max": _settled(size_bytes),
     "roll_bytes": _settled(size_bytes),
     "roll_age_s": _settled(duration_s),

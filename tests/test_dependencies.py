@@ -26,6 +26,7 @@ RUN_ONLY = {  # commands of the Makefile, plugins of pytest, and what mypy reads
     "grpcio-tools", "import-linter", "mypy", "mypy-protobuf", "pytest-timeout", "pytest-xdist",
     "ruff", "types-grpcio", "types-protobuf",
 }  # fmt: skip
+ENCRYPTION = {"dlog/envelope.py", "dlog/encryption/files.py", "dlog/encryption/keyring.py"}
 LOADED_BY = {"dlog/testing/plugin.py": {"pytest"}}
 """Modules that only the one who has this distribution ever loads."""
 
@@ -69,8 +70,8 @@ def imported(*folders: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
-    extras = (None, "spark", "demo", "tls", "console")
-    core, spark, demo, tls, console = map(declared, extras)
+    extras = (None, "spark", "demo", "tls", "console", "encryption")
+    core, spark, demo, tls, console, encryption = map(declared, extras)
     undeclared = {
         (name, user)
         for name, users in imported(*FLOORS).items()
@@ -78,6 +79,7 @@ def test_the_product_imports_nothing_that_it_does_not_declare() -> None:
         if name not in core
         and not (name in tls and user.startswith(("dlog/tls/", "dlog/cli/demo.py")))
         and not (name in console and user.startswith(("dlog/console/", "dlog/demo/")))
+        and not (name in encryption and user in ENCRYPTION)
         and not (
             name in spark
             and user.startswith(("dlog/spark/", "dlog/local/", "dlog/demo/", "dlog/cli/demo.py"))
@@ -100,6 +102,7 @@ def test_the_product_imports_everything_that_users_install_for_it() -> None:
     assert declared("spark").keys() <= imported("dlog").keys()
     assert declared("tls").keys() <= imported("dlog/tls").keys()
     assert declared("console").keys() <= imported("dlog/console").keys()
+    assert declared("encryption").keys() <= imported("dlog").keys()
     assert declared("demo").keys() <= imported("dlog").keys()
     assert declared("dev").keys() - RUN_ONLY <= imported("tests").keys()
 

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,6 +16,7 @@ from dlog.cli import (
     completing,
     consumer,
     janitor,
+    keys,
     leader,
     ledger,
     metadata,
@@ -45,7 +48,8 @@ _EPILOG = "\n\n".join(
     [
         "Exit codes: 0 done; 1 refused or failed, stderr says why and what to do; "
         "2 the command line is wrong; 130 interrupted.",
-        "Environment: DLOG_URI names the namespace, DLOG_CONFIG a TOML file of settings; "
+        "Environment: DLOG_URI names the namespace, DLOG_CONFIG a TOML file of settings, "
+        "DLOG_KEY_FILE the keys of encrypted logs; "
         "DLOG_DEBUG=1 shows tracebacks and the program's own log on stderr.",
         examples("dlog up", "seq 100 | dlog log append numbers", "dlog log tail numbers -f"),
     ]
@@ -79,6 +83,7 @@ app.add_typer(changes.app, name="changes")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")
 app.add_typer(tls.app, name="tls")
+app.add_typer(keys.app, name="key")
 note_commands(app)
 
 
@@ -102,6 +107,22 @@ def _options(
     context: typer.Context,
     *,
     uri: Uri = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the keys of encrypted logs, as DLOG_KEY_FILE.",
+            show_default=False,
+        ),
+    ] = None,
+    key_command: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Command that has the keys of encrypted logs, as DLOG_KEY_COMMAND.",
+            show_default=False,
+        ),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option(
@@ -113,10 +134,18 @@ def _options(
     ] = False,
 ) -> None:
     """Take the options that come before a command."""
-    if uri is not None:  # as if the environment said it: what the command is given counts more
-        before = os.environ.get("DLOG_URI")
-        os.environ["DLOG_URI"] = uri
-        context.call_on_close(lambda: _restore("DLOG_URI", before))
+    # As if the environment said it: what the command is given counts more.
+    _set(context, {"DLOG_URI": uri})
+    if key_file is not None or key_command is not None:
+        _set(context, {"DLOG_KEY_FILE": key_file or "", "DLOG_KEY_COMMAND": key_command or ""})
+
+
+def _set(context: typer.Context, variables: Mapping[str, str | None]) -> None:
+    """Set what is not None for as long as the command runs."""
+    for variable, value in variables.items():
+        if value is not None:
+            context.call_on_close(partial(_restore, variable, os.environ.get(variable)))
+            os.environ[variable] = value
 
 
 def _restore(variable: str, value: str | None) -> None:

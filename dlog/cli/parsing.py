@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dlog.encryption.names import NAME_ALLOWED, is_key_name
 from dlog.starts import parse_start as start_of
 from dlog.starts import parse_time_ms
 from ledger.clock import now_ms
@@ -81,4 +82,9 @@ def parse_settings(pairs: list[str], option: str) -> dict[str, object]:
         if name in found:
             raise typer.BadParameter(f"{name} is given twice", param_hint=option)
         found[name] = text
+    key = found.get("encrypt_with")
+    if key and not is_key_name(str(key)):  # at once: what is refused later was written down before
+        raise typer.BadParameter(
+            f"encrypt_with: the name of a key is {NAME_ALLOWED}", param_hint=option
+        )
     return found

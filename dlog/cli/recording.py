@@ -44,6 +44,7 @@ CHANGING: Final[dict[str, Callable[[Given], bool]]] = {
     "log settings set": _always,
     "log verify": _if("repair"),
     "log audit": _if("repair"),
+    "key rewrap": _always,
     "consumer reset": _always,
     "consumer delete": _always,
     "ledger recover": _always,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlog.aio.port import LedgerTail
-from dlog.aio.read.segments import batch_of, find_place, first_offset_of, opened_whole
+from dlog.aio.read.segments import facts_of, find_place, first_offset_of, opened_whole
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import BatchTooNew, CodecMissing, DamagedBatch, InvalidPosition, Trimmed
@@ -55,6 +55,7 @@ class TracedRecord:
     offset: int | None
     """None: not known, as the entry cannot be read."""
     record: Record | None
+    """Without key, value and headers if it is encrypted."""
     unread: str
     """Why there is no record; empty: there is one."""
     segment: Segment
@@ -168,11 +169,11 @@ async def _read(
     """Return the record at *dlsn* of *segment*, which begins at *first_offset*, or why it is not
     to be had. Raises `InvalidPosition`."""
     try:
-        batch = await batch_of(reader, dlsn.entry)
+        batch = await facts_of(reader, dlsn.entry)
         if dlsn.slot >= batch.count:
             raise InvalidPosition(log, str(dlsn), f"its entry has {batch.count} records")
         place = Place(segment.number, dlsn.entry, first_offset + batch.header.base_index)
-        return _Found(segment, dlsn.entry, batch.record(place, dlsn.slot))
+        return _Found(segment, dlsn.entry, batch.known(place, dlsn.slot))
     except (EntryLost, EntryUnavailable, DamagedBatch, BatchTooNew, CodecMissing) as error:
         return _Found(segment, dlsn.entry, None, str(error))
 

@@ -196,6 +196,7 @@ class SettingsNode(_message.Message):
     CODEC_LEVEL_FIELD_NUMBER: _builtins.int
     RETENTION_WAITS_FOR_CONSUMERS_FIELD_NUMBER: _builtins.int
     NO_DEGRADED_WRITES_FIELD_NUMBER: _builtins.int
+    ENCRYPT_WITH_FIELD_NUMBER: _builtins.int
     ensemble: _builtins.int
     write_quorum: _builtins.int
     ack_quorum: _builtins.int
@@ -216,6 +217,8 @@ class SettingsNode(_message.Message):
     retention_waits_for_consumers: _builtins.bool
     no_degraded_writes: _builtins.bool
     """absent in old manifests, which allow them"""
+    encrypt_with: _builtins.str
+    """name of a key; then the manifest's version is 3"""
     def __init__(
         self,
         *,
@@ -234,10 +237,11 @@ class SettingsNode(_message.Message):
         codec_level: _builtins.int = ...,
         retention_waits_for_consumers: _builtins.bool = ...,
         no_degraded_writes: _builtins.bool = ...,
+        encrypt_with: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "ensemble", b"ensemble", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_quorum", b"ack_quorum", "codec", b"codec", "codec_level", b"codec_level", "digest", b"digest", "encrypt_with", b"encrypt_with", "ensemble", b"ensemble", "no_degraded_writes", b"no_degraded_writes", "record_bytes_max", b"record_bytes_max", "retention_age_ms", b"retention_age_ms", "retention_bytes", b"retention_bytes", "retention_waits_for_consumers", b"retention_waits_for_consumers", "roll_age_ms", b"roll_age_ms", "roll_bytes", b"roll_bytes", "roll_idle_ms", b"roll_idle_ms", "roll_records", b"roll_records", "write_quorum", b"write_quorum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -204,6 +204,10 @@ class FakeReader:
         self._proven: int = NO_ENTRY
 
     @property
+    def metadata(self) -> LedgerMetadata:
+        return self._ledger.metadata
+
+    @property
     def closed(self) -> bool:
         return self._ledger.state is LedgerState.CLOSED
 

@@ -6,7 +6,7 @@ import pytest
 
 from dlog.columns import Columns
 from dlog.errors import DamagedBatch
-from dlog.manifest import FORMAT_VERSION, PLAIN_VERSION, Manifest, Sealed
+from dlog.manifest import PLAIN_VERSION, RECEIPTS_VERSION, Manifest, Sealed
 from dlog.position import NO_TXID
 from dlog.receipts import NUMBER_MAX, ORIGINS_MAX, Receipt, Receipts
 from dlog.recordbatch import Codec, decode_batch, encode_batch, parse_header, placed
@@ -120,4 +120,4 @@ def test_only_a_manifest_with_receipts_is_one_that_older_programs_refuse() -> No
     manifest = Manifest(incarnation="i").taken_over(1, LedgerId(1), 0, "me")
     assert pb.ManifestNode.FromString(manifest.encode("a")).version == PLAIN_VERSION
     manifest = manifest.with_sealed(1, sealed(3, Receipt(A, 4)))
-    assert pb.ManifestNode.FromString(manifest.encode("a")).version == FORMAT_VERSION
+    assert pb.ManifestNode.FromString(manifest.encode("a")).version == RECEIPTS_VERSION

@@ -210,7 +210,7 @@ def test_a_header_that_cannot_be_is_refused(at: int, change: bytes, reason: str)
 def test_a_batch_of_a_newer_program_is_no_damage_but_a_reason_to_upgrade() -> None:
     payload = bytearray(encode_batch(Columns([b"a"]), base_index=0, base_timestamp_ms=0))
     payload[4] = VERSION + 1
-    with pytest.raises(BatchTooNew, match="reads versions up to 3: upgrade it"):
+    with pytest.raises(BatchTooNew, match="reads versions up to 4: upgrade it"):
         decode_batch(bytes(payload))
 
 

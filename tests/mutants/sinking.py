@@ -138,7 +138,7 @@ mutant(
 mutant(
     "stages without compression",
     _SINK,
-    old="            codec=settings.codec,\n",
+    old="            codec=settings.codec if self._sealer is None else Codec.NONE,\n",
     new="",
     test=_UNIT + "what_is_staged_is_compressed_as_the_log_is",
 )

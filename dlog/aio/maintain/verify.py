@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_ex
 from dlog.aio.port import Ledgers
 from dlog.aio.read.segments import opened_whole
 from dlog.aio.store.manifests import ManifestNode
+from dlog.envelope import decode_facts
 from dlog.errors import DamagedBatch, NoSuchLog
 from dlog.manifest import Manifest, Segment
 from dlog.protocol.edits import check_living
@@ -25,7 +26,6 @@ from dlog.protocol.verifying import (
     Problem,
     SegmentCheck,
 )
-from dlog.recordbatch import decode_batch
 from ledger.checking import ReplicaFault, judge_replicas
 from ledger.entry import Header, payload_of
 from ledger.errors import BookieUnavailable, NoSuchLedger
@@ -295,7 +295,7 @@ class _Verifier:
             self._replicas += len(found) - len(others)
             self._bytes += right.payload_bytes
             try:
-                batch = decode_batch(payload_of(frames[right], right))
+                batch = decode_facts(payload_of(frames[right], right))
                 batch.check_headers()
             except DamagedBatch as error:
                 self._note(check.entry(right, None, str(error)))

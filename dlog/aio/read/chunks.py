@@ -19,12 +19,13 @@ from dlog.aio.port import LedgerEntry, Ledgers, LedgerTail
 from dlog.aio.read.segments import find_place, learn_end
 from dlog.aio.store.manifests import ManifestNode
 from dlog.chunk import Chunk
+from dlog.encryption.ledgers import Opener
 from dlog.errors import DamagedBatch, DamagedLog, NoSuchLog, NotThereYet
 from dlog.manifest import Segment
 from dlog.position import Place
 from dlog.protocol import cursor as protocol
 from dlog.protocol.seek import Index
-from dlog.recordbatch import RecordBatch, decode_batch, parse_header
+from dlog.recordbatch import RecordBatch, parse_header
 from ledger.errors import LogError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.log_events import get_logger
@@ -84,6 +85,8 @@ class ChunkReader:
         self._asked_at = self._progress_at = self._loop.time()
         """When somebody began to wait for a chunk, and when there was one last."""
         self._tail: LedgerTail | None = None
+        self._opener: Opener | None = None
+        """Of `_tail`'s ledger, once something of it was read."""
         self._batches: dict[int, RecordBatch] = {}
         """Decoded entries that the cursor knows of and has not delivered yet."""
         self._ahead: tuple[LedgerId, asyncio.Task[_Opened]] | None = None
@@ -254,6 +257,7 @@ class ChunkReader:
             self._check_patience()
             return protocol.NothingNew()
         self._look_for_tail(tail, entries[-1].entry_id)
+        opener = self._opener or await self._opener_of(tail)
         read: list[tuple[int, int, int]] = []
         room_bytes = DECODED_SHARE_MAX * self._bytes_max()
         for at, entry in enumerate(entries):
@@ -262,7 +266,7 @@ class ChunkReader:
                 if read and room_bytes < 0:
                     self._fetched = entries[at:]
                     break
-                batch = decode_batch(entry.payload)
+                batch = opener.decode(entry.entry_id, entry.payload)
             except DamagedBatch as error:
                 raise DamagedLog(
                     self._node.log,
@@ -271,6 +275,15 @@ class ChunkReader:
             self._batches[entry.entry_id] = batch
             read.append((entry.entry_id, batch.header.base_index, batch.count))
         return protocol.BatchesRead(read)
+
+    async def _opener_of(self, tail: LedgerTail) -> Opener:
+        incarnation = self._cursor.incarnation or ""
+        try:
+            opener = await Opener.of(tail.ledger_id, tail.metadata.custom, incarnation)
+        except DamagedBatch as error:
+            raise DamagedLog(self._node.log, f"ledger {tail.ledger_id}: {error.reason}") from error
+        self._opener = opener
+        return opener
 
     def _look_for_tail(self, tail: LedgerTail, read: int) -> None:
         self.at_tail = self._cursor.later is None and read >= tail.last_add_confirmed
@@ -295,6 +308,7 @@ class ChunkReader:
 
     async def _leave(self) -> None:
         tail, self._tail, self._fetched = self._tail, None, ()
+        self._opener = None
         if tail is not None:
             await tail.close()
 

@@ -8,14 +8,14 @@ from typing import assert_never
 from dlog.aio.port import Ledgers, LedgerTail
 from dlog.aio.read.barriers import END_GRACE_S, end_now, until_confirmed
 from dlog.aio.read.ranges import read_range
-from dlog.aio.read.segments import batch_of, find_place, first_offset_of, learn_end, opened
+from dlog.aio.read.segments import facts_of, find_place, first_offset_of, learn_end, opened
 from dlog.aio.read.tails import RACES_MAX
 from dlog.aio.store.manifests import ManifestNode
 from dlog.errors import InvalidPosition, NoSuchLog, Trimmed
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import DLSN, Record, Start, Stop, Timestamp, Txid
 from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, ReachedTxid, Wanted
-from dlog.recordbatch import RecordBatch
+from dlog.recordbatch import BatchFacts
 from dlog.starts import parse_start, parse_stop
 from ledger.clock import now_ms
 from ledger.errors import InvalidValue, NoSuchLedger
@@ -166,12 +166,12 @@ async def _offset_of(
         async with opened(ledgers, segment.ledger_id) as reader:
             is_whole = await _learn_whole(ledgers, manifest, segment, reader)
             found, is_there = await _find(reader, wanted)
-            batch: RecordBatch | None = None
+            facts: BatchFacts | None = None
             if is_there:
-                batch = await batch_of(reader, found.entry)
+                facts = await facts_of(reader, found.entry)
         offset = await first_offset_of(ledgers, manifest, segment) + found.base_index
-        if batch is not None:
-            return max(offset + _slot_of(batch, wanted), manifest.trim_offset)
+        if facts is not None:
+            return max(offset + _slot_of(facts, wanted), manifest.trim_offset)
         if segment.sealed is None:
             end = offset
         if not is_whole:
@@ -213,13 +213,13 @@ def _may_hold(sealed: Sealed, wanted: ReachedTxid | ReachedTime) -> bool:
             assert_never(wanted)
 
 
-def _slot_of(batch: RecordBatch, wanted: ReachedTxid | ReachedTime) -> int:
+def _slot_of(facts: BatchFacts, wanted: ReachedTxid | ReachedTime) -> int:
     column: Sequence[int | None]
     match wanted:
         case ReachedTxid():
-            column = batch.txid_list() or ()
+            column = facts.txid_list() or ()
         case ReachedTime():
-            column = batch.timestamps_ms()
+            column = facts.timestamps_ms()
         case _:
             assert_never(wanted)
     for slot, each in enumerate(column):

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from dlog.aio.port import Ledgers, LedgerTail
+from dlog.envelope import decode_facts
 from dlog.errors import DamagedBatch, DamagedLog
 from dlog.manifest import Manifest, Sealed, Segment
 from dlog.position import NO_TXID
@@ -16,7 +17,7 @@ from dlog.protocol.orphans import (
     STAMP_SEGMENT,
 )
 from dlog.protocol.seek import Entry, FoundEntry, ReachedTime, Seek, Wanted
-from dlog.recordbatch import BatchHeader, RecordBatch, decode_batch, parse_header
+from dlog.recordbatch import BatchFacts, BatchHeader, parse_header
 from ledger.errors import NoSuchLedger
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 
@@ -60,9 +61,11 @@ async def header_of(reader: LedgerTail, entry: int) -> BatchHeader:
     return await _parsed(reader, entry, parse_header)
 
 
-async def batch_of(reader: LedgerTail, entry: int) -> RecordBatch:
-    """Return the batch in *entry*, which must be confirmed. Raises `DamagedBatch`."""
-    return await _parsed(reader, entry, decode_batch)
+async def facts_of(reader: LedgerTail, entry: int) -> BatchFacts:
+    """Return what the batch in *entry*, which must be confirmed, says without any key.
+
+    Raises `DamagedBatch`."""
+    return await _parsed(reader, entry, decode_facts)
 
 
 async def _parsed(
@@ -85,8 +88,8 @@ async def find_place(reader: LedgerTail, wanted: Wanted, last: int | None = None
     seek = Seek.among(wanted, last)
     while (entry := seek.probe) is not None:
         if isinstance(wanted, ReachedTime):
-            batch = await batch_of(reader, entry)
-            seek = seek.narrowed(batch.header, max(batch.timestamps_ms()))
+            facts = await facts_of(reader, entry)
+            seek = seek.narrowed(facts.header, max(facts.timestamps_ms()))
         else:
             seek = seek.narrowed(await header_of(reader, entry))
     return seek.found
@@ -153,7 +156,7 @@ async def seal_of(
             (await reader.read(entry, entry))[0].payload for entry in (0, metadata.last_entry)
         ]
     try:
-        first, last = map(decode_batch, payloads)
+        first, last = map(decode_facts, payloads)
     except DamagedBatch as error:
         raise DamagedLog(log, f"first or last entry of ledger {ledger_id}: {error}") from error
     return Sealed(

@@ -9,6 +9,8 @@ from dlog import metrics
 from dlog.aio.port import Leadership, LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
 from dlog.aio.store.manifests import ManifestNode
+from dlog.encryption.keyring import DataKey
+from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import NoSuchLog
 from dlog.manifest import Manifest
 from dlog.protocol import takeover as protocol
@@ -33,6 +35,8 @@ class OpenedLog:
     manifest: Manifest
     segment: int
     ledger: LedgerAppender
+    sealer: Sealer | None
+    """Seals what is appended; None: the log is not encrypted."""
 
 
 class TakeoverDriver:
@@ -58,6 +62,9 @@ class TakeoverDriver:
         self._term = term
         self._now_ms = now_ms
         self._ledger: LedgerAppender | None = None
+        self._sealer: Sealer | None = None
+        self._data_key: DataKey | None = None
+        """For the ledger that is created next, if the log is encrypted with this one's name."""
         self._opened: OpenedLog | None = None
 
     async def run(self) -> OpenedLog:
@@ -80,7 +87,7 @@ class TakeoverDriver:
         match effect:
             case protocol.Opened(manifest, segment):
                 assert self._ledger is not None
-                self._opened = OpenedLog(manifest, segment, self._ledger)
+                self._opened = OpenedLog(manifest, segment, self._ledger, self._sealer)
                 return None
             case protocol.GiveUp(error):
                 raise error
@@ -113,6 +120,7 @@ class TakeoverDriver:
                 except NoSuchLog:
                     return protocol.ManifestRead(None, -1)
                 check_codec(manifest.settings.codec)  # before anybody is fenced
+                self._data_key = await new_data_key(manifest.settings.encrypt_with)
                 return protocol.ManifestRead(manifest, version)
             case protocol.RecoverSegment():
                 sealed = await seal_of(
@@ -142,6 +150,9 @@ class TakeoverDriver:
 
     async def _create(self, effect: protocol.CreateLedger) -> protocol.LedgerCreated:
         settings = effect.manifest.settings
+        data_key, self._data_key = self._data_key, None  # no two ledgers have one
+        if (data_key.name if data_key else "") != settings.encrypt_with:
+            data_key = await new_data_key(settings.encrypt_with)
         self._ledger = await self._ledgers.create(
             settings.quorum,
             digest=settings.digest,
@@ -151,10 +162,13 @@ class TakeoverDriver:
                 effect.segment,
                 epoch=effect.segment,
                 owner=self._owner,
-            ),
+            )
+            | stamp_of(data_key),
             degraded_writes=settings.degraded_writes,
         )
-        return protocol.LedgerCreated(self._ledger.ledger_id, self._now_ms())
+        ledger_id = self._ledger.ledger_id
+        self._sealer = Sealer.of(data_key, effect.manifest.incarnation, ledger_id)
+        return protocol.LedgerCreated(ledger_id, self._now_ms())
 
     async def _delete(self, effect: protocol.DeleteLedger) -> protocol.LedgerDeleted:
         if self._ledger is not None:

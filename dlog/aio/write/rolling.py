@@ -8,7 +8,9 @@ from dlog.aio.maintain.trim import apply_retention
 from dlog.aio.port import LedgerAppender, Ledgers
 from dlog.aio.read.segments import seal_of, stamp
 from dlog.aio.store.manifests import ManifestNode, delete_listed
-from dlog.errors import CodecMissing
+from dlog.encryption.keyring import DataKey
+from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
+from dlog.errors import CodecMissing, EncryptionMissing, InvalidKeys, KeyMissing
 from dlog.manifest import Manifest
 from dlog.protocol import roll as protocol
 from dlog.protocol.edits import add_segment, seal_segment
@@ -29,7 +31,9 @@ class RollSteps:
     """Those of one writer, which keeps the ledgers that it appends to in *appenders*.
 
     *compressions* has for each of them how its entries are compressed: as the manifest said that
-    listed its segment. So what is set while the log is written counts from the next one on."""
+    listed its segment. So what is set while the log is written counts from the next one on.
+    *sealers* has one for each of them that is encrypted, as the manifest said
+    before it was made."""
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class RollSteps:
         manifest: Manifest,
         appenders: MutableMapping[LedgerId, LedgerAppender],
         compressions: MutableMapping[LedgerId, Compression],
+        sealers: MutableMapping[LedgerId, Sealer],
         *,
         now_ms: Callable[[], int],
     ) -> None:
@@ -48,6 +53,9 @@ class RollSteps:
         self._epoch, self._owner = manifest.epoch, manifest.owner
         self._appenders = appenders
         self._compressions = compressions
+        self._sealers = sealers
+        self._encrypt_with = manifest.settings.encrypt_with
+        """Of the ledger that was made last."""
         self._compression = compression_of(manifest.settings)
         """Of the segment that was listed last."""
         self._now_ms = now_ms
@@ -68,18 +76,40 @@ class RollSteps:
                 assert_never(step)
 
     async def _create(self, step: protocol.CreateLedger) -> protocol.RollEvent:
+        manifest, _ = await self._node.read()  # settings count as they are now
+        data_key = await self._data_key(manifest.settings)
         try:
-            ledger = await self._new_ledger(step)
+            ledger = await self._new_ledger(step, data_key)
         except NotEnoughBookies:
-            manifest, _ = await self._node.read()  # the setting counts as it is now
             if not manifest.settings.degraded_writes:
                 raise
-            ledger = await self._new_ledger(step, degraded_writes=True)
+            ledger = await self._new_ledger(step, data_key, degraded_writes=True)
         self._appenders[ledger.ledger_id] = ledger
+        sealer = Sealer.of(data_key, self._incarnation, ledger.ledger_id)
+        if sealer is not None:
+            self._sealers[ledger.ledger_id] = sealer
         return protocol.LedgerCreated(ledger.ledger_id)
 
+    async def _data_key(self, settings: LogSettings) -> DataKey | None:
+        """Return the next ledger's. If it needs a key that is not there, it is as the one before,
+        and what was encrypted stays so."""
+        if settings.encrypt_with != self._encrypt_with:
+            try:
+                data_key = await new_data_key(settings.encrypt_with)
+            except (EncryptionMissing, InvalidKeys, KeyMissing) as error:
+                # No reason to end a writer: somebody else set it.
+                _log.warning("encryption_not_changed", log=self._node.log, error=str(error))
+            else:
+                self._encrypt_with = settings.encrypt_with
+                return data_key
+        return await new_data_key(self._encrypt_with)
+
     async def _new_ledger(
-        self, step: protocol.CreateLedger, *, degraded_writes: bool = False
+        self,
+        step: protocol.CreateLedger,
+        data_key: DataKey | None,
+        *,
+        degraded_writes: bool = False,
     ) -> LedgerAppender:
         return await self._ledgers.create(
             self._settings.quorum,
@@ -90,7 +120,8 @@ class RollSteps:
                 step.segment,
                 epoch=self._epoch,
                 owner=self._owner,
-            ),
+            )
+            | stamp_of(data_key),
             degraded_writes=degraded_writes,
         )
 
@@ -137,6 +168,7 @@ class RollSteps:
         )
         self._appenders.pop(previous, None)  # closed: there is nothing to let go of
         self._compressions.pop(previous, None)
+        self._sealers.pop(previous, None)
         metrics.ROLLS.add()
         try:
             manifest = await apply_retention(

@@ -24,6 +24,7 @@ from dlog.aio.write.append_future import AppendFuture
 from dlog.aio.write.opening import TakeoverDriver
 from dlog.aio.write.writer import LogWriter
 from dlog.columns import Columns
+from dlog.encryption.ledgers import Sealer, new_data_key, stamp_of
 from dlog.errors import AppendFailed, DamagedBatch, LogClosed, RecordTooLarge
 from dlog.manifest import Sealed
 from dlog.names import check_name
@@ -35,7 +36,7 @@ from dlog.protocol.gathering import Gathering
 from dlog.protocol.orphans import StagedFor
 from dlog.protocol.procedure import Action
 from dlog.receipts import Receipt
-from dlog.recordbatch import decode_batch, parse_header, placed
+from dlog.recordbatch import Codec, decode_batch, parse_header, placed
 from dlog.settings import LogSettings
 from ledger.clock import now_ms as wall_clock_ms
 from ledger.errors import LogError
@@ -355,8 +356,11 @@ class Stager:
     If it is not asked for, because the unit was done by another attempt, it never becomes part of
     the log, and the janitor deletes it."""
 
-    def __init__(self, ledger: LedgerAppender, assignment: Assignment) -> None:
+    def __init__(
+        self, ledger: LedgerAppender, assignment: Assignment, sealer: Sealer | None
+    ) -> None:
         self._ledger = ledger
+        self._sealer = sealer
         self._assignment = assignment
         self._adding: deque[asyncio.Future[EntryId]] = deque()
         self._first: bytes | None = None
@@ -367,16 +371,19 @@ class Stager:
 
     @classmethod
     async def begin(cls, ledgers: Ledgers, assignment: Assignment, receipt: Receipt) -> Self:
-        """Make the ledger. Raises what making one does (`NotEnoughBookies`, ...)."""
+        """Make the ledger. Raises what making one does (`NotEnoughBookies`, ...), and if the log
+        is encrypted what `new_data_key` does."""
         settings = assignment.settings
+        data_key = await new_data_key(settings.encrypt_with)
         stamp = StagedFor(assignment.log, assignment.incarnation, assignment.epoch, receipt)
         ledger = await ledgers.create(
             settings.quorum,
             digest=settings.digest,
-            custom=stamp.custom(),
+            custom=stamp.custom() | stamp_of(data_key),
             degraded_writes=settings.degraded_writes,
         )
-        return cls(ledger, assignment)
+        sealer = Sealer.of(data_key, assignment.incarnation, ledger.ledger_id)
+        return cls(ledger, assignment, sealer)
 
     async def add(self, payload: bytes) -> None:
         """Add an encoded batch that is not compressed; wait while too many are under way.
@@ -390,9 +397,11 @@ class Stager:
             payload,
             base_index=self._records,
             previous_txid=self._last_txid,
-            codec=settings.codec,
+            codec=settings.codec if self._sealer is None else Codec.NONE,
             codec_level=settings.codec_level,
         )
+        if self._sealer is not None:
+            entry = self._sealer.seal(entry, settings.codec, settings.codec_level)
         if self._first is None:
             self._first = payload
         self._last = payload
@@ -402,6 +411,8 @@ class Stager:
             if self._first_txid == NO_TXID:
                 self._first_txid = header.first_txid
         self._adding.append(self._ledger.add(entry))
+        if self._sealer is not None:
+            self._sealer.added()
 
     async def seal(self) -> Staged:
         """Confirm and close. Requires that something was added. Raises what `add` does."""

@@ -16,6 +16,7 @@ from dlog.aio.read.segments import seal_of
 from dlog.aio.store.manifests import ManifestNode, delete_listed
 from dlog.aio.write.opening import OpenedLog, TakeoverDriver
 from dlog.aio.write.rolling import Compression, RollSteps, compression_of
+from dlog.encryption.ledgers import Sealer
 from dlog.errors import AppendOutcomeUnknown, LogClosed
 from dlog.manifest import Manifest
 from dlog.position import NO_TXID
@@ -23,7 +24,7 @@ from dlog.protocol import writing_events as protocol
 from dlog.protocol.edits import seal_segment, trim
 from dlog.protocol.intake import Intake
 from dlog.protocol.writing import CLOSE_S, HEAL_S, Writing
-from dlog.recordbatch import encode_batch
+from dlog.recordbatch import Codec, encode_batch
 from ledger.errors import LogError, WriterFailed
 from ledger.ids import EntryId, LedgerId
 from ledger.log_events import get_logger
@@ -67,6 +68,10 @@ class LogWriter:
         self._compressions: dict[LedgerId, Compression] = {
             opened.ledger.ledger_id: compression_of(manifest.settings)
         }
+        self._sealers: dict[LedgerId, Sealer] = {}
+        """Of those that are encrypted."""
+        if opened.sealer is not None:
+            self._sealers[opened.ledger.ledger_id] = opened.sealer
         self._roll_steps = self._steps_by(manifest)
         self._intake = Intake(
             node.log,
@@ -109,6 +114,7 @@ class LogWriter:
             manifest,
             self._appenders,
             self._compressions,
+            self._sealers,
             now_ms=self._now_ms,
         )
 
@@ -303,6 +309,7 @@ class LogWriter:
     def _send(self, effect: protocol.SendEntries) -> None:
         ledger = self._appenders[effect.ledger_id]
         codec, codec_level = self._compressions[effect.ledger_id]
+        sealer = self._sealers.get(effect.ledger_id)
         for sent, entry in enumerate(effect.entries):
             group = entry.group
             payload = encode_batch(
@@ -310,10 +317,12 @@ class LogWriter:
                 base_index=entry.base_index,
                 base_timestamp_ms=group.base_timestamp_ms,
                 previous_txid=entry.previous_txid,
-                codec=codec,
+                codec=codec if sealer is None else Codec.NONE,
                 codec_level=codec_level,
                 receipt=entry.receipt,
             )
+            if sealer is not None:
+                payload = sealer.seal(payload, codec, codec_level)
             try:
                 future = ledger.add(payload)
             except LogError as error:
@@ -321,6 +330,8 @@ class LogWriter:
                 reason = ledger.error or error
                 self._run.post(protocol.SendRefused(effect.ledger_id, unsent, reason))
                 return
+            if sealer is not None:
+                sealer.added()
             metrics.BATCH_RECORDS.observe(group.count)
             metrics.BATCH_BYTES.observe(len(payload))
             sent_at = self._loop.time()
@@ -398,6 +409,8 @@ class LogWriter:
         ledger_id = opened.ledger.ledger_id
         self._appenders[ledger_id] = opened.ledger
         self._compressions[ledger_id] = compression_of(opened.manifest.settings)
+        if opened.sealer is not None:
+            self._sealers[ledger_id] = opened.sealer
         self._roll_steps = self._steps_by(opened.manifest)
         return protocol.Healed(opened.manifest, opened.segment, ledger_id)
 
@@ -423,6 +436,7 @@ class LogWriter:
         own = [self._appenders.pop(each, None) for each in effect.ledger_ids]
         for each in effect.ledger_ids:
             self._compressions.pop(each, None)
+            self._sealers.pop(each, None)
         await asyncio.gather(*(ledger.abandon() for ledger in own if ledger is not None))
 
     def _left(self, task: asyncio.Task[None]) -> None:

@@ -55,6 +55,7 @@ def get(
         "dlog log settings set flights codec=zstd:3",
         "dlog log settings set flights retention_waits_for_consumers=true",
         "dlog log settings set flights degraded_writes=false",
+        "dlog log settings set flights encrypt_with=flights-2026",
     ),
 )
 def set_(
@@ -69,8 +70,8 @@ def set_(
     """Change settings of a log; print all of them.
 
     Sizes may be written as 512K, 10M or 2G, times as 90s, 15m, 2h or 7d. Retention and degraded
-    writes count at once, a codec from the next segment on that the writer begins, everything else
-    from the next time on that the log is opened for writing."""
+    writes count at once, a codec and a key from the next segment on that the writer begins,
+    everything else from the next time on that the log is opened for writing."""
     changes = parse_settings(pairs, "NAME=VALUE")
 
     async def command() -> None:

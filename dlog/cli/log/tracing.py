@@ -15,6 +15,7 @@ from dlog.config import load
 if TYPE_CHECKING:
     from dlog.health.tracing import Replica, TracedRecord
     from dlog.position import DLSN
+    from ledger.metadata import LedgerMetadata
 
 
 def add_to(app: typer.Typer) -> None:
@@ -94,6 +95,7 @@ def _facts(found: "TracedRecord") -> dict[str, object]:
         "timestamp_ms": None if record is None else record.timestamp_ms,
         "txid": None if record is None else record.txid,
         "key": None if record is None else json_bytes(record.key),
+        "encrypted_with": _encrypted_with(metadata),
         "unread": found.unread,
         "segment": segment.number,
         "sealed": segment.sealed is not None,
@@ -113,6 +115,12 @@ def _facts(found: "TracedRecord") -> dict[str, object]:
             for name, state in found.consumers
         ],
     }
+
+
+def _encrypted_with(metadata: "LedgerMetadata") -> str:
+    from dlog.encryption.ledgers import STAMP_KEY
+
+    return metadata.custom.get(STAMP_KEY, b"").decode(errors="replace")
 
 
 def _replica_facts(replica: "Replica") -> dict[str, object]:
@@ -147,6 +155,8 @@ def _print(found: "TracedRecord") -> None:
         f"{found.entry_id} of 0..{last}, on {quorum.write} of {quorum.ensemble} bookies, "
         f"acknowledged by {quorum.ack}"
     )
+    if name := _encrypted_with(metadata):
+        facts["encrypted with"] = f"the key {name}"
     epoch = "an unknown epoch" if found.writer.epoch is None else f"epoch {found.writer.epoch}"
     facts["written by"] = f"{found.writer.owner or 'nobody knows whom'}, in {epoch}"
     for name, state_of in found.consumers:

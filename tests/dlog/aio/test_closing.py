@@ -119,7 +119,11 @@ async def test_who_closes_a_log_in_the_middle_of_a_roll_seals_no_segment_of_who_
         if ledger_id == 2 and not others:  # that of the roll; the own segment is sealed by now
             others.append(await Log.open("log", client=client))
 
-    slow.sleeps_after(path_of("log"), sleep)
+    async def made(_: object) -> None:
+        if not asked.is_set():
+            slow.sleeps_after(path_of("log"), sleep)
+
+    cluster.before("create", made)
     cluster.before("close", take_over)
     rolling = asyncio.create_task(log.roll())  # it has its ledger, and looks where to list it
     await asked.wait()

@@ -33,6 +33,7 @@ DATA = {"log append", "perf append", "perf tail"}
 """What applications do, too; there may be millions."""
 FILES = {
     "init": "there is no log before there is a namespace",
+    "key new": "a file of keys",
     "tls init": "an authority's files",
     "tls issue": "an authority's files",
     "bookie index rebuild": "files of one bookie, which is stopped",

@@ -1,0 +1,77 @@
+"""``dlog key``: keys with which logs are encrypted."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlog.cli.options import Json, LogName, Uri, examples
+from dlog.cli.render.output import print_json
+from dlog.cli.runner import failed, run_at
+from ledger.errors import LogError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make keys that encrypt logs, and wrap the data keys of a log with another one. Needs "
+    "'dlog-ledgers[encryption]'. docs/security.md has how they are used.",
+)
+
+KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key; no secret.")]
+
+
+@app.command(
+    epilog=examples(
+        "dlog key new billing-2026 --file ~/.dlog/keys",
+        "dlog log settings set billing encrypt_with=billing-2026",
+        "DLOG_KEY_FILE=~/.dlog/keys dlog log tail billing",
+    )
+)
+def new(
+    name: KeyName,
+    *,
+    file: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where it goes, behind those that are there.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Make a key and add it to a file, which nobody else may read. Keep a copy of the file in a
+    safe place: what was encrypted with a key that is lost is lost."""
+    from dlog.encryption.files import add_key
+
+    path = file.expanduser()
+    try:
+        add_key(path, name)
+    except LogError as error:
+        raise failed(str(error)) from error
+    if as_json:
+        print_json({"key": name, "file": str(path)})
+    else:
+        typer.echo(f"key {name!r} is in {path}; name the file by DLOG_KEY_FILE", err=True)
+
+
+@app.command(epilog=examples("dlog --key-file ~/.dlog/keys key rewrap billing billing-2027"))
+def rewrap(
+    log: LogName,
+    name: KeyName,
+    *,
+    uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Wrap the data keys of a log's sealed segments with another key; records are not touched.
+
+    Both keys have to be there. The segment that is written, if there is one, keeps its own until it
+    is sealed: set encrypt_with first, roll the log or open it anew, then do this."""
+
+    async def command() -> None:
+        from dlog.aio.maintain.rewrap import rewrap as rewrap_log
+        from dlog.cli.connections import connected
+
+        async with connected(uri) as client:
+            done = await rewrap_log(client, log, name)
+        if as_json:
+            print_json({"log": log, "key": name, "rewrapped": done.rewrapped, "left": done.left})
+        else:
+            left = f"; {done.left} not sealed yet keep theirs" if done.left else ""
+            typer.echo(f"{done.rewrapped} segments were wrapped with {name!r}{left}", err=True)
+
+    run_at(uri, command())
