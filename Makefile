@@ -54,6 +54,7 @@ help:
 	@echo 'make transcripts       rewrite the golden transcripts of the protocol'
 	@echo 'make screenshots       draw the console for the documents; needs a Chromium (apt install chromium)'
 	@echo 'make metrics           write docs/metrics.md anew, from what is declared'
+	@echo 'make drawings          draw docs/drawings/*.txt anew'
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
@@ -133,6 +134,10 @@ docs: $(STAMP_DOCS)
 
 demo: $(STAMP)
 	@exec $(BIN)/dlog demo $(if $(filter 1,$(ZK)),--zookeeper) $(if $(filter 1,$(TLS)),--tls)
+
+.PHONY: drawings
+drawings: $(STAMP_DEV)
+	$(PY) -m docs.site.drawings
 
 lakehouse: $(STAMP)
 	@exec $(PY) -m examples.lakehouse --rate $(or $(RATE),5000) --seed $(or $(SEED),1)

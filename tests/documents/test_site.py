@@ -145,3 +145,16 @@ def test_dead_links_are_found_also_those_to_anchors(tmp_path: Path) -> None:
     (tmp_path / "b.html").write_text("<p id='elsewhere'></p>")
     dead = [link for _, link in dead_links(tmp_path)]
     assert dead == ["#gone", "b.html#there", "c.html", "no.svg"]
+
+
+def test_figures_of_the_front_page_are_those_of_the_comparison() -> None:
+    row = r"^\| (.* \| .* \| .* \| .* \| .*) \|$"
+    header, *rows = re.findall(row, read(DOCS / "index.md"), MULTILINE)
+    systems = header.split(" | ")[1:]
+    measured = read(DOCS.parent / "benchmarks" / "peers.md")
+    figures = [row.split(" | ") for row in rows if not row.startswith("-")]
+    assert len(figures) > 4
+    for what, _, *medians in figures:
+        section = measured.partition(f"\n## {what}\n")[2].partition("\n## ")[0]
+        for system, median in zip(systems, medians, strict=True):
+            assert f"| {system} | {median} (" in section, (what, system)
