@@ -84,8 +84,8 @@ def _row(line: str, who: dict[str, int], y: int) -> Iterator[str]:
         targets = [who[name.strip()] for name in ends.split(",")]
         yield from _arrows(who[begin], kind, targets, said, y)
     elif note := _NOTE.fullmatch(line):
-        x, half = _x(who[note[1]]), max(40, 3.6 * len(note[2]) + 8)
-        x = min(max(x, half + 4), len(who) * _COLUMN - half - 4)
+        half = max(40, 3.6 * len(note[2]) + 8)
+        x = min(max(_x(who[note[1]]), half + 4), len(who) * _COLUMN - half - 4)
         yield f'<rect x="{x - half:g}" y="{y - 17}" width="{2 * half:g}" height="24" rx="4"/>'
         yield f'<text x="{x:g}" y="{y}">{escape(note[2])}</text>'
     else:
