@@ -157,3 +157,55 @@ mutant(
     new='"uri", "as_json", "yes"',
     test="tests/dlog/cli/test_cli_changes.py::test_passwords_and_the_namespace_are_not_written_down",
 )
+
+_OWNERS = "tests/bookie/server/test_owners.py::test_"
+
+mutant(
+    "takes recovery adds from whoever may append",
+    "bookie/server/rights.py",
+    old="everywhere) & (_RECOVER if run.recovery else _ADD):",
+    new="everywhere) & (_RECOVER | _ADD):",
+    test=_RIGHTS + "what_is_remembered_never_says_more_or_less_than_the_rules",
+)
+mutant(
+    "keeps rights by the name that a log had before",
+    "bookie/server/rights.py",
+    old="        self._owners.clear()\n        self._reset()\n",
+    new="        self._owners.clear()\n",
+    test=_RIGHTS + "rights_by_a_name_end_with_it",
+)
+mutant(
+    "remembers the rights of all ledgers for ever",
+    "bookie/server/rights.py",
+    old="            if len(self._masks) >= MASKS_MAX:\n",
+    new="            if False:\n",
+    test=_RIGHTS + "what_is_remembered_is_bounded",
+)
+mutant(
+    "lets any number wait for whose their ledgers are",
+    "bookie/server/owners.py",
+    old="        if self._waiting >= WAITING_MAX:\n",
+    new="        if False:\n",
+    test=_OWNERS + "so_many_wait_for_the_store_and_no_more",
+)
+mutant(
+    "gives no place back to who asks whose a ledger is",
+    "bookie/server/owners.py",
+    old="            self._waiting -= 1\n",
+    new="            pass\n",
+    test=_OWNERS + "so_many_wait_for_the_store_and_no_more",
+)
+mutant(
+    "believes a server of the store that is behind about a ledger",
+    "bookie/server/owners.py",
+    old="            metadata, _ = await self._ledgers.read(ledger_id, fresh=True)\n",
+    new="            raise\n",
+    test=_OWNERS + "a_ledger_that_one_server_of_the_store_has_not_seen_yet_is_asked_for_afresh",
+)
+mutant(
+    "denies while a log gets another name",
+    "bookie/server/guarding.py",
+    old="            if answer is None:  # names changed meanwhile\n",
+    new="            if False:\n",
+    test=_OWNERS + "who_asks_while_a_log_gets_another_name_is_neither_let_in_nor_denied",
+)

@@ -50,3 +50,24 @@ mutant(
     new="    if False:\n",
     test=_FILES + "a_key_of_another_certificate_is_refused",
 )
+mutant(
+    "keeps adds on connections of files that were renewed",
+    "ledger/transport/session.py",
+    old="return self._generation != security.generation or now - self.made_at > security.age_s_max",
+    new="return now - self.made_at > security.age_s_max",
+    test=_BOOKIE + "connections_are_exchanged_after_a_renewal_without_a_lost_add",
+)
+mutant(
+    "keeps connections however old they are",
+    "ledger/transport/session.py",
+    old="return self._generation != security.generation or now - self.made_at > security.age_s_max",
+    new="return self._generation != security.generation",
+    test=_BOOKIE + "connections_are_exchanged_when_they_are_old",
+)
+mutant(
+    "lets one address have all strangers",
+    "ledger/security/taking.py",
+    old="            if self._of_source[source] >= most:\n",
+    new="            if False:\n",
+    test=_BOOKIE + "strangers_of_one_address_are_bounded",
+)

@@ -68,6 +68,17 @@ def test_a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it() ->
     assert table.owner(1) is table.owner(2), "not known"
 
 
+def test_rights_by_a_name_end_with_it() -> None:
+    table = RightsTable()
+    table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "a"),)))
+    ours = table.rights("cn:a")
+    table.learn_owner(1, "a", names=table.names)
+    assert ours.may(1, Action.ADD)
+    table.learn_names()
+    assert not ours.admit([run_of(0, ledger_id=1)])
+    assert ours.may(1, Action.ADD) is None, "it is asked for again"
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rights, "OWNERS_MAX", 3)
     monkeypatch.setattr(rights, "MASKS_MAX", 2)
