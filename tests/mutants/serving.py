@@ -96,8 +96,8 @@ mutant(
 mutant(
     "does not wake the reads that wait for an entry",
     "bookie/server/service.py",
-    old="                _resolve(future, True)",
-    new="                pass",
+    old="get(ledger_id, ()):\n                _resolve(future, True)",
+    new="get(ledger_id, ()):\n                pass",
     test=_SERVER + "a_waiting_read_wakes_on_a_fence_by_another_client",
 )
 mutant(
