@@ -26,7 +26,7 @@ TLS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
+.PHONY: deploy-tools dist dist-test help venv check drift fix quick test docs demo proto sim mutations transcripts metrics screenshots lakehouse bench bench-bookie bench-repair bench-spark bench-hostile bench-peers chaos chaos-ledger chaos-bookie chaos-repair chaos-spark fuzz clean distclean
 
 help:
 	@echo 'make demo [ZK=1] [TLS=1]   the main job on real data: cluster, writer, standby, Spark, a killed leader;'
@@ -58,6 +58,7 @@ help:
 	@echo 'make bench [ONLY=section]   speed of logs and what many cost, compared with the disk; table, JSON, drawing'
 	@echo 'make bench-bookie      speed and memory of one bookie, compared with its disk; table, JSON, drawing'
 	@echo 'make bench-repair [ONLY=section] [STORE=file]   audits, checks and repair of 100,000 ledgers; table, JSON'
+	@echo 'make bench-hostile [ONLY="kind ..."]   p99 of a writer beside hostile clients, and beside a greedy one'
 	@echo 'make bench-spark [ONLY=section]   what Spark reads and writes, beside rows out of memory and Kafka; table, JSON'
 	@echo 'make bench-peers [ONLY="row ..."] [TABLE=1]   dlog beside BookKeeper, DistributedLog'
 	@echo '                       and Kafka in turns; needs a JDK and Maven. TABLE=1: benchmarks/peers.md of all runs'
@@ -188,6 +189,9 @@ bench-spark: $(STAMP)
 bench-peers: $(STAMP)
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[peers]'
 	@exec $(PY) -m benchmarks.peers $(if $(ONLY),--only $(ONLY)) $(if $(TABLE),--table)
+
+bench-hostile: $(STAMP)
+	$(PY) -m benchmarks.hostile $(if $(ONLY),--only $(ONLY))
 
 bench-repair: $(STAMP)
 	$(PY) -m benchmarks.repair $(if $(ONLY),--only $(ONLY)) $(if $(STORE),--store $(STORE))

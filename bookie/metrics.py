@@ -137,6 +137,12 @@ METRICS.gauge(
     "Grants of access that are in force; 0 also where nobody has to say who he is.",
     lambda bookie: 0 if bookie.server.guard is None else bookie.server.guard.grants,
 )
+METRICS.counter(
+    "dlog_bookie_delayed_seconds_total",
+    "For how long clients were held up, by the quota that did it.",
+    lambda bookie: _delayed(bookie.server),
+    "quota",
+)
 METRICS.gauge(
     "dlog_bookie_add_streams",
     "Streams of adds that clients have open.",
@@ -392,6 +398,12 @@ def _info(bookie: str) -> dict[tuple[str, ...], int | float]:
 def _denied(server: BookieServer) -> dict[str, int]:
     counts = {} if server.guard is None else dict(server.guard.denied)
     return {action.name.lower(): count for action, count in counts.items()}
+
+
+def _delayed(server: BookieServer) -> dict[str, float]:
+    treasury = None if server.delays is None else server.delays.treasury
+    found = {} if treasury is None else dict(treasury.delayed_ns)
+    return {quota: delayed_ns / 1e9 for quota, delayed_ns in found.items()}
 
 
 def _by_status(counts: Mapping[Status, int]) -> dict[str, int]:

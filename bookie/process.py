@@ -24,6 +24,7 @@ from bookie.identity.cookie import read_cookie
 from bookie.identity.lives import LifeKeeper
 from bookie.identity.registering import Registrar
 from bookie.identity.stamp import Identity, identify, mark_clean, settle_doubt
+from bookie.server.delaying import Delays
 from bookie.server.descriptors import descriptor_limit, share_out
 from bookie.server.guarding import Guard
 from bookie.server.listening import BookieServer, is_free
@@ -130,12 +131,14 @@ class _Ports:
             guard = Guard(store, ledgers)
             await guard.start()
             self.clients.guard = self.operators.guard = guard
+        self.clients.delays = Delays(store, ledgers)
+        await self.clients.delays.start()
 
     def guarding(self) -> "list[asyncio.Task[None]]":
-        """Begin to keep to the grants as they change. An end of it would be one of the bookie: it
-        would not hear of what is revoked."""
-        guard = self.clients.guard
-        return [] if guard is None else [asyncio.create_task(guard.run(), name="guard")]
+        """Begin to keep to the grants and quotas as they change. An end of it would be one of the
+        bookie: it would not hear of what is revoked."""
+        kept = (self.clients.guard, self.clients.delays)
+        return [asyncio.create_task(one.run(), name="guard") for one in kept if one is not None]
 
     async def start(self, service: BookieService, operator: OperatorService) -> None:
         await self.clients.start(service)

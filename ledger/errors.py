@@ -199,6 +199,20 @@ class NoSuchGrant(CallerError):
         self.grant = grant
 
 
+class InvalidQuota(CallerError):
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name!r} cannot have this quota: {reason} (see docs/security.md)")
+        self.name, self.reason = name, reason
+
+
+class NoSuchQuota(CallerError):
+    def __init__(self, quota: str) -> None:
+        super().__init__(
+            f"there is no quota of {quota}; 'dlog quota list' shows those that there are"
+        )
+        self.quota = quota
+
+
 class TooManyPending(CallerError):
     retryable = True
 

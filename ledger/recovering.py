@@ -130,6 +130,7 @@ class _Recovering:
             effect.last,
             bytes_max=READ_BYTES_MAX,
             fence=effect.fence,
+            repairs=True,
         )
         answer = await self._environment.transport.read(effect.bookie, query)
         self._environment.reported(effect.bookie, answer.status)
@@ -140,7 +141,7 @@ class _Recovering:
 
     async def _read_base(self, effect: protocol.ReadBase) -> protocol.RecoveryEvent:
         entry_id = effect.entry_id
-        query = ReadQuery(self._ledger_id, self._credentials.key, entry_id, entry_id)
+        query = ReadQuery(self._ledger_id, self._credentials.key, entry_id, entry_id, repairs=True)
         answer = await self._environment.transport.read(effect.bookie, query)
         found = verified(answer, self._ledger_id, self._credentials.checks)
         header: Header | None = found.headers.get(entry_id)

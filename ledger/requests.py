@@ -58,6 +58,8 @@ class ReadQuery:
     wait_ms: int = 0
     """If positive, wait this long at most until an entry >= first is confirmed, the ledger is
     fenced or deleted; then answer with confirmed entries only."""
+    repairs: bool = False
+    """For a recovery or a repair: it counts for no quota."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ async def look(
             reading.position,
             reading.upto,
             bytes_max=READ_BYTES_MAX,
+            repairs=True,
         )
         answer = await ask(transport, bookie, query)
         found = verified(answer, credentials.ledger_id, credentials.checks)

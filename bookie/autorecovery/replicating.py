@@ -266,6 +266,7 @@ class _Repair:
             effect.first,
             effect.copy.last,
             bytes_max=READ_BYTES_MAX,
+            repairs=True,
         )
         answer = await ask(self._environment.transport, effect.bookie, query)
         found = verified(answer, self._ledger_id, credentials.checks)

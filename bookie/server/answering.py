@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
+from bookie.server.delaying import Delaying
 from bookie.server.guarding import Door
 from bookie.server.service import BookieService
 from ledger.errors import BadMessage
@@ -75,12 +76,15 @@ class Answering:
         connection: Connection,
         room: Room,
         door: Door | None = None,
+        delaying: Delaying | None = None,
     ) -> None:
-        """*door*: what lets the client in; None: it may do everything."""
+        """*door*: what lets the client in; None: it may do everything. *delaying*: what keeps it to
+        its quotas; None: it has none."""
         self._service = service
         self._connection = connection
         self._room = room
         self._door = door
+        self._delaying = delaying
         self._last = 0
         self._open: dict[int, asyncio.Task[Reply]] = {}
         self._made_bytes = 0
@@ -104,6 +108,8 @@ class Answering:
         if frame.kind == Kind.INFO:
             check_info_request(request)
             self._connection.send(Kind.ANSWER, number, info_reply(self._service.info, request))
+        elif refusal := self._refusal(frame.kind, request):
+            self._connection.send(Kind.ANSWER, number, *refusal)
         elif (answer := self._answer_of(frame.kind, request)) is None:
             self._connection.send(Kind.NOT_KNOWN, number)
         else:
@@ -125,40 +131,61 @@ class Answering:
             task.cancel()
 
     def _answer_of(self, kind: int, request: bytes) -> Coroutine[Any, Any, Reply] | None:
-        is_crowded = len(self._open) >= self._room.per_client_max
         match kind:
             case Kind.READ:
-                query = read_query(request)
-                if is_crowded:
-                    return self._later(read_reply(ReadAnswer(_LATER), request))
-                return self._read(query, request)
+                return self._read(read_query(request), request)
             case Kind.READ_LAC:
-                lac = lac_query(request)
-                if is_crowded:
-                    return self._later((lac_reply(LacAnswer(_LATER), request),))
-                return self._read_lac(lac, request)
+                return self._read_lac(lac_query(request), request)
             case Kind.READ_HELD:
-                held = held_query(request)
-                if is_crowded:
-                    return self._later((held_reply(HeldAnswer(_LATER), request),))
-                return self._read_held(held, request)
+                return self._read_held(held_query(request), request)
             case _:
                 return None
 
-    async def _later(self, body: tuple[Buffer, ...]) -> Reply:
-        return self._made(*body)
+    def _refusal(self, kind: int, request: bytes) -> tuple[Buffer, ...]:
+        """Return the answer to a question that finds no room; empty if there is room. It is given
+        at once: what is refused must cost less than what is not."""
+        room = self._room
+        is_crowded = room.left <= 0 or len(self._open) >= room.per_client_max
+        match kind:
+            case Kind.READ if is_crowded or self._is_due_much():
+                read_query(request)
+                return read_reply(ReadAnswer(_LATER), request)
+            case Kind.READ_LAC if is_crowded:
+                lac_query(request)
+                return (lac_reply(LacAnswer(_LATER), request),)
+            case Kind.READ_HELD if is_crowded or self._is_due_much():
+                held_query(request)
+                return (held_reply(HeldAnswer(_LATER), request),)
+            case _:
+                return ()
 
     async def _read(self, query: ReadQuery, request: bytes) -> Reply:
-        status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)
+        needed = _action(fence=query.fence or query.repairs)
+        status = await self._why_not(query.ledger_id, needed, fence=query.fence)
         answer = ReadAnswer(status)
-        if status is Status.OK:
+        counts = self._counts(query)
+        if status is Status.OK and counts is not None and not await counts.ask(query.ledger_id):
+            answer = ReadAnswer(_LATER)
+        elif status is Status.OK and self._is_due_much():
+            answer = ReadAnswer(_LATER)  # nothing is read that would be thrown away
+        elif status is Status.OK:
             answer = await self._service.read(query)
+            if counts is not None:
+                counts.answered(query.ledger_id, len(answer.frames))
             if query.wait_ms > 0:  # it may have been revoked meanwhile
                 status = await self._why_not(query.ledger_id, Action.READ, fence=False)
                 answer = answer if status is Status.OK else ReadAnswer(status)
             if self._is_due_much():
                 answer = ReadAnswer(Status.TOO_MANY_REQUESTS)
         return self._made(*read_reply(answer, request))
+
+    def _counts(self, query: ReadQuery) -> Delaying | None:
+        """Return what delays *query*, if anything may. Who fences, recovers or repairs is not
+        delayed; whether he may is `_action`'s business."""
+        delaying = self._delaying
+        if delaying is None or not delaying.treasury.is_on or query.fence or query.repairs:
+            return None
+        return delaying
 
     async def _read_lac(self, query: LacQuery, request: bytes) -> Reply:
         status = await self._why_not(query.ledger_id, _action(fence=query.fence), fence=query.fence)
@@ -197,8 +224,6 @@ class Answering:
 
         That the store knows no such ledger is no promise to who fences: what has to be fenced was
         made by somebody."""
-        if self._room.left < 0:
-            return Status.TOO_MANY_REQUESTS
         if self._door is None:
             return Status.OK
         status = await self._door.answer(ledger_id, action)

@@ -1,30 +1,29 @@
 """Lets in what was granted: knows the rules of the metadata store, tells of what was refused.
 
-Rules are read when they change, and every `REFRESH_S` in any case. While the store is out of reach,
-or holds what this program does not understand, the last that were read stay in force. They are kept
+Rules are read when they change, and now and then in any case. While the store is out of reach, or
+holds what this program does not understand, the last that were read stay in force. They are kept
 in memory only: a bookie starts with the store, or not at all.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from bookie.server.following import follow
 from bookie.server.owners import Owners
 from bookie.server.rights import Rights, RightsTable
 from ledger.belonging import RENAMED_PATH
-from ledger.errors import DamagedMetadata, MetadataError
+from ledger.errors import DamagedMetadata
 from ledger.log_events import get_logger
 from ledger.manager import LedgerStore
-from ledger.metastore.port import MetadataStore, Watch
+from ledger.metastore.port import MetadataStore
 from ledger.requests import AddRun, Status
 from ledger.security.access import ACCESS, NEEDED, Action, Rules
 from ledger.security.granting import read_rules
 from ledger.security.names import Identity
 
-REFRESH_S: Final = 30.0
-RETRY_S: Final = 0.5
 TELL_S: Final = 1.0
 """So often, at most, the log says that something was refused."""
 _NOBODY: Final = ""
@@ -67,27 +66,7 @@ class Guard:
 
     async def run(self) -> None:
         """Keep to the rules as they change; until cancelled."""
-        watches = {path: self._store.watch(path) for path in (ACCESS, RENAMED_PATH)}
-        changes = {path: _changed(watch) for path, watch in watches.items()}
-        renamed = True  # one may have come before the watch
-        try:
-            while True:
-                if renamed:
-                    self._table.learn_names()
-                await self._read_until_done()
-                await asyncio.wait(
-                    changes.values(), timeout=REFRESH_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                renamed = changes[RENAMED_PATH].done()
-                for path, change in changes.items():
-                    if change.done():
-                        change.result()
-                        changes[path] = _changed(watches[path])
-        finally:
-            for change in changes.values():
-                change.cancel()
-            for watch in watches.values():
-                watch.close()
+        await follow(self._store, (ACCESS, RENAMED_PATH), self._changed)
 
     def door(self, identity: Identity | None, peer: str) -> "Door":
         """Return what a connection from *peer* is let in by."""
@@ -138,14 +117,10 @@ class Guard:
             self._table.learn_rules(rules)
             _log_change(before, rules)
 
-    async def _read_until_done(self) -> None:
-        while True:
-            try:
-                await self._read()
-            except MetadataError:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+    async def _changed(self, paths: Collection[str]) -> None:
+        if RENAMED_PATH in paths:
+            self._table.learn_names()
+        await self._read()
 
 
 class Door:
@@ -204,7 +179,3 @@ def _log_change(before: Rules, after: Rules) -> None:
         revoked=revoked[:_SHOWN_MAX],
         not_shown=max(0, len(granted) - _SHOWN_MAX) + max(0, len(revoked) - _SHOWN_MAX),
     )
-
-
-def _changed(watch: Watch) -> "asyncio.Future[None]":
-    return asyncio.ensure_future(watch.changed())

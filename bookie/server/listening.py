@@ -17,6 +17,7 @@ from typing import Final
 from bookie.errors import AddressUnusable, PortInUse
 from bookie.server.adding import Adding
 from bookie.server.answering import Answering, Room
+from bookie.server.delaying import Delays
 from bookie.server.guarding import Guard
 from bookie.server.limits import ClientLimits
 from bookie.server.pace import Pace
@@ -65,6 +66,8 @@ class BookieServer:
     ) -> None:
         self.guard: Guard | None = None
         """Who lets in what was granted; None: whoever is known may do everything."""
+        self.delays: Delays | None = None
+        """What keeps clients to their quotas; None: nothing."""
         self.limits = limits or ClientLimits()
         self.places = Places[_ClientConnection](self.limits)
         self.security = security
@@ -263,12 +266,14 @@ class _ClientConnection(Connection):
             return True
         server.places.know(self)
         door = None if server.guard is None else server.guard.door(self.identity, self.peer)
+        delays = server.delays
+        delaying = None if delays is None else delays.pace(self.identity)
         if hello.purpose is Purpose.ADDS:
             self._is_adder = True
             server.adders += 1
-            self._handler = Adding(server.service, self, self._refuse, door)
+            self._handler = Adding(server.service, self, self._refuse, door, delaying)
         else:
-            self._handler = Answering(server.service, self, server.room, door)
+            self._handler = Answering(server.service, self, server.room, door, delaying)
         self.reader.body_bytes_max = self._handler.body_bytes_max
         return True
 

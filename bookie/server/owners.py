@@ -1,4 +1,4 @@
-"""Asks the metadata store which log a ledger belongs to; `rights` remembers it.
+"""Asks the metadata store which log a ledger belongs to; `rights` and `buckets` remember it.
 
 Bounded as the questions of `made_ledgers` are, for the same reasons.
 """
@@ -6,6 +6,7 @@ Bounded as the questions of `made_ledgers` are, for the same reasons.
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from bookie.server.made_ledgers import (
     ANSWER_S_MAX,
@@ -14,12 +15,24 @@ from bookie.server.made_ledgers import (
     TURN_S_MAX,
     WAITING_MAX,
 )
-from bookie.server.rights import RightsTable
+from bookie.server.owned import Owned
 from ledger.belonging import belonging, name_in, renamed_path
 from ledger.errors import LogError, NoSuchLedger, NoSuchNode
 from ledger.ids import LedgerId
 from ledger.manager import LedgerStore
+from ledger.metadata import LedgerMetadata
 from ledger.requests import Status
+
+
+class Table(Protocol):
+    """Where it is remembered."""
+
+    @property
+    def names(self) -> int:
+        """Counts how often logs may have got other names."""
+
+    def learn_owned(self, ledger_id: int, owned: Owned, *, names: int) -> None:
+        """Take note of what was found out after *names* was read here."""
 
 
 class Owners:
@@ -27,7 +40,7 @@ class Owners:
 
     def __init__(
         self,
-        table: RightsTable,
+        table: Table,
         ledgers: LedgerStore,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -61,20 +74,24 @@ class Owners:
         names = self._table.names
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                owner = await self._owner(ledger_id)
+                owned = await self._owned(ledger_id)
         except NoSuchLedger:
             return Status.NO_SUCH_LEDGER
         except (LogError, TimeoutError):
             self._silent_until = self._clock() + SILENCE_S
             return Status.TOO_MANY_REQUESTS
-        self._table.learn_owner(ledger_id, owner, names=names)
+        self._table.learn_owned(ledger_id, owned, names=names)
         return Status.OK
 
-    async def _owner(self, ledger_id: LedgerId) -> str | None:
+    async def _owned(self, ledger_id: LedgerId) -> Owned:
         try:
             metadata, _ = await self._ledgers.read(ledger_id)
         except NoSuchLedger:  # this server of the store may not have seen it yet
             metadata, _ = await self._ledgers.read(ledger_id, fresh=True)
+        log = await self._log(metadata)
+        return Owned(log, metadata.quorum.ensemble, metadata.quorum.write)
+
+    async def _log(self, metadata: LedgerMetadata) -> str | None:
         found = belonging(metadata.custom)
         if found is None:
             return None

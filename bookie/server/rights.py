@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 from weakref import WeakValueDictionary
 
+from bookie.server.owned import Owned
 from ledger.requests import AddRun
 from ledger.security.access import Action, Grant, Rules, allowed
 
@@ -69,7 +70,7 @@ class Rights:
 
     def may(self, ledger_id: int, action: Action) -> bool | None:
         """Return whether *action* is allowed; None if that depends on whose the ledger is, which is
-        to be found out first (`RightsTable.learn_owner`)."""
+        to be found out first (`RightsTable.learn_owned`)."""
         grants = self._derive() if self._grants is None else self._grants
         if self._everywhere & action:
             return True
@@ -124,14 +125,14 @@ class RightsTable:
         self._owners.clear()
         self._reset()
 
-    def learn_owner(self, ledger_id: int, owner: str | None, *, names: int) -> None:
-        """Take note that a ledger belongs to log *owner*, None: to none, as it was found out after
-        *names* was read here."""
+    def learn_owned(self, ledger_id: int, owned: Owned, *, names: int) -> None:
+        """Take note of the log that a ledger belongs to, as it was found out after *names* was read
+        here."""
         if names != self.names:
             return  # it may have been the name before
         if len(self._owners) >= OWNERS_MAX:
             del self._owners[next(iter(self._owners))]
-        self._owners[ledger_id] = owner
+        self._owners[ledger_id] = owned.log
 
     def _reset(self) -> None:
         for rights in tuple(self._rights.values()):

@@ -21,6 +21,7 @@ from dlog.cli import (
     ledger,
     metadata,
     perf,
+    quota,
     tls,
 )
 from dlog.cli.bookie import app as bookie
@@ -80,6 +81,7 @@ app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
 app.add_typer(access.app, name="access")
 app.add_typer(changes.app, name="changes")
+app.add_typer(quota.app, name="quota")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(perf.app, name="perf")
 app.add_typer(tls.app, name="tls")

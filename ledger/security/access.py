@@ -121,11 +121,11 @@ class Grant:
         return f"{self.who} is {self.role} of {self.logs}"
 
     def is_of(self, identity: str) -> bool:
-        return _fits(self.who, identity)
+        return fits(self.who, identity)
 
     def is_for(self, log: str | None) -> bool:
         """Return whether it counts for *log*; None: for what belongs to no log."""
-        return self.logs == ANYTHING or (log is not None and _fits(self.logs, log))
+        return self.logs == ANYTHING or (log is not None and fits(self.logs, log))
 
     def allows(self, log: str | None) -> int:
         """Return the sum of the actions that it allows on *log*; None: on what belongs to no log.
@@ -223,7 +223,8 @@ def grant_for(grants: Iterable[Grant], action: Action, log: str | None) -> Grant
     return next((one for one in grants if one.allows(log) & action), None)
 
 
-def _fits(pattern: str, name: str) -> bool:
+def fits(pattern: str, name: str) -> bool:
+    """Return whether *pattern* is *name*, or how it begins, if an asterisk ends it."""
     if pattern.endswith(ANYTHING):
         return name.startswith(pattern[:-1])
     return pattern == name

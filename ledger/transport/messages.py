@@ -82,23 +82,26 @@ def batch_runs(received: Received) -> list[AddRun]:
     return runs
 
 
-def ack_message(first: int, last: int, statuses: Sequence[Status]) -> bytes:
+def ack_message(first: int, last: int, statuses: Sequence[Status], held_ms: int = 0) -> bytes:
     return checked(
         pb.AddAck(
             first_batch=first,
             last_batch=last,
             statuses=[pb.Status.ValueType(status) for status in statuses],
+            held_ms=held_ms,
         )
     )
 
 
-def ack_values(received: Received) -> tuple[int, int, list[Status]]:
-    """Return first batch, last batch and the statuses by run. Raises `BadMessage`."""
+def ack_values(received: Received) -> tuple[int, int, list[Status], int]:
+    """Return first batch, last batch, the statuses by run, and for how many ms the connection is
+    not read from. Raises `BadMessage`."""
     message, _ = verified(pb.AddAck, received)
     return (
         message.first_batch,
         message.last_batch,
         [_status(status, "AddAck") for status in message.statuses],
+        message.held_ms,
     )
 
 
@@ -112,6 +115,7 @@ def read_request(query: ReadQuery) -> bytes:
             bytes_max=query.bytes_max,
             fence=query.fence,
             wait_ms=query.wait_ms,
+            repairs=query.repairs,
         )
     )
 
@@ -127,6 +131,7 @@ def read_query(received: Received) -> ReadQuery:
         bytes_max=message.bytes_max,
         fence=message.fence,
         wait_ms=message.wait_ms,
+        repairs=message.repairs,
     )
 
 

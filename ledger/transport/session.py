@@ -21,6 +21,8 @@ from ledger.transport.handshake import Hello, Purpose
 from ledger.transport.messages import ack_values
 from ledger.transport.window import AddWindow, OnDone, WindowLimits
 
+_HELD_S_MAX: Final = 60.0
+"""So long a bookie may say that it reads nothing; it says so again then."""
 EXCHANGED: Final = "another connection follows it"
 
 
@@ -59,6 +61,8 @@ class BookieSession:
         self._loop = asyncio.get_running_loop()
         self.used_at = self.made_at = self._loop.time()
         self._watchdog: asyncio.TimerHandle | None = None
+        self._held_until = 0.0
+        """Until then the bookie reads nothing: a quota. It is not silent for that."""
         self._idle: asyncio.Event | None = None
         """Set when all was answered; there is one once somebody waits for that."""
         self._connection = ClientConnection(
@@ -178,7 +182,10 @@ class BookieSession:
     def _acked(self, frame: Frame) -> None:
         if frame.kind != Kind.ADDED:
             raise BadMessage("Frame", f"kind {frame.kind} answers no adds")
-        for on_done, status in self._window.acked(*ack_values(frame.body)):
+        first, last, statuses, held_ms = ack_values(frame.body)
+        if held_ms:
+            self._held_until = self._loop.time() + min(held_ms / 1000, _HELD_S_MAX)
+        for on_done, status in self._window.acked(first, last, statuses):
             try:
                 on_done(status)
             except Exception as error:  # noqa: BLE001 - not the session's trouble
@@ -203,7 +210,7 @@ class BookieSession:
         oldest = self._window.oldest_at()
         if oldest is None:
             self._watchdog = None
-        elif now >= (due := oldest + self._limits.timeout_s):
+        elif now >= (due := max(oldest, self._held_until) + self._limits.timeout_s):
             self.end(f"no answer within {self._limits.timeout_s:g} s")
         else:
             self._watchdog = self._loop.call_at(due, lambda: self._watch(self._loop.time()))

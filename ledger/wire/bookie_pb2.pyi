@@ -170,8 +170,11 @@ class AddAck(_message.Message):
     FIRST_BATCH_FIELD_NUMBER: _builtins.int
     LAST_BATCH_FIELD_NUMBER: _builtins.int
     STATUSES_FIELD_NUMBER: _builtins.int
+    HELD_MS_FIELD_NUMBER: _builtins.int
     first_batch: _builtins.int
     last_batch: _builtins.int
+    held_ms: _builtins.int
+    """a quota: for so long nothing more is read from this connection"""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___Status.ValueType]:
         """empty: every run of these batches is durable"""
@@ -182,10 +185,11 @@ class AddAck(_message.Message):
         first_batch: _builtins.int = ...,
         last_batch: _builtins.int = ...,
         statuses: _abc.Iterable[Global___Status.ValueType] | None = ...,
+        held_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_batch", b"first_batch", "last_batch", b"last_batch", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_batch", b"first_batch", "held_ms", b"held_ms", "last_batch", b"last_batch", "statuses", b"statuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -202,6 +206,7 @@ class ReadRequest(_message.Message):
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    REPAIRS_FIELD_NUMBER: _builtins.int
     ledger: _builtins.int
     key: _builtins.bytes
     first: _builtins.int
@@ -213,6 +218,8 @@ class ReadRequest(_message.Message):
     """recovery read: fence durably before any answer (rules 32, 33)"""
     wait_ms: _builtins.int
     """> 0: wait until an entry >= first is known to be confirmed"""
+    repairs: _builtins.bool
+    """for recovery or repair: counts for no quota"""
     def __init__(
         self,
         *,
@@ -223,10 +230,11 @@ class ReadRequest(_message.Message):
         bytes_max: _builtins.int = ...,
         fence: _builtins.bool = ...,
         wait_ms: _builtins.int = ...,
+        repairs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "fence", b"fence", "first", b"first", "key", b"key", "last", b"last", "ledger", b"ledger", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "fence", b"fence", "first", b"first", "key", b"key", "last", b"last", "ledger", b"ledger", "repairs", b"repairs", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,6 +97,23 @@ ACCESS_BOOKIE: AccessRole.ValueType  # 3
 ACCESS_OPERATOR: AccessRole.ValueType  # 4
 Global___AccessRole: _TypeAlias = AccessRole  # noqa: Y015
 
+class _QuotaSubject:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QuotaSubjectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QuotaSubject.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QUOTA_SUBJECT_UNSPECIFIED: _QuotaSubject.ValueType  # 0
+    QUOTA_IDENTITY: _QuotaSubject.ValueType  # 1
+    QUOTA_LOGS: _QuotaSubject.ValueType  # 2
+
+class QuotaSubject(_QuotaSubject, metaclass=_QuotaSubjectEnumTypeWrapper): ...
+
+QUOTA_SUBJECT_UNSPECIFIED: QuotaSubject.ValueType  # 0
+QUOTA_IDENTITY: QuotaSubject.ValueType  # 1
+QUOTA_LOGS: QuotaSubject.ValueType  # 2
+Global___QuotaSubject: _TypeAlias = QuotaSubject  # noqa: Y015
+
 @_typing.final
 class InstanceNode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -942,3 +959,72 @@ class AccessNode(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AccessNode: _TypeAlias = AccessNode  # noqa: Y015
+
+@_typing.final
+class QuotaNode(_message.Message):
+    """rates are a second; 0: no limit"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    APPEND_BYTES_S_FIELD_NUMBER: _builtins.int
+    APPEND_ENTRIES_S_FIELD_NUMBER: _builtins.int
+    READ_BYTES_S_FIELD_NUMBER: _builtins.int
+    READ_REQUESTS_S_FIELD_NUMBER: _builtins.int
+    subject: Global___QuotaSubject.ValueType
+    name: _builtins.str
+    """an identity or a log; a trailing * stands for anything"""
+    append_bytes_s: _builtins.int
+    append_entries_s: _builtins.int
+    read_bytes_s: _builtins.int
+    read_requests_s: _builtins.int
+    def __init__(
+        self,
+        *,
+        subject: Global___QuotaSubject.ValueType = ...,
+        name: _builtins.str = ...,
+        append_bytes_s: _builtins.int = ...,
+        append_entries_s: _builtins.int = ...,
+        read_bytes_s: _builtins.int = ...,
+        read_requests_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_bytes_s", b"append_bytes_s", "append_entries_s", b"append_entries_s", "name", b"name", "read_bytes_s", b"read_bytes_s", "read_requests_s", b"read_requests_s", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaNode: _TypeAlias = QuotaNode  # noqa: Y015
+
+@_typing.final
+class QuotasNode(_message.Message):
+    """/quotas: how much may be appended and read"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    CHANGED_BY_FIELD_NUMBER: _builtins.int
+    CHANGED_MS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    changed_by: _builtins.str
+    """who made the last change, as he says himself"""
+    changed_ms: _builtins.int
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaNode]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        quotas: _abc.Iterable[Global___QuotaNode] | None = ...,
+        changed_by: _builtins.str = ...,
+        changed_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_by", b"changed_by", "changed_ms", b"changed_ms", "quotas", b"quotas", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotasNode: _TypeAlias = QuotasNode  # noqa: Y015

@@ -24,6 +24,7 @@ from bookie.autorecovery.worker import WorkerConfig
 from bookie.disk.directories import Directories
 from bookie.disk.port import DiskUsage, RealDisk, RealFile, disk_error
 from bookie.identity.stamp import accept_loss
+from bookie.server.delaying import Delays
 from bookie.server.guarding import Guard
 from dlog.aio import Log, Standby
 from dlog.aio.admin import update_settings
@@ -41,6 +42,7 @@ from ledger.security.access import Grant, Role
 from ledger.security.certificates import Security
 from ledger.security.granting import change_rules
 from ledger.security.metrics import METRICS
+from ledger.security.quotas import Quota, Quotas, Subject
 from ledger.transport.framing import Kind
 from ledger.transport.handshake import Purpose
 from ledger.transport.messages import read_request
@@ -143,6 +145,20 @@ async def a_reader_takes_nothing(cluster: WholeCluster, _: pytest.MonkeyPatch) -
             for number in range(1, 9):
                 peer.send(Kind.READ, number, read_request(query))
             await reached(cluster, lambda: server.backlog.unsent_bytes > 0, "it is full")
+
+
+@happening
+async def a_tenant_is_held_up(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    async with cluster.client() as client:
+        quota = Quota(Subject.LOGS, "*", append_entries_s=1)
+        cluster.seen.look()
+        for name in ("bookie-0", "bookie-1", "bookie-2", "bookie-3"):
+            server = cluster.of(BookieId(name)).running.server
+            server.delays = Delays(client.store, client.ledgers)
+            server.delays.treasury.learn_quotas(Quotas((quota,)))
+        writer = await client.create(Quorum(4, 4, 1))
+        await asyncio.gather(*(writer.add(PAYLOAD) for _ in range(20)))
+        await reached(cluster, lambda: moved(cluster, "dlog_bookie_delayed_seconds_total"), "late")
 
 
 @happening

@@ -76,8 +76,8 @@ mutant(
 mutant(
     "opens ledgers of no log to who was granted some logs",
     "ledger/security/access.py",
-    old="        return self.logs == ANYTHING or (log is not None and _fits(self.logs, log))",
-    new="        return self.logs == ANYTHING or log is None or _fits(self.logs, log)",
+    old="        return self.logs == ANYTHING or (log is not None and fits(self.logs, log))",
+    new="        return self.logs == ANYTHING or log is None or fits(self.logs, log)",
     test=_ACCESS + "what_a_grant_allows_is_allowed_and_nothing_else",
 )
 mutant(

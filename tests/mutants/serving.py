@@ -232,8 +232,8 @@ mutant(
 mutant(
     "takes batches from a stream that is full",
     "bookie/server/adding.py",
-    old="if self._waiting or self._preparing is not None or self._stream.is_full:",
-    new="if self._waiting or self._preparing is not None:",
+    old="self._held is None and not self._stream.is_full",
+    new="self._held is None",
     test=_CONNECTIONS + "a_writer_with_too_many_open_batches_is_not_read_from",
 )
 mutant(
@@ -246,8 +246,8 @@ mutant(
 mutant(
     "lets a batch pass one that is being prepared",
     "bookie/server/adding.py",
-    old="if self._waiting or self._preparing is not None or self._stream.is_full:",
-    new="if self._stream.is_full:",
+    old="        if self._waiting or not self._takes:",
+    new="        if self._stream.is_full:",
     test=_CONNECTIONS + "a_batch_does_not_pass_the_one_before_it_that_needs_the_disk",
 )
 mutant(
@@ -260,9 +260,8 @@ mutant(
 mutant(
     "makes long answers for a client that does not take them",
     "bookie/server/answering.py",
-    old="            if self._is_due_much():\n"
-    "                answer = ReadAnswer(Status.TOO_MANY_REQUESTS)\n",
-    new="",
+    old="        if due_bytes > UNSENT_BYTES_MAX:\n",
+    new="        if False:\n",
     test=_CONNECTIONS + "a_reader_that_does_not_take_its_answers_is_told_to_ask_again_later",
 )
 mutant(
@@ -457,8 +456,8 @@ mutant(
 mutant(
     "lets one connection ask all questions",
     "bookie/server/answering.py",
-    old="        is_crowded = len(self._open) >= self._room.per_client_max",
-    new="        is_crowded = False",
+    old="        is_crowded = room.left <= 0 or len(self._open) >= room.per_client_max",
+    new="        is_crowded = room.left <= 0",
     test=_HOSTILE + "one_connection_cannot_take_all_questions",
 )
 mutant(

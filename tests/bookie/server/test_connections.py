@@ -39,7 +39,7 @@ async def acked(peer: Peer, last: int) -> None:
     done = 0
     while done < last:
         frame = await peer.frame()
-        _, done, statuses = ack_values(frame.body)
+        _, done, statuses, _ = ack_values(frame.body)
         assert (frame.kind, frame.number, statuses) == (Kind.ADDED, done, [])
 
 
@@ -203,8 +203,7 @@ async def test_a_reader_that_does_not_take_its_answers_is_told_to_ask_again_late
             for _ in range(12):
                 frame = await peer.frame()
                 statuses.append(read_answer(frame.body, request).status)
-            assert statuses[0] is Status.OK
-            assert Status.TOO_MANY_REQUESTS in statuses
+            assert set(statuses) == {Status.OK, Status.TOO_MANY_REQUESTS}
             await until(lambda: only_connection(bookie).is_reading)
 
 

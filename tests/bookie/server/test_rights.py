@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.server import rights
+from bookie.server.owned import Owned
 from bookie.server.rights import RightsTable
 from ledger.security.access import Action, Grant, Role, Rules, allowed
 from tests.bookie.runs import run_of
@@ -39,7 +40,7 @@ def test_what_is_remembered_never_says_more_or_less_than_the_rules(
                 table.learn_names()
             case (int(ledger_id), str() | None as owner):
                 if ledger_id not in known:
-                    table.learn_owner(ledger_id, owner, names=table.names)
+                    table.learn_owned(ledger_id, Owned(owner, 3, 2), names=table.names)
                     known[ledger_id] = owner
             case (str(who), int(ledger_id), Action() as action):
                 ours = next(each for each in kept if each.who == who)
@@ -61,7 +62,7 @@ def test_a_name_that_was_looked_up_before_a_rename_is_not_believed_after_it() ->
     table = RightsTable()
     names = table.names
     table.learn_names()
-    table.learn_owner(1, "old", names=names)
+    table.learn_owned(1, Owned("old", 3, 2), names=names)
     assert table.rights("uri:dlog:bookie:b").may(1, Action.READ), "wherever it belongs"
     table.learn_rules(Rules())
     assert table.rights("cn:a").may(1, Action.READ) is False, "it has no grant at all"
@@ -86,7 +87,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "a"),)))
     ours = table.rights("cn:a")
     for ledger_id in range(10):
-        table.learn_owner(ledger_id, "a", names=table.names)
+        table.learn_owned(ledger_id, Owned("a", 3, 2), names=table.names)
         assert ours.may(ledger_id, Action.ADD)
         assert len(ours._masks) <= 2
     assert len(table._owners) == 3

@@ -43,6 +43,8 @@ def dlog(*arguments: str, stdin: str = "") -> Result:
         ["ledger", "list"],
         ["access", "grant", "cn:alice", "operator"],
         ["access", "list"],
+        ["quota", "set", "logs", "a", "--read-requests", "1"],
+        ["quota", "list"],
     ],
     ids=" ".join,
 )

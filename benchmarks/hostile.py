@@ -1,0 +1,272 @@
+"""Hostile clients, and tenants without measure, beside a writer that behaves: its p99.
+
+One bookie process; 2,000 hostile connections from 20 addresses of this machine, made by a process
+of their own; a writer of 200 entries of 1 KB a second in an open loop, so that waiting counts.
+Alone and beside them in turn. Then two tenants: one appends as fast as it can, without and with
+a quota.
+
+    python -m benchmarks.hostile [--seconds 6] [--connections 2000] [--only KIND ...]
+"""
+
+import argparse
+import asyncio
+import os
+import resource
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from dlog.aio import Log
+from dlog.local.cluster import LocalCluster
+from ledger.client import LedgerClient
+from ledger.ids import EntryId
+from ledger.quorum import Quorum
+from ledger.requests import ReadQuery
+from ledger.security.quota_keeping import change_quotas
+from ledger.security.quotas import Quota, Subject
+from ledger.transport.framing import Kind, frame_header
+from ledger.transport.handshake import Hello, Purpose, encode_hello
+from ledger.transport.messages import read_request
+
+ADDRESSES = 20
+RATE = 200
+PAYLOAD = os.urandom(1000)
+BOOKIE = "bookie-0"
+STORM_RATE = 1000
+"""Connections a second that the storm makes: as many as one process of Python can, about."""
+QUOTA_BYTES_S = 2_000_000
+
+Attack = Callable[["Hostile", int], Awaitable[None]]
+
+
+class Hostile:
+    """Runs in a process of its own."""
+
+    def __init__(self, address: str, ledger_id: int, key: bytes) -> None:
+        host, _, port = address.rpartition(":")
+        self.host, self.port = host, int(port)
+        self.ledger_id, self.key = ledger_id, key
+        self.made = 0
+
+    async def connected(self, at: int, hello: Purpose | None = None) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.bind((f"127.0.0.{2 + at % ADDRESSES}", 0))
+        await loop.sock_connect(sock, (self.host, self.port))
+        self.made += 1
+        if hello is not None:
+            await loop.sock_sendall(sock, encode_hello(Hello(hello, BOOKIE)))
+            await loop.sock_recv(sock, 1)
+        return sock
+
+    async def silent(self, at: int) -> None:
+        await self._until_ended(await self.connected(at))
+
+    async def idle(self, at: int) -> None:
+        await self._until_ended(await self.connected(at, Purpose.ASKS))
+
+    async def half(self, at: int) -> None:
+        sock = await self.connected(at, Purpose.ADDS)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, frame_header(Kind.ADD, 1, 500_000) + bytes(250_000))
+        await self._until_ended(sock)
+
+    async def slow(self, at: int) -> None:
+        sock = await self.connected(at, Purpose.ASKS)
+        query = ReadQuery(self.ledger_id, self.key, 0, 0, bytes_max=1_000_000)
+        body = read_request(query)
+        asked = [frame_header(Kind.READ, one, len(body)) + body for one in range(1, 11)]
+        await asyncio.get_running_loop().sock_sendall(sock, b"".join(asked))
+        await asyncio.sleep(3600)
+
+    async def nonsense(self, at: int) -> None:
+        sock = await self.connected(at)
+        await asyncio.get_running_loop().sock_sendall(sock, b"\xff" * 1000)
+        await self._until_ended(sock)
+
+    async def storm(self, at: int) -> None:
+        (await self.connected(at, Purpose.ASKS)).close()
+
+    async def _until_ended(self, sock: socket.socket) -> None:
+        with sock:
+            while await asyncio.get_running_loop().sock_recv(sock, 65536):
+                pass
+
+
+KINDS: dict[str, Attack] = {
+    "silent": Hostile.silent,
+    "idle": Hostile.idle,
+    "half a frame": Hostile.half,
+    "slow readers": Hostile.slow,
+    "nonsense": Hostile.nonsense,
+    "storm": Hostile.storm,
+}
+
+
+async def attack(kind: str, address: str, ledger_id: int, key: bytes, count: int) -> None:
+    """Keep *count* connections of *kind*, for ever: who is ended comes again a second later."""
+    hostile = Hostile(address, ledger_id, key)
+
+    async def one(at: int) -> None:
+        pause_s = count / STORM_RATE if kind in ("storm", "nonsense") else 1.0
+        await asyncio.sleep(pause_s * at / count)
+        while True:
+            with suppress(OSError):
+                await KINDS[kind](hostile, at)
+            await asyncio.sleep(pause_s)
+
+    await asyncio.gather(*(one(at) for at in range(count)))
+
+
+async def latencies(append: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
+    """Return how long appends took, in ms, each from when it was due."""
+    loop = asyncio.get_running_loop()
+    began, took = loop.time(), []
+
+    async def one(due: float) -> None:
+        await append()
+        took.append((loop.time() - due) * 1000)
+
+    tasks = []
+    for at in range(int(seconds * RATE)):
+        due = began + at / RATE
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        tasks.append(asyncio.ensure_future(one(due)))
+    await asyncio.gather(*tasks)
+    return took
+
+
+def p99(took: list[float]) -> float:
+    return statistics.quantiles(took, n=100)[98]
+
+
+def rss_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+@asynccontextmanager
+async def beside(*arguments: str) -> AsyncIterator[list[str]]:
+    """Run this program in another process meanwhile; yield what it prints, at the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.hostile", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    try:
+        await asyncio.sleep(2.0)  # until it is at it
+        yield said
+    finally:
+        if process.returncode is None:
+            process.kill()
+        said += (await process.stdout.read()).decode().split()
+        await process.wait()
+
+
+async def hostile(options: argparse.Namespace, directory: Path) -> None:
+    async with LocalCluster(directory, bookies=1) as cluster:
+        (bookie,) = cluster.bookies()
+        client = await LedgerClient.connect(cluster.uri)
+        large = await client.create(Quorum(1, 1, 1))
+        await large.add(bytes(1_000_000))
+        key = (await large.close()).access_key
+        writer = await client.create(Quorum(1, 1, 1))
+
+        async def append() -> EntryId:
+            return await writer.add(PAYLOAD)
+
+        await latencies(append, 1.0)
+        print(f"{'beside':14} {'p50':>16} {'p99':>16} {'ratio':>6} {'RSS':>16}")
+        for kind in options.only or KINDS:
+            before = rss_mb(bookie.pid)
+            alone = await latencies(append, options.seconds)
+            said = (kind, bookie.address, str(large.ledger_id), key.hex())
+            async with beside("--attack", *said, "--connections", str(options.connections)):
+                took = await latencies(append, options.seconds)
+                after = rss_mb(bookie.pid)
+            print(
+                f"{kind:14} {statistics.median(alone):6.1f} to {statistics.median(took):4.1f} ms "
+                f"{p99(alone):6.1f} to {p99(took):4.1f} ms {p99(took) / p99(alone):5.1f}x "
+                f"{before:5.0f} to {after:4.0f} MB",
+                flush=True,
+            )
+        await client.close()
+
+
+async def greedy(uri: str) -> None:
+    """Append to the log `greedy` as fast as it can be, for ever; say how fast."""
+    client = await LedgerClient.connect(uri)
+    log = await Log.open("greedy", client=client)
+    began, appended = time.monotonic(), 0
+    while True:
+        await log.append_many([PAYLOAD] * 500)
+        appended += 500
+        rate = appended * len(PAYLOAD) / (time.monotonic() - began) / 1e6
+        print(f"{rate:.1f}", flush=True)
+
+
+async def tenants(options: argparse.Namespace, directory: Path) -> None:
+    async with LocalCluster(directory, bookies=1) as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        settings = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+        await (await Log.open("greedy", client=client, settings=settings)).close()
+        log = await Log.open("modest", client=client, settings=settings)
+
+        async def append() -> object:
+            return await log.append(PAYLOAD)
+
+        await latencies(append, 1.0)
+        quota = Quota(Subject.LOGS, "greedy", append_bytes_s=QUOTA_BYTES_S)
+        for limited in (False, True):
+            if limited:
+                await change_quotas(client.store, lambda quotas: quotas.with_(quota), by="bench")
+                await asyncio.sleep(1.0)
+            alone = await latencies(append, options.seconds)
+            async with beside("--greedy", cluster.uri) as said:
+                took = await latencies(append, options.seconds)
+            how = "with" if limited else "without"
+            print(
+                f"beside a tenant {how} a quota, at {said[-1]} MB/s: p99 "
+                f"{p99(alone):.1f} to {p99(took):.1f} ms, {p99(took) / p99(alone):.1f}x",
+                flush=True,
+            )
+        await log.close()
+        await client.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--connections", type=int, default=2000)
+    parser.add_argument("--only", nargs="+", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--no-tenants", action="store_true")
+    parser.add_argument("--no-hostile", action="store_true")
+    parser.add_argument("--directory", type=Path, default=Path.cwd())
+    parser.add_argument("--attack", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--greedy", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if options.attack:
+        kind, address, ledger_id, key = options.attack
+        asyncio.run(attack(kind, address, int(ledger_id), bytes.fromhex(key), options.connections))
+    elif options.greedy:
+        asyncio.run(greedy(options.greedy))
+    else:
+        for skipped, work in (
+            (options.no_hostile, hostile),
+            (options.no_tenants, tenants),
+        ):
+            with tempfile.TemporaryDirectory(dir=options.directory) as name:
+                if not skipped:
+                    asyncio.run(work(options, Path(name)))
+
+
+if __name__ == "__main__":
+    main()
