@@ -50,6 +50,8 @@ CHANGING: Final[dict[str, Callable[[Given], bool]]] = {
     "ledger recover": _always,
     "access grant": _always,
     "access revoke": _always,
+    "quota set": _always,
+    "quota remove": _always,
     "janitor run": _if("once"),
     "bookie gc": _always,
     "bookie compact": _always,

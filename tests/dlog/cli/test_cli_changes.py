@@ -20,6 +20,7 @@ LOOKING_OF = {
     "leader ": "list show wait",
     "ledger ": "list show read underreplicated",
     "access ": "list check",
+    "quota ": "list",
     "tls ": "show",
     "bookie ": "list status ready where check mark",
     "bookie entrylog ": "dump",
