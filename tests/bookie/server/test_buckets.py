@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.server.buckets import BURST_NS, NS, Bucket, Drawer, Treasury
@@ -13,6 +13,7 @@ from tests.bookie.runs import run_of
 RATES = st.integers(1, 1 << 40)
 
 
+@settings(deadline=None)
 @given(RATES, st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 1 << 30)), max_size=30))
 def test_a_bucket_is_exact(rate: int, draws: list[tuple[int, int]]) -> None:
     """Compared with fractions: what is in it, up to a burst, less what was drawn."""
@@ -26,6 +27,7 @@ def test_a_bucket_is_exact(rate: int, draws: list[tuple[int, int]]) -> None:
         assert 0 <= bucket.wait_ns(now_ns) - debt_ns < 1
 
 
+@settings(deadline=None)
 @given(
     RATES,
     st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 1 << 30)), min_size=1, max_size=30),
@@ -51,6 +53,7 @@ def test_who_waits_as_told_stays_within_the_rate_and_a_burst(
             assert total - but <= Fraction(span_ns * rate, NS)
 
 
+@settings(deadline=None)
 @given(RATES, RATES, st.integers(0, 1 << 40))
 def test_a_debt_lasts_as_long_at_another_rate(rate: int, other: int, amount: int) -> None:
     bucket = Bucket(rate)

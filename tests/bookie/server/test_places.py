@@ -1,7 +1,7 @@
 """How many connections there may be, from where, and who makes room."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.errors import InvalidSetting
@@ -10,6 +10,7 @@ from bookie.server.places import Places, Why
 from ledger.security.sources import source_of
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["take", "know", "leave"]), st.integers(0, 30), st.integers(0, 3))

@@ -1,7 +1,7 @@
 """What a bookie remembers of rights says what the rules say, whatever changed in between."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.server import rights
@@ -24,6 +24,7 @@ steps = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(steps)
 def test_what_is_remembered_never_says_more_or_less_than_the_rules(
     story: list[Rules | str | tuple[object, ...]],

@@ -25,6 +25,7 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DLOG_URI", uri)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("DLOG_AUDIT", "off")  # there are no bookies
 
 
 def quota(*arguments: str, code: int = 0) -> Result:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.errors import DamagedMetadata, InvalidQuota, NoSuchQuota
@@ -24,6 +24,7 @@ QUOTA = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(QUOTA, max_size=10, unique_by=lambda each: each.of))
 def test_quotas_come_back_as_they_were_stored(quotas: list[Quota]) -> None:
     stored = Quotas(tuple(sorted(quotas)), "cn:alice", 5)
