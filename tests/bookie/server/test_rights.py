@@ -74,7 +74,7 @@ def test_rights_by_a_name_end_with_it() -> None:
     table = RightsTable()
     table.learn_rules(Rules((Grant("cn:a", Role.WRITER, "a"),)))
     ours = table.rights("cn:a")
-    table.learn_owner(1, "a", names=table.names)
+    table.learn_owned(1, Owned("a", 3, 2), names=table.names)
     assert ours.may(1, Action.ADD)
     table.learn_names()
     assert not ours.admit([run_of(0, ledger_id=1)])
