@@ -24,6 +24,8 @@ from bookie.config import BookieConfig
 from bookie.process import run_bookie
 from dlog import Log, LogError, LogSettings
 from dlog.config import metadata_uri
+from ledger.cluster import make_namespace
+from ledger.metastore import open_store
 from ledger.quorum import Quorum
 
 ONE_COPY = LogSettings(quorum=Quorum(ensemble=1, write=1, ack=1))
@@ -38,6 +40,11 @@ def embedded(directory: Path) -> Iterator[str]:
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
+        store = await open_store(uri)
+        try:
+            await make_namespace(store)  # or finds it, from the second start on
+        finally:
+            await store.close()
         bookie = asyncio.ensure_future(
             run_bookie(config, on_ready=lambda _name, _address: ready.set_result((loop, bookie)))
         )

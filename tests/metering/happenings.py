@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import httpx
 import pytest
 
 from bookie.autorecovery import metrics as repair_metrics
@@ -30,6 +31,8 @@ from dlog.aio import Log, Standby
 from dlog.aio.admin import update_settings
 from dlog.aio.maintain.janitor import Janitor, JanitorConfig
 from dlog.aio.read.segments import stamp
+from dlog.console import metrics as console_metrics
+from dlog.console.serving import ConsoleOptions, console
 from ledger.client import LedgerClient
 from ledger.clock import now_ms
 from ledger.errors import LogError
@@ -50,7 +53,7 @@ from tests.certificates import certificate, put
 from tests.ledger.by_hand import greeted
 from tests.metering.rig import WholeCluster, repair_of
 from tests.patience import patient_campaign
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 Happening = Callable[[WholeCluster, pytest.MonkeyPatch], Awaitable[None]]
 
@@ -416,6 +419,21 @@ async def a_janitor_works(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
                 cluster, lambda: moved(cluster, "dlog_janitor_failures_total"), "a pass fails"
             )
             cluster.hub.heal()
+
+
+@happening
+async def a_browser_looks(cluster: WholeCluster, _: pytest.MonkeyPatch) -> None:
+    exposed = Exposed()
+    exposed.add(console_metrics.METRICS)
+    cluster.seen.watch(exposed)
+    cluster.seen.look()
+    async with (
+        cluster.client() as client,
+        console(client, ConsoleOptions(round_s=0.05)) as found,
+        httpx.AsyncClient(timeout=PATIENCE_S) as browser,
+    ):
+        assert (await browser.get(found.address)).status_code == 200
+        await reached(cluster, lambda: moved(cluster, "dlog_console_poll_seconds"), "it has asked")
 
 
 async def left_by_its_leader(client: LedgerClient, log: str) -> None:
