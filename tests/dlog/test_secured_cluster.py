@@ -21,6 +21,7 @@ from ledger.client import LedgerClient
 from ledger.cluster import make_namespace
 from ledger.errors import MetadataUnavailable, TransportMismatch
 from ledger.metastore import open_store
+from ledger.metastore.zookeeper import ZooKeeperStore
 from ledger.quorum import Quorum
 from ledger.security.settings import TlsSettings
 from ledger.transport.operator import BookieOperator
@@ -101,6 +102,7 @@ async def nodes_are_for_their_maker_alone(uri: str, tls: TlsSettings) -> None:
     file.write_text(f"digest:dlog:{password}\n")
     store = await open_store(f"{own}?auth-file={file}", tls=tls)
     assert password not in f"{store.uri} {store!r}"
+    assert isinstance(store, ZooKeeperStore)
     await make_namespace(store)
     await store.create("/logs/orders", b"x")
     for path in ("/", "/logs", "/logs/orders"):
