@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from dlog.aio.read.tails import TailTracker
@@ -48,7 +49,8 @@ LOOKS_MAX: Final = 16
 LOGS_MAX: Final = 200
 """Logs that are followed; beyond them who was not asked for the longest time is forgotten."""
 LOGS_AT_FIRST: Final = 20
-"""Logs that are followed though nobody has a page of them open: the first by name."""
+"""Logs that are followed though nobody has a page of them open, if there is room: the first by
+name."""
 WANTED_S: Final = 60.0
 """So long a log is followed after a page has asked for it."""
 LEDGERS_MAX: Final = 1_000_000
@@ -88,6 +90,8 @@ class Gatherer:
         self.round_s = round_s
         self._clock = clock
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
+        """At most `LOGS_MAX`; who was not asked for the longest time comes first."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._turns = asyncio.Semaphore(LOOKS_MAX)
         self._closing = False
@@ -133,17 +137,18 @@ class Gatherer:
     async def want(self, logs: Iterable[str], *, wait_s: float) -> dict[str, LogSeen]:
         """Follow *logs* for a while; return what is known of each once all were looked at, or at
         the latest after *wait_s*."""
-        wanted = list(logs)[:LOGS_MAX]
-        looks = []
-        for log in wanted:
-            followed = self._follow(log)
+        wanted = {log: self._follow(log) for log in islice(logs, LOGS_MAX)}
+        for log, followed in wanted.items():
             followed.wanted_at = self.now
             self._followed.move_to_end(log)
-            if not followed.seen.looked:
-                looks.append(self._begin_look(log, followed))
+        while len(self._followed) > LOGS_MAX:
+            self._forget(next(iter(self._followed)))
+        looks = [
+            self._begin_look(log, each) for log, each in wanted.items() if not each.seen.looked
+        ]
         if looks:
             await asyncio.wait(looks, timeout=wait_s)
-        return {log: self._followed[log].seen for log in wanted if log in self._followed}
+        return {log: followed.seen for log, followed in wanted.items()}
 
     async def ledgers(self, *, wait_s: float) -> tuple[Sequence[int], bool]:
         """Return the ids of all ledgers, sorted, as they were lately, and whether they were listed
@@ -226,16 +231,16 @@ class Gatherer:
         self.cluster.take_in(report, now=self.now, now_ms=now_ms())
 
     async def _look_at_logs(self) -> None:
-        for log in self.names[:LOGS_AT_FIRST]:
-            self._follow(log)
-        at_first = frozenset(self.names[:LOGS_AT_FIRST])
+        at_first = self.names[:LOGS_AT_FIRST]
         for log, followed in list(self._followed.items()):
             if log not in at_first and self.now - followed.wanted_at > WANTED_S:
-                await self._forget(log)
+                self._forget(log)
+        for log in at_first:
+            if len(self._followed) < LOGS_MAX:
+                self._follow(log)
         looks = [self._begin_look(log, each) for log, each in self._followed.items()]
         if looks:
             await asyncio.wait(looks)
-        await self._forget_surplus()
 
     def _follow(self, log: str) -> _Followed:
         followed = self._followed.get(log)
@@ -298,17 +303,10 @@ class Gatherer:
         finally:
             self._listing = None
 
-    async def _forget_surplus(self) -> None:
-        while len(self._followed) > LOGS_MAX:
-            await self._forget(next(iter(self._followed)))
-
-    async def _forget(self, log: str) -> None:
-        followed = self._followed.pop(log)
-        if followed.looking is not None and not followed.looking.done():
-            followed.looking.cancel()
-            await asyncio.wait([followed.looking])
-        with suppress(LogError):
-            await followed.tracker.close()
+    def _forget(self, log: str) -> None:
+        ending = asyncio.create_task(_end(self._followed.pop(log)))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -320,4 +318,13 @@ class Gatherer:
             self._listing.cancel()
             await asyncio.wait([self._listing])
         for log in list(self._followed):
-            await self._forget(log)
+            self._forget(log)
+        await asyncio.gather(*self._ending)
+
+
+async def _end(followed: _Followed) -> None:
+    if followed.looking is not None and not followed.looking.done():
+        followed.looking.cancel()
+        await asyncio.wait([followed.looking])
+    with suppress(LogError):
+        await followed.tracker.close()

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
-import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -81,6 +80,7 @@ async def console(
 ) -> AsyncIterator[Served]:
     """Serve the console of *client*'s cluster as long as this lasts. Raises `ConsoleNotServed`."""
     access = access_of(options)
+    security = security if options.tls else None
     if options.tls and security is None:
         raise ConsoleNotServed("--tls needs DLOG_TLS, DLOG_TLS_CERT and DLOG_TLS_KEY")
     gatherer = Gatherer(client, round_s=options.round_s)
@@ -100,7 +100,7 @@ async def console(
         timeout_graceful_shutdown=END_S,
         http="h11",
         loop="none",
-        ssl_context_factory=_context_of(security) if options.tls else None,
+        ssl_context_factory=None if not security else lambda *_: security.lasting_server(),
     )
     try:
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -123,14 +123,6 @@ async def console(
         gathering.cancel()
         await asyncio.wait([gathering])
         listening.close()
-
-
-def _context_of(security: Security | None) -> Callable[..., ssl.SSLContext]:
-    def context(_config: uvicorn.Config, _default: object) -> ssl.SSLContext:
-        assert security is not None
-        return security.open_server()
-
-    return context
 
 
 class _Server(uvicorn.Server):

@@ -131,6 +131,17 @@ class Security:
         self.look()
         return self._loaded.open_server
 
+    def lasting_server(self) -> ssl.SSLContext:
+        """Do the same for a library that keeps one context: each connection that it takes gets
+        what the files say then. Raises `CertificateUnusable`."""
+
+        def renew(connection: Any, _name: object, _context: object) -> None:
+            connection.context = self.open_server()
+
+        context = _open_server(self.settings)
+        context.sni_callback = renew
+        return context
+
     def pem(self) -> Pem:
         """Return what is in the files, for a library that wants that."""
         self.look()
@@ -187,15 +198,19 @@ def _load(settings: TlsSettings, *, serves: bool) -> _Loaded:
     certificate = _own(settings, "a client's connections", _PARTS[0])
     if serves:
         certificate = _own(settings, "a server's connections", _PARTS[1])
-    open_server = _context(settings, ssl.PROTOCOL_TLS_SERVER)
-    open_server.verify_mode = ssl.CERT_OPTIONAL
     return _Loaded(
         pem,
         certificate,
         _context(settings, ssl.PROTOCOL_TLS_CLIENT),
         _context(settings, ssl.PROTOCOL_TLS_SERVER),
-        open_server,
+        _open_server(settings),
     )
+
+
+def _open_server(settings: TlsSettings) -> ssl.SSLContext:
+    context = _context(settings, ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
 
 
 _PARTS: Final = (

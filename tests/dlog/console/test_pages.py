@@ -5,6 +5,7 @@ import re
 import pytest
 
 from dlog.aio import Log
+from dlog.console.gathering import LOGS_MAX
 from dlog.console.pages import Access
 from dlog.console.streaming import Streams, live
 from tests.dlog.console.looking import TOKEN, Looking, looking
@@ -121,6 +122,21 @@ async def test_a_check_of_a_ledger_finds_the_copies_of_a_dead_bookie() -> None:
         assert "on bookie-1: unreachable" in await at.page("/live/verify", id=number)
         assert "bookie-1" in await at.page("/ledger", id=number)
         assert "orders" in await at.page("/ledgers")
+
+
+async def test_however_many_logs_are_asked_for_so_many_are_followed() -> None:
+    pages = [[f"z-{page}-{number}" for number in range(LOGS_MAX // 2)] for page in range(3)]
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        followed = at.gatherer._followed
+        await until(lambda: "orders" in followed, "it is one of the first by name")
+        for names in pages:
+            await at.gatherer.want(names, wait_s=0)
+            assert len(followed) <= LOGS_MAX
+        seen = at.gatherer.cluster.rounds
+        await until(lambda: at.gatherer.cluster.rounds > seen + 1)
+        assert set(followed) == {*pages[1], *pages[2]}
+        await writer.close()
 
 
 async def test_a_stream_sends_a_page_when_it_looks_otherwise_and_ends_with_the_console() -> None:

@@ -1,6 +1,10 @@
 """Where the console listens, and for whom."""
 
+import asyncio
 import socket
+import ssl
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -8,7 +12,10 @@ import pytest
 from dlog.console.serving import ConsoleNotServed, ConsoleOptions, access_of, console
 from dlog.testing import AsyncCluster
 from ledger.client import LedgerClient
-from tests.waiting import PATIENCE_S
+from ledger.security.certificates import Security
+from ledger.security.names import Certificate, certificate_of
+from tests.certificates import certificate, put
+from tests.waiting import PATIENCE_S, ended
 
 
 async def test_it_serves_until_it_is_closed_also_if_somebody_watches() -> None:
@@ -34,6 +41,29 @@ async def test_a_port_that_is_taken_is_said_so() -> None:
                 async with console(client, options):
                     pass
         await client.close()
+
+
+async def test_a_renewed_certificate_is_shown_to_the_next_browser(tmp_path: Path) -> None:
+    settings = put(tmp_path, certificate("console"))
+    security = Security(settings, look_s=0.0)
+    async with AsyncCluster() as cluster:
+        client = await LedgerClient.connect(cluster.uri)
+        async with console(client, ConsoleOptions(tls=True), security=security) as found:
+            assert not (await ended(shown_at(found.address, settings.ca))).dns
+            put(tmp_path, certificate("renewed", hosts=("renewed.example",)))
+            renewed = await ended(shown_at(found.address, settings.ca))
+            assert renewed.dns == ("renewed.example",)
+        await client.close()
+
+
+async def shown_at(address: str, ca: str) -> Certificate:
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = False
+    where = urlsplit(address)
+    _, writer = await asyncio.open_connection(where.hostname, where.port, ssl=context)
+    found = writer.get_extra_info("ssl_object").getpeercert()
+    writer.transport.abort()
+    return certificate_of(found)
 
 
 def test_elsewhere_it_wants_tls_and_a_token() -> None:
