@@ -37,6 +37,19 @@ def logging_as_it_was() -> Iterator[None]:
         structlog.reset_defaults()
 
 
+def command(*arguments: str, code: int = 0) -> Result:
+    """Run one that finds what it needs in the environment, and exits with *code*."""
+    with logging_as_it_was():
+        result = CliRunner().invoke(app, list(arguments), prog_name="dlog")
+    assert result.exit_code == code, result.output + result.stderr
+    return result
+
+
+def unwrapped(text: str) -> str:
+    """Return the words of a box that typer draws around an error."""
+    return " ".join(text.replace("│", " ").split())
+
+
 class CliShell:
     def __init__(self, made: Cluster) -> None:
         self.cluster = made
@@ -71,7 +84,7 @@ class CliShell:
         assert result.stdout == ""
         if code == 1:
             assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-        return " ".join(result.stderr.replace("│", " ").split())
+        return unwrapped(result.stderr)
 
     def write(self, log: str, first: int = 0, end: int = 30, *, roll_every: int = 10) -> None:
         """Append records: value ``b"<n>"``, txid 10 n, time 1000 n; some to a segment."""

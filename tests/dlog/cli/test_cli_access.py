@@ -1,39 +1,16 @@
 """``dlog access``: what operators type, and what they are told."""
 
-import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dlog.cli.app import app
-from ledger.cluster import make_namespace
-from ledger.metastore import open_store
 from tests.certificates import certificate, put
+from tests.dlog.cli.cli_shell import command, unwrapped
 
-
-@pytest.fixture(autouse=True)
-def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    uri = (tmp_path / "metadata").as_uri()
-
-    async def make() -> None:
-        store = await open_store(uri)
-        await make_namespace(store)
-        await store.close()
-
-    asyncio.run(make())
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DLOG_URI", uri)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("DLOG_AUDIT", "off")  # there are no bookies
-    return uri
-
-
-def access(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["access", *arguments], prog_name="dlog")
-    assert result.exit_code == code, result.output + result.stderr
-    return result
+pytestmark = pytest.mark.usefixtures("without_bookies")
+access = partial(command, "access")
 
 
 def test_what_is_granted_is_listed_and_checked_until_it_is_revoked() -> None:
@@ -80,11 +57,8 @@ def test_what_is_granted_is_listed_and_checked_until_it_is_revoked() -> None:
 def test_a_grant_that_means_nothing_is_refused_with_what_to_say_instead(
     arguments: list[str], reason: str
 ) -> None:
-    said = " ".join(access("grant", *arguments, code=2).stderr.replace("│", " ").split())
-    assert reason in said
-    assert "say who as KIND:NAME" in " ".join(
-        access("check", "alice", code=2).stderr.replace("│", " ").split()
-    )
+    assert reason in unwrapped(access("grant", *arguments, code=2).stderr)
+    assert "say who as KIND:NAME" in unwrapped(access("check", "alice", code=2).stderr)
 
 
 def test_who_has_a_certificate_is_named_by_it(

@@ -1,37 +1,14 @@
 """``dlog quota``: what operators type, and what they are told."""
 
-import asyncio
 import json
-from pathlib import Path
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dlog.cli.app import app
-from ledger.cluster import make_namespace
-from ledger.metastore import open_store
+from tests.dlog.cli.cli_shell import command, unwrapped
 
-
-@pytest.fixture(autouse=True)
-def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = (tmp_path / "metadata").as_uri()
-
-    async def make() -> None:
-        store = await open_store(uri)
-        await make_namespace(store)
-        await store.close()
-
-    asyncio.run(make())
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DLOG_URI", uri)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("DLOG_AUDIT", "off")  # there are no bookies
-
-
-def quota(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["quota", *arguments], prog_name="dlog")
-    assert result.exit_code == code, result.output + result.stderr
-    return result
+pytestmark = pytest.mark.usefixtures("without_bookies")
+quota = partial(command, "quota")
 
 
 def test_what_is_set_is_listed_until_it_is_removed() -> None:
@@ -90,5 +67,4 @@ def test_a_quota_is_set_as_a_whole() -> None:
     ],
 )
 def test_what_means_nothing_is_a_usage_error(arguments: list[str], reason: str) -> None:
-    result = quota(*arguments, code=2)
-    assert reason in " ".join(result.stderr.replace("│", " ").split())
+    assert reason in unwrapped(quota(*arguments, code=2).stderr)

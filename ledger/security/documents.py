@@ -1,0 +1,71 @@
+"""Keeps what operators set for a whole namespace: one value, in one node of the metadata store,
+whose ACLs say who may change it."""
+
+from collections.abc import Callable
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+
+from ledger.clock import now_ms
+from ledger.errors import BadVersion, NodeExists, NoSuchNode
+from ledger.metastore.port import MetadataStore
+
+CHANGE_TRIES_MAX: Final = 10
+
+
+class Document(Protocol):
+    """A frozen dataclass with these fields, of which `changed_by` and `changed_ms` do not count
+    when two are compared. Made of nothing it says nothing."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def changed_by(self) -> str: ...
+    @property
+    def changed_ms(self) -> int: ...
+    def encode(self) -> bytes: ...
+    @classmethod
+    def decode(cls, value: bytes) -> Self: ...
+
+
+D = TypeVar("D", bound=Document)
+
+
+async def read_document(store: MetadataStore, path: str, kind: type[D]) -> D:
+    """Return what is at *path*; an empty one if nothing was ever stored.
+
+    Raises `MetadataUnavailable`, `DamagedMetadata`."""
+    try:
+        return kind.decode((await store.get(path)).value)
+    except NoSuchNode:
+        return kind()
+
+
+async def change_document(
+    store: MetadataStore, path: str, kind: type[D], change: Callable[[D], D], *, by: str
+) -> bool:
+    """Put what *change* makes of what is at *path* in its place; return whether that differs.
+
+    Of two at once neither is lost: *change* is called again. *by* is who changes it: bookies put it
+    into their logs. Raises what *change* raises, `MetadataUnavailable`, `DamagedMetadata`, and
+    `BadVersion` if others change it all the time."""
+    await store.sync(path)
+    for tries_left in reversed(range(CHANGE_TRIES_MAX)):
+        try:
+            node = await store.get(path)
+        except NoSuchNode:
+            node = None
+        old = kind() if node is None else kind.decode(node.value)
+        new = replace(change(old), changed_by=by, changed_ms=now_ms())
+        if new == old:
+            return False
+        try:
+            if node is None:
+                await store.create(path, new.encode())
+            else:
+                await store.set(path, new.encode(), node.version)
+        except (BadVersion, NodeExists, NoSuchNode):
+            if not tries_left:
+                raise
+            continue
+        return True
+    raise AssertionError("the loop returns or raises")
