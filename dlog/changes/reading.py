@@ -20,8 +20,8 @@ async def last_changes(
 ) -> list[Change]:
     """Return the last changes, each once, in the order in which they began.
 
-    With *since_ms*, of which something was written down at that time or later. None if nothing was
-    ever written down. Raises what reading a log raises."""
+    With *since_ms*, those of which something was written down at that time or later. Raises what
+    reading a log raises."""
     assert 1 <= changes_max <= CHANGES_MAX
     found: list[Change] = []
     async for each in _records(client, since_ms=since_ms, follow=False):

@@ -95,6 +95,14 @@ def test_units_are_right_and_let_their_programs_do_little(tmp_path: Path) -> Non
         assert float(level[1]) < EXPOSURE_MAX, told
 
 
+def test_others_reach_the_bookie_of_the_unit_and_of_the_example_beside_it() -> None:
+    unit = (DEPLOY / "systemd" / "dlog-bookie.service").read_text(encoding="utf-8")
+    guide = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    [started, changed] = re.findall(r"^ExecStart=.*bookie start .*$", unit + guide, re.MULTILINE)
+    assert started.endswith(" --host 0.0.0.0 --advertise %H")
+    assert changed.endswith(" --host 0.0.0.0 --advertise %H")
+
+
 @pytest.mark.integration
 def test_a_supervisor_hears_of_a_bookie_when_it_is_registered_and_when_it_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
