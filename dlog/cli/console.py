@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "dlog console",
     "dlog console --port 8081 --metrics-port 9100",
+    "dlog console --allow-changes",
     "dlog console --host 0.0.0.0 --tls --allow-host console.example.org --token-file token",
 )
 PORT_DEFAULT = 8080
@@ -53,6 +54,14 @@ def console(
             show_default=False,
         ),
     ] = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Let who logs in with the token truncate, seal, set up, verify and delete logs, "
+            "and give orders to bookies; 'dlog changes list' says who did.",
+        ),
+    ] = False,
     tls: Annotated[
         bool, typer.Option("--tls", help="Serve HTTPS, with the certificate of DLOG_TLS_CERT.")
     ] = False,
@@ -64,8 +73,9 @@ def console(
     """Show the cluster in a browser until SIGTERM or Ctrl-C.
 
     What is wrong comes first, and what to do about it; then bookies, logs, records and ledgers, all
-    kept up to date. It only looks, and changes nothing. Where others can reach it, it is served by
-    TLS alone and asks everybody for a token; with --token-file it does so here, too."""
+    kept up to date. It only looks, and changes nothing without --allow-changes. Where others can
+    reach it, it is served by TLS alone and asks everybody for a token; with --token-file it does so
+    here, too. Who wants to change something is always asked for it."""
 
     async def command() -> None:
         serving = serving_console()
@@ -80,6 +90,7 @@ def console(
             port=port,
             hosts=allow_host or (),
             token=token_file.read_text().strip() if token_file is not None else "",
+            allow_changes=allow_changes,
             tls=tls,
         )
         security = Security.of(load().secured)

@@ -132,7 +132,7 @@ class Gatherer:
     def stop(self) -> None:
         """Let those go who wait for news: there will be none."""
         self._closing = True
-        self._tell()
+        self.tell()
 
     async def want(self, logs: Iterable[str], *, wait_s: float) -> dict[str, LogSeen]:
         """Follow *logs* for a while; return what is known of each once all were looked at, or at
@@ -202,7 +202,7 @@ class Gatherer:
             took_s = self.now - began
             POLL_S.observe(took_s)
             POLLS.add()
-            self._tell()
+            self.tell()
             await asyncio.sleep(pause(took_s))
 
     async def _quick(self) -> None:
@@ -308,7 +308,8 @@ class Gatherer:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Let pages be made again that are waited for."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 

@@ -21,6 +21,8 @@ FAILURES_MAX: Final = 10
 FAILURES_S: Final = 60.0
 BODY_BYTES_MAX: Final = 16 * 1024
 """Of a request."""
+FIELDS_MAX: Final = 50
+"""Of a form."""
 TOKEN_CHARACTERS_MIN: Final = 16
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import escape
@@ -19,9 +19,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dlog.console.change_pages import ChangePages, needs_session
+from dlog.console.changing import KINDS
+from dlog.console.forms import form_fields
 from dlog.console.gathering import Gatherer
 from dlog.console.guarding import (
-    BODY_BYTES_MAX,
     COOKIE,
     HEADERS,
     LOOPBACK,
@@ -38,6 +40,7 @@ from dlog.console.views.cluster import card, cluster_page
 from dlog.console.views.logs import find, ledger_list, ledger_page, ledgers_shown, log_page, row
 from dlog.console.views.logs import page_of_ids as ids_of_page
 from dlog.console.views.records import Form, form_of, record_row
+from dlog.console.works import Works
 from dlog.names import check_name
 from dlog.position import Record
 from ledger.clock import now_ms
@@ -47,6 +50,8 @@ from ledger.ids import LedgerId
 FIRST_LOOK_S: Final = 0.3
 """A page waits so long for what was not looked at yet; the rest comes by itself."""
 URL_BYTES_MAX: Final = 4 * 1024
+NEXT_MAX: Final = 1024
+"""Characters of where somebody goes on who had to log in first."""
 LEDGER_MAX: Final = 2**63 - 1
 STATIC: Final = {
     "console.css": "text/css",
@@ -67,6 +72,8 @@ class Access:
     token: str = ""
     """What opens it; empty: nobody can log in."""
     reading_needs_login: bool = False
+    allow_changes: bool = False
+    """Whether who has logged in may change something."""
     secure: bool = False
     """Whether it is served by TLS."""
 
@@ -76,6 +83,8 @@ class SessionShown:
     known: bool
     wanted: bool
     form_token: str
+    changes: bool
+    """Whether this console allows changes."""
 
 
 class Console:
@@ -86,6 +95,7 @@ class Console:
         self.access = access
         self.sessions = Sessions(access.token or secrets.token_hex(), secrets.token_bytes(32))
         self.streams = Streams()
+        self.works = Works(gatherer.client, gatherer.tell)
         self._verifies = asyncio.Semaphore(VERIFIES_MAX)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -113,7 +123,9 @@ class Console:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/static/{name}", self._static),
+            *ChangePages(self).routes(self._live),
         ]
+        self.routes = routes
         starlette = Starlette(
             routes=routes,
             exception_handlers={HTTPException: self._refused, LogError: self._troubled},  # type: ignore[dict-item]
@@ -130,18 +142,19 @@ class Console:
 
     async def _cluster(self, request: Request) -> Response:
         page = cluster_page(self.gatherer.cluster, self.gatherer.now)
-        return self._page(request, "cluster.html", here="cluster", page=page)
+        return self.page(request, "cluster.html", here="cluster", page=page)
 
     async def _cluster_part(self, _request: Request) -> str:
         page = cluster_page(self.gatherer.cluster, self.gatherer.now)
-        return self._render("cluster_live.html", page=page)
+        return self.render("cluster_live.html", page=page)
 
     async def _bookie(self, request: Request) -> Response:
         found = self._card(request)
-        return self._page(request, "bookie.html", here="cluster", card=found)
+        kinds = [(name, kind) for name, kind in KINDS.items() if kind.subject == "bookie"]
+        return self.page(request, "bookie.html", here="cluster", card=found, kinds=kinds)
 
     async def _bookie_part(self, request: Request) -> str:
-        return self._render("bookie_live.html", card=self._card(request))
+        return self.render("bookie_live.html", card=self._card(request))
 
     def _card(self, request: Request) -> object:
         name, cluster = request.query_params.get("name", ""), self.gatherer.cluster
@@ -155,7 +168,7 @@ class Console:
         found = find(
             self.gatherer.names, request.query_params.get("q", ""), _number(request, "from")
         )
-        return self._page(
+        return self.page(
             request,
             "logs.html",
             here="logs",
@@ -168,7 +181,7 @@ class Console:
         found = find(
             self.gatherer.names, request.query_params.get("q", ""), _number(request, "from")
         )
-        return self._render("logs_live.html", rows=await self._rows(found.names))
+        return self.render("logs_live.html", rows=await self._rows(found.names))
 
     async def _rows(self, names: Sequence[str]) -> Sequence[object]:
         seen = await self.gatherer.want(names, wait_s=FIRST_LOOK_S)
@@ -176,10 +189,11 @@ class Console:
 
     async def _log(self, request: Request) -> Response:
         page = await self._log_page(request)
-        return self._page(request, "log.html", here="logs", page=page)
+        kinds = [(name, kind) for name, kind in KINDS.items() if kind.subject == "log"]
+        return self.page(request, "log.html", here="logs", page=page, kinds=kinds)
 
     async def _log_part(self, request: Request) -> str:
-        return self._render("log_live.html", page=await self._log_page(request))
+        return self.render("log_live.html", page=await self._log_page(request))
 
     async def _log_page(self, request: Request) -> object:
         name = check_name(request.query_params.get("name", ""))
@@ -205,7 +219,7 @@ class Console:
         except LogError as error:
             trouble = str(error)
         after = records[-1].offset + 1 if records else end
-        return self._page(
+        return self.page(
             request,
             "records.html",
             here="logs",
@@ -235,7 +249,7 @@ class Console:
             ("key", shown.key),
             ("size", shown.size),
         ]
-        return self._page(
+        return self.page(
             request,
             "record.html",
             here="logs",
@@ -255,12 +269,12 @@ class Console:
             [LedgerId(each) for each in shown], wait_s=FIRST_LOOK_S
         )
         page = ledger_list(ids, begin, metadata, listed=listed)
-        return self._page(request, "ledgers.html", here="ledgers", page=page, begin=begin or "")
+        return self.page(request, "ledgers.html", here="ledgers", page=page, begin=begin or "")
 
     async def _ledger(self, request: Request) -> Response:
         ledger = LedgerId(_number(request, "id"))
         page = ledger_page(ledger, await self.gatherer.metadata(ledger))
-        return self._page(request, "ledger.html", here="ledgers", page=page)
+        return self.page(request, "ledger.html", here="ledgers", page=page)
 
     # Streams.
 
@@ -301,18 +315,18 @@ class Console:
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":
             where = _own_path(request.query_params.get("next", "/"))
-            return self._page(request, "login.html", here="", next=where, trouble="")
+            return self.page(request, "login.html", here="", next=where, trouble="")
         form = await form_fields(request)
         where, now = _own_path(form.get("next", "/")), time.monotonic()
         if not self.sessions.may_try(now):
             trouble = "Too many wrong tokens were given; try again in a minute."
-            return self._page(
+            return self.page(
                 request, "login.html", status=429, here="", next=where, trouble=trouble
             )
         session = secrets.token_urlsafe(32)
         if not self.access.token or not self.sessions.log_in(form.get("token", ""), session, now):
             trouble = "That is not the token."
-            return self._page(
+            return self.page(
                 request, "login.html", status=403, here="", next=where, trouble=trouble
             )
         response = RedirectResponse(where, status_code=303)
@@ -343,7 +357,7 @@ class Console:
 
     # How pages are made.
 
-    def _page(
+    def page(
         self, request: Request, template: str, *, status: int = 200, **values: object
     ) -> Response:
         session = self.session_of(request)
@@ -351,13 +365,14 @@ class Console:
             session is not None,
             bool(self.access.token),
             "" if session is None else self.sessions.form_token(session),
+            self.access.allow_changes,
         )
         uri = self.gatherer.client.store.uri
         return HTMLResponse(
-            self._render(template, session=shown, uri=uri, **values), status_code=status
+            self.render(template, session=shown, uri=uri, **values), status_code=status
         )
 
-    def _render(self, template: str, **values: object) -> str:
+    def render(self, template: str, **values: object) -> str:
         return self._templates.get_template(template).render(**values)
 
     async def _refused(self, request: Request, error: HTTPException) -> Response:
@@ -368,7 +383,7 @@ class Console:
         return self._trouble(request, "That cannot be shown", str(error), 400)
 
     def _trouble(self, request: Request, title: str, what: str, status: int) -> Response:
-        return self._page(request, "trouble.html", status=status, here="", title=title, what=what)
+        return self.page(request, "trouble.html", status=status, here="", title=title, what=what)
 
 
 class Gate:
@@ -402,28 +417,24 @@ class Gate:
             return _said(405, "Only GET and POST are understood.")
         if scope["method"] == "POST" and not is_own_origin(headers):
             return _said(403, "That form is not of this console.")
+        changes = needs_session(scope["path"], scope["method"])
+        if changes and not access.allow_changes:
+            return _said(403, "This console only looks: start it with --allow-changes.")
         open_to_all = scope["path"] == "/login" or scope["path"].startswith("/static/")
-        if access.reading_needs_login and not open_to_all:
-            request = Request(scope)
-            if self._console.session_of(request) is None:
-                if scope["path"].startswith("/live/"):
-                    return _said(401, "Log in first.")
-                return RedirectResponse(f"/login?next={quote(scope['path'])}", status_code=303)
+        if changes or (access.reading_needs_login and not open_to_all):
+            return self._stranger(scope)
         return None
 
-
-async def form_fields(request: Request) -> dict[str, str]:
-    """Return the fields of a form, each once. Raises `HTTPException` for one that is too large."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_BYTES_MAX:
-            raise HTTPException(413, "That form is too large.")
-    try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50)
-    except ValueError:
-        raise HTTPException(400, "That is no form of this console.") from None
-    return {name: values[0] for name, values in fields.items()}
+    def _stranger(self, scope: Scope) -> Response | None:
+        """Return what somebody is told who has not logged in; None: he has."""
+        if self._console.session_of(Request(scope)) is not None:
+            return None
+        if scope["method"] == "POST" or scope["path"].startswith("/live/"):
+            return _said(401, "Log in first.")
+        where = scope["path"]
+        if query := scope["query_string"].decode("ascii", "replace"):
+            where = f"{where}?{query}"[:NEXT_MAX]
+        return RedirectResponse(f"/login?next={quote(where)}", status_code=303)
 
 
 async def _part_of(part: Callable[[Request], Awaitable[str]], request: Request) -> str:

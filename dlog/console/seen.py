@@ -211,12 +211,12 @@ class ClusterSeen:
 
     @property
     def known(self) -> Sequence[BookieFacts]:
-        facts = self._facts("bookies")
+        facts = self.facts("bookies")
         return facts.bookies if isinstance(facts, BookiesFacts) else ()
 
     @property
     def servers(self) -> Sequence[ServerFacts]:
-        facts = self._facts("servers")
+        facts = self.facts("servers")
         return facts.servers if isinstance(facts, ServersFacts) else ()
 
     @property
@@ -226,7 +226,8 @@ class ClusterSeen:
     def seen_since(self, sign: Sign) -> float | None:
         return self.since.get(_key(sign))
 
-    def _facts(self, name: str) -> object:
+    def facts(self, name: str) -> object:
+        """Return what the check *name* found; None: nothing yet."""
         return next((one.facts for one in self.report.checked if one.name == name), None)
 
 

@@ -41,6 +41,8 @@ class ConsoleOptions:
     """Further names that browsers may know it by."""
     token: str = ""
     """What opens it; empty: one is made if one is needed."""
+    allow_changes: bool = False
+    """Let who has shown the token change something."""
     tls: bool = False
     """Serve HTTPS with this process's certificate."""
     round_s: float = ROUND_S
@@ -65,11 +67,13 @@ def access_of(options: ConsoleOptions) -> Access:
         )
     if options.token and len(options.token) < TOKEN_CHARACTERS_MIN:
         raise ConsoleNotServed(f"its token has fewer than {TOKEN_CHARACTERS_MIN} characters")
-    token = options.token or ("" if local else secrets.token_urlsafe(24))
+    wanted = not local or options.allow_changes
+    token = options.token or (secrets.token_urlsafe(24) if wanted else "")
     return Access(
         hosts=frozenset({*LOOPBACK, options.host.lower(), *map(str.lower, options.hosts)}),
         token=token,
         reading_needs_login=not local or bool(options.token),
+        allow_changes=options.allow_changes,
         secure=options.tls,
     )
 
@@ -84,8 +88,9 @@ async def console(
     if options.tls and security is None:
         raise ConsoleNotServed("--tls needs DLOG_TLS, DLOG_TLS_CERT and DLOG_TLS_KEY")
     gatherer = Gatherer(client, round_s=options.round_s)
+    made = Console(gatherer, access)
     config = uvicorn.Config(
-        Console(gatherer, access).app,
+        made.app,
         host=options.host,
         port=options.port,
         log_config=None,
@@ -120,6 +125,7 @@ async def console(
         gatherer.stop()
         server.should_exit = True
         await asyncio.wait([serving])
+        await made.works.close()
         gathering.cancel()
         await asyncio.wait([gathering])
         listening.close()

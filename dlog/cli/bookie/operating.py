@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -22,7 +22,7 @@ from dlog.cli.connections import opened_store
 from dlog.cli.options import Json, Uri, examples
 from dlog.cli.render.output import print_json
 from dlog.cli.render.progress import shown_progress
-from dlog.cli.runner import FAILED, failed, run_at
+from dlog.cli.runner import FAILED, run_at
 from dlog.config import load
 from ledger.errors import LogError
 from ledger.ids import BookieId
@@ -266,41 +266,27 @@ async def _operators(
     names: Sequence[str], uri: str | None
 ) -> "AsyncIterator[dict[str, BookieOperator]]":
     """Yield a connection to each of the bookies named, by default to all that are registered."""
+    from dlog.health.orders import operator_of, taking_orders
     from ledger.registry import BookieDirectory
     from ledger.security.certificates import Security
-    from ledger.security.choosing import Takes
-    from ledger.transport.handshake import NEEDED
-    from ledger.transport.operator import BookieOperator
 
+    settings = load()
+    security = Security.of(settings.secured)
     async with opened_store(uri) as store:
         directory = BookieDirectory(store)
         await directory.start()
-        registered = {each.bookie: each for each in directory.available()}
-        # One that is not registered is asked where its clients last found it, and will not answer.
-        found = {name: directory.address(name) for name in names or registered}
-        await directory.close()
-    operators = {}
-    settings = load()
-    security = Security.of(settings.secured)
-    security_takes = Takes.PLAIN if security is None else security.takes
-    try:
-        for name, last_known in found.items():
-            if last_known is None:
-                raise failed(f"no bookie {name!r} is known; see 'dlog bookie list'")
-            address = registered[name].operator_address if name in registered else last_known
-            if not address:
-                raise failed(f"bookie {name!r} takes no orders: start it with {NEEDED}")
-            operators[name] = BookieOperator(
-                address,
-                bookie=name,
-                timeout_s=settings.timeout_s,
-                security=security,
-                takes=registered[name].takes if name in registered else security_takes,
+        try:
+            wanted = names or [each.bookie for each in directory.available()]
+            found = [taking_orders(directory, name, security=security) for name in wanted]
+        finally:
+            await directory.close()
+    async with AsyncExitStack() as stack:
+        yield {
+            each.bookie: await stack.enter_async_context(
+                operator_of(each, timeout_s=settings.timeout_s, security=security)
             )
-        yield operators
-    finally:
-        for operator in operators.values():
-            await operator.close()
+            for each in found
+        }
 
 
 def _show_run(name: str, done: "pb.CollectorRun", *, as_json: bool) -> bool:

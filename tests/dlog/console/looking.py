@@ -26,7 +26,7 @@ class Looking:
     browser: httpx.AsyncClient
 
     async def page(self, path: str, **fields: str) -> str:
-        answer = await self.browser.get(path, params=fields)
+        answer = await self.browser.get(path, params=fields or None)
         assert answer.status_code == 200, answer.text
         return answer.text
 
