@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
+from bookie.autorecovery.status import open_work
 from dlog.aio.read.tails import TailTracker
 from dlog.aio.store.consumer_nodes import read_consumers
 from dlog.aio.store.manifests import ManifestNode
 from dlog.aio.store.watching import log_names
 from dlog.console.metrics import POLL_S, POLLS
-from dlog.console.seen import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen
+from dlog.console.seen import CONSUMERS_MAX, ClusterSeen, LogLook, LogSeen, Repairing
 from dlog.health.checks import examine
 from leader import current_leader
 from ledger.client import LedgerClient
@@ -42,6 +43,8 @@ LIST_SHARE: Final = 30
 """Names of logs are listed for one part of so many of the time."""
 ANSWER_S: Final = 2.0
 """A bookie that has not answered by then counts as silent in this round."""
+REPAIR_S: Final = 5.0
+"""For one look at how repair gets on."""
 LOOK_S: Final = 3.0
 """For one look at one log."""
 LOOKS_MAX: Final = 16
@@ -113,6 +116,9 @@ class Gatherer:
                 )
                 group.create_task(
                     self._repeat(self._slow, lambda took_s: max(SLOW_S, SLOW_SHARE * took_s))
+                )
+                group.create_task(
+                    self._repeat(self._look_at_repair, lambda s: max(self.round_s, SLOW_SHARE * s))
                 )
         finally:
             await self._close()
@@ -229,6 +235,17 @@ class Gatherer:
             security=self.client.security,
         )
         self.cluster.take_in(report, now=self.now, now_ms=now_ms())
+
+    async def _look_at_repair(self) -> None:
+        found: Repairing | None = None
+        try:
+            async with asyncio.timeout(REPAIR_S):
+                work = await open_work(self.client.store)
+            found = Repairing(work.ledgers, work.bytes_per_s, work.left_s)
+        except TimeoutError:
+            _log.warning("repair_not_seen", reason=f"it took longer than {REPAIR_S:g} s")
+        finally:
+            self.cluster.take_in_repair(found)
 
     async def _look_at_logs(self) -> None:
         at_first = self.names[:LOGS_AT_FIRST]

@@ -169,6 +169,17 @@ class BookieSeen:
             self.silent_since = now
 
 
+@dataclass(frozen=True, slots=True)
+class Repairing:
+    """How repair gets on."""
+
+    ledgers: int
+    """That are marked because they lack copies."""
+    bytes_per_s: float
+    left_s: float | None
+    """None: nothing is repaired at the moment."""
+
+
 @dataclass(slots=True)
 class ClusterSeen:
     """The cluster as a whole."""
@@ -180,6 +191,10 @@ class ClusterSeen:
     since: dict[tuple[str, str], float] = field(default_factory=dict)
     """When each sign was seen first, by kind and sentence."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    repairing: Repairing | None = None
+    """None: it is not known."""
+    repaired: Series = field(default_factory=Series)
+    """Bytes a second that repair copied."""
     rounds: int = 0
     """How often something new was taken in."""
 
@@ -193,6 +208,11 @@ class ClusterSeen:
         self.since = {key: self.since.get(key, now) for key in map(_key, signs)}
         if any(one.name == "bookies" for one in report.checked):
             self._take_in_bookies(before, now, now_ms)
+        self.rounds += 1
+
+    def take_in_repair(self, found: Repairing | None) -> None:
+        self.repairing = found
+        self.repaired.add(None if found is None else found.bytes_per_s)
         self.rounds += 1
 
     def _take_in_bookies(self, before: Mapping[str, str], now: float, now_ms: int) -> None:

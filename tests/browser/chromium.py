@@ -28,17 +28,20 @@ class Watched:
     cluster: LocalCluster
     client: LedgerClient
     address: str
+    token: str
+    """Empty: none is needed."""
     browser: Browser
 
 
 @asynccontextmanager
-async def watched(directory: Path) -> AsyncIterator[Watched]:
+async def watched(directory: Path, *, allow_changes: bool = False) -> AsyncIterator[Watched]:
     """Yield a cluster of processes, its console, and a browser."""
+    options = ConsoleOptions(round_s=ROUND_S, allow_changes=allow_changes)
     async with LocalCluster(directory, bookies=3, autorecovery=True) as cluster:
         client = await LedgerClient.connect(cluster.uri)
         try:
             async with (
-                console(client, ConsoleOptions(round_s=ROUND_S)) as served,
+                console(client, options) as served,
                 async_playwright() as playwright,
             ):
                 browser = await playwright.chromium.launch(
@@ -47,7 +50,7 @@ async def watched(directory: Path) -> AsyncIterator[Watched]:
                     timeout=1000 * PATIENCE_S,
                 )
                 try:
-                    yield Watched(cluster, client, served.address, browser)
+                    yield Watched(cluster, client, served.address, served.token, browser)
                 finally:
                     await browser.close()
         finally:

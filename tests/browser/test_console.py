@@ -1,11 +1,13 @@
 """The console in a real browser, on a real cluster that things happen to."""
 
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from playwright.async_api import Page, expect
 
 from dlog.aio import Log
+from dlog.aio.admin import log_exists
 from tests.browser.chromium import Watched, chromium, watched
 from tests.waiting import PATIENCE_S, ended
 
@@ -37,6 +39,48 @@ async def test_a_cluster_is_watched_while_things_happen_to_it(tmp_path: Path) ->
         await _a_bookie_is_killed(at, page)
         assert wrong == []
         assert all(each.startswith(at.address) for each in asked)
+        await context.close()
+
+
+async def test_a_log_is_truncated_and_deleted_by_clicks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLOG_AUDIT", "auto")
+    async with watched(tmp_path, allow_changes=True) as at:
+        writer = await Log.open(HOSTILE, client=at.client)
+        await ended(writer.append_many([PAYLOAD % number for number in range(100)]))
+        await ended(writer.close())
+        context = await at.browser.new_context(viewport={"width": 390, "height": 800})
+        page = await context.new_page()
+        wrong: list[str] = []
+        page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        await page.goto(f"{at.address}log?{urlencode({'name': HOSTILE})}")
+        await page.get_by_role("link", name="Truncate").click()
+        await page.get_by_label("Token").fill(at.token)
+        await page.locator("main").get_by_role("button", name="Log in").click()
+        await page.get_by_label("First record to keep").fill("70")
+        await page.get_by_role("button", name="What would it do?").click()
+        await expect(page.locator(".facts")).to_contain_text("records that go70")
+        await page.get_by_role("button", name="Truncate", exact=True).click()
+        await expect(page.locator(".banner")).to_have_text("done: the first offset is 70 now")
+        await page.goto(f"{at.address}log?{urlencode({'name': HOSTILE})}")
+        await expect(page.locator(".facts").first).to_contain_text("first offset70")
+        await page.get_by_role("link", name="Delete").click()
+        await expect(page.locator(".facts")).to_contain_text("records that go30")
+        too_wide = await page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert not too_wide
+        await page.get_by_label("to confirm").fill("another")
+        await page.get_by_role("button", name="Delete for good").click()
+        await expect(page.locator(".banner.wrong")).to_contain_text("type the name of the log")
+        await page.get_by_label("to confirm").fill(HOSTILE)
+        await page.get_by_role("button", name="Delete for good").click()
+        await expect(page.locator(".banner")).to_have_text("done: it was deleted")
+        assert not await log_exists(HOSTILE, client=at.client)
+        await page.get_by_role("link", name="All changes").click()
+        rows = page.locator("tr", has_text="log delete")
+        await expect(rows.last).to_contain_text("browser at 127.0.0.1")
+        assert wrong == []
         await context.close()
 
 

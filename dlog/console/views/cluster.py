@@ -10,6 +10,7 @@ from dlog.console.series import POINTS_MAX
 from dlog.console.wording import UNKNOWN, moment, seconds, short, size
 from dlog.health.bookies import BookieFacts
 from dlog.health.servers import ServerFacts
+from dlog.health.signs import are
 
 CARDS_MAX: Final = 200
 EVENTS_SHOWN: Final = 15
@@ -71,6 +72,8 @@ class ClusterPage:
     summaries: Sequence[tuple[str, str]]
     cards: Sequence[Card]
     left_out: int
+    repair: Curve | None
+    """How repair gets on; None: there is nothing to repair, or it is not known."""
     events: Sequence[Happened]
 
 
@@ -92,8 +95,21 @@ def cluster_page(seen: ClusterSeen, now: float) -> ClusterPage:
             for each in known[:CARDS_MAX]
         ],
         left_out=max(0, len(known) - CARDS_MAX),
+        repair=repair(seen),
         events=happened(seen)[:EVENTS_SHOWN],
     )
+
+
+def repair(seen: ClusterSeen) -> Curve | None:
+    """Return how repair gets on, while ledgers lack copies."""
+    found = seen.repairing
+    if found is None or not found.ledgers:
+        return None
+    left = "" if found.left_s is None else f", about {seconds(found.left_s)} left"
+    now = (
+        f"{are(found.ledgers, 'ledger')} short of copies, {_per_s(found.bytes_per_s)} copied{left}"
+    )
+    return Curve("repair", now, spark(seen.repaired.values, points_max=POINTS_MAX))
 
 
 def problems(seen: ClusterSeen, now: float) -> Sequence[Problem]:

@@ -1,14 +1,16 @@
 """The table of logs, and the page of one. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dlog.console.drawing import Line, Spark, segment_line, spark
-from dlog.console.seen import LogSeen
+from dlog.console.seen import LogSeen, Takeover
 from dlog.console.series import POINTS_MAX
 from dlog.console.wording import UNKNOWN, count, moment, seconds, short, size
+from dlog.manifest import Manifest, Segment
+from dlog.protocol.tracing import written_by
 from dlog.settings import settings_facts
 from ledger.belonging import STAMP_LOG
 from ledger.ids import LedgerId
@@ -194,16 +196,33 @@ def log_page(
             )
             for name, state in look.consumers
         ],
-        takeovers=[
-            TakeoverRow(
-                moment(each.at_ms),
-                f"epoch {each.before} → {each.epoch}, by {each.owner or UNKNOWN}",
-            )
-            for each in reversed(seen.takeovers)
-        ],
+        takeovers=takeovers(manifest, shown, metadata, seen.takeovers),
         settings=[(name, str(value)) for name, value in settings_facts(manifest.settings).items()],
         sealed=manifest.sealed,
     )
+
+
+def takeovers(
+    manifest: Manifest,
+    segments: Sequence[Segment],
+    metadata: Mapping[LedgerId, LedgerMetadata | str],
+    seen: Iterable[Takeover],
+) -> Sequence[TakeoverRow]:
+    """Return who took the log over, the newest first: as the ledgers of *segments* say, which are
+    the newest, and as was *seen*. A writer's epoch is the number of its first segment."""
+    found = {each.epoch: (each.at_ms, each.before, each.owner) for each in seen}
+    before: int | None = None
+    for each in segments:
+        known = metadata.get(each.ledger_id)
+        custom = known.custom if isinstance(known, LedgerMetadata) else {}
+        by = written_by(manifest, each, custom)
+        if before is not None and by.epoch == each.number:
+            found[each.number] = (each.created_ms, before, by.owner)
+        before = by.epoch
+    return [
+        TakeoverRow(moment(at_ms), f"epoch {was} → {epoch}, by {owner or UNKNOWN}")
+        for epoch, (at_ms, was, owner) in sorted(found.items(), reverse=True)
+    ]
 
 
 def ensemble(metadata: LedgerMetadata | str | None) -> str:

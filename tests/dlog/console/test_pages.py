@@ -66,7 +66,7 @@ async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:
         page = await at.page("/log", name="orders")
         assert "billing" in page
         assert 'class="open"' in page
-        assert "None was seen since" in page
+        assert "None is known of" in page
         another = await Log.open("orders", client=at.client)
         seen = at.gatherer._followed["orders"].seen
         await until(lambda: len(seen.takeovers) == 1)
@@ -76,6 +76,18 @@ async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:
         await until(lambda: seen.lags["billing"].last == 120)
         await until(lambda: "orders" in at.gatherer.names)
         assert ">120</td>" in await at.page("/logs")
+        await another.close()
+        await writer.abandon()
+
+
+async def test_a_takeover_before_the_console_was_there_is_known_by_its_segment() -> None:
+    async with looking() as at:
+        writer = await filled(at, "orders")
+        another = await Log.open("orders", client=at.client)
+        await another.append(b"by the next one")
+        page = await at.page("/log", name="orders")
+        assert not at.gatherer._followed["orders"].seen.takeovers
+        assert f"epoch {writer.epoch} → {another.epoch}, by " in page
         await another.close()
         await writer.abandon()
 

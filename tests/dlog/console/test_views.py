@@ -7,7 +7,7 @@ import pytest
 from dlog.console.drawing import LINE_WIDTH, SPARK_HEIGHT, SPARK_WIDTH, segment_line, spark
 from dlog.console.guarding import FAILURES_MAX, FAILURES_S, SESSION_S, SESSIONS_MAX, Sessions
 from dlog.console.guarding import host_of as host
-from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen
+from dlog.console.seen import BookieSeen, ClusterSeen, LogLook, LogSeen, Repairing
 from dlog.console.series import POINTS_MAX, Rate, Series
 from dlog.console.views.cluster import card, cluster_page
 from dlog.console.views.logs import PAGE_LOGS, find, ledger_list
@@ -133,6 +133,19 @@ def test_what_happens_to_bookies_is_told_once() -> None:
         "b0 is away now; it was writable",
         "b0 is writable now; it was away",
     ]
+
+
+def test_how_repair_gets_on_is_told_while_there_is_something_to_repair() -> None:
+    cluster = ClusterSeen()
+    assert cluster_page(cluster, 1.0).repair is None
+    for bytes_per_s, left_s in ((0.0, None), (2048.0, 90.0)):
+        cluster.take_in_repair(Repairing(12, bytes_per_s, left_s))
+    shown = cluster_page(cluster, 1.0).repair
+    assert shown is not None
+    assert shown.now == "12 ledgers are short of copies, 2 KiB/s copied, about 90 s left"
+    assert len(shown.spark.lines) == 1
+    cluster.take_in_repair(Repairing(0, 0.0, 0.0))
+    assert cluster_page(cluster, 1.0).repair is None
 
 
 def test_a_takeover_is_seen_and_a_log_made_anew_is_none() -> None:
