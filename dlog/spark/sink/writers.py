@@ -31,7 +31,8 @@ from dlog.spark.errors import InvalidOption, TxidsUnordered
 from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.columns import SinkColumns
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
-from dlog.spark.sink.keeper.place import driver_of, place_of
+from dlog.spark.sink.keeper.drivers import own_driver
+from dlog.spark.sink.keeper.place import place_of
 from dlog.spark.sink.options import SinkOptions, origin_of_write
 from dlog.spark.sink.rows import Part, TaskLedger, TaskRows
 from dlog.spark.sink.staging import StagedLedger
@@ -206,7 +207,7 @@ def _keeper(namespace: Namespace) -> KeeperClient:
     """Return this process's connection to the keeper; a forked worker makes its own."""
     key = (namespace, os.getpid())
     if key not in _keepers:
-        driver = driver_of(os.getpid())
+        driver = own_driver()
         place = place_of(driver, namespace)
         _keepers[key] = KeeperClient(place, Starter(place, namespace, driver))
     return _keepers[key]

@@ -20,8 +20,9 @@ from dlog.recordbatch import encode_batch
 from dlog.spark.namespaces import Namespace
 from dlog.spark.sink.keeper import client as client_module
 from dlog.spark.sink.keeper.client import KeeperClient, Starter
+from dlog.spark.sink.keeper.drivers import Program, own_driver
 from dlog.spark.sink.keeper.leftovers import remove_leftovers
-from dlog.spark.sink.keeper.place import Program, UnsafeDirectory, driver_of, place_of
+from dlog.spark.sink.keeper.place import UnsafeDirectory, place_of
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
@@ -267,8 +268,8 @@ def test_a_keeper_that_is_asked_to_end_closes_its_logs_and_another_follows(drive
     assert values(driver.uri, "ended") == [b"x", b"y"]
 
 
-def test_the_driver_is_found_among_the_ancestors(uri: str) -> None:
-    me = driver_of(os.getpid())
+def test_each_driver_and_each_namespace_has_a_place_of_its_own(uri: str) -> None:
+    me = own_driver()
     assert place_of(me, Namespace(uri)) == place_of(me, Namespace(uri))
     assert place_of(me, Namespace(uri)) != place_of(me, Namespace(uri + "2"))
     assert place_of(Program(me.pid, "another life"), Namespace(uri)) != place_of(me, Namespace(uri))
@@ -278,7 +279,7 @@ def test_a_directory_that_others_may_use_is_refused(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    me = driver_of(os.getpid())
+    me = own_driver()
     directory = tmp_path / f"dlog-spark-{os.getuid()}"
     directory.mkdir(mode=0o755)
     with pytest.raises(UnsafeDirectory, match="others may use it"):

@@ -4,21 +4,28 @@ row is there once."""
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from dlog import Log
+from dlog.local.child import dying_with_parent
 from dlog.local.cluster import LocalCluster
 from dlog.local.zookeeper import ManagedZooKeeper
 from dlog.spark.namespaces import Namespace
-from dlog.spark.sink.keeper.place import Program, driver_of, place_of
+from dlog.spark.sink.keeper.drivers import Program
+from dlog.spark.sink.keeper.place import place_of
 from tests.dlog.spark.feeding import Feed
-from tests.dlog.spark.running import wait_until
+from tests.dlog.spark.orphans import ROWS, spellings
+from tests.dlog.spark.processes import children, matching
+from tests.dlog.spark.running import QUERY_TIMEOUT_S, wait_until
+from tests.dlog.spark.sessions import ROOT, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -105,7 +112,6 @@ def test_a_query_survives_that_the_keeper_is_killed_again_and_again(
     spark = feed.session
     driver = Program.of(_jvm(spark))
     assert driver is not None
-    assert driver_of(os.getpid()) != driver
     place = place_of(driver, Namespace(machines.uri))
     query = feed.writer(machines.uri).start("killed")
     for number in range(8):
@@ -135,14 +141,37 @@ def test_a_query_whose_idle_workers_were_ended_goes_on(machines: Machines, feed:
     assert values(machines.uri, "idle") == feed.all()
 
 
-def test_a_new_session_of_workers_finds_the_keeper(machines: Machines, feed: Feed) -> None:
-    feed.put(10)
-    feed.run(machines.uri, "found")
-    for pid in _children(_jvm(feed.session), b"pyspark.daemon"):
-        os.kill(pid, signal.SIGKILL)
-    feed.put(10)
-    feed.run(machines.uri, "found")
-    assert values(machines.uri, "found") == feed.all()
+def test_workers_whose_daemon_was_killed_find_the_keeper_of_their_driver(
+    machines: Machines, tmp_path: Path
+) -> None:
+    before = _keepers_of(machines.uri)  # other tests' ones
+    command = [sys.executable, "-m", "tests.dlog.spark.orphans", machines.uri, str(tmp_path)]
+    with (tmp_path / "application.log").open("wb") as said:
+        process = subprocess.Popen(
+            dying_with_parent(command, os.getpid()),
+            cwd=ROOT,
+            env={**os.environ, **environment()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        )
+    with process:
+        ending = threading.Timer(5 * QUERY_TIMEOUT_S, process.kill)  # whatever it hangs in
+        ending.start()
+        try:
+            assert process.stdout is not None
+            jvm = process.stdout.readline()
+            assert jvm, (tmp_path / "application.log").read_text()
+            driver = Program.of(int(jvm))
+            assert driver is not None
+            names = {place_of(driver, Namespace.of(each)).name for each in spellings(machines.uri)}
+            keepers = {pid for name in names for pid in _keepers(name)}
+            assert len(keepers) == len(names) == 2
+            assert _keepers_of(machines.uri) - before == keepers
+        finally:
+            ending.cancel()
+            process.kill()
+    assert values(machines.uri, "orphans") == [b"%d" % row for row in range(ROWS)]
 
 
 def _batches(query: object) -> int:
@@ -152,34 +181,21 @@ def _batches(query: object) -> int:
 
 
 def _workers(spark: SparkSession) -> list[int]:
-    daemons = _children(_jvm(spark), b"pyspark.daemon")
-    return [pid for daemon in daemons for pid in _children(daemon, b"pyspark.daemon")]
+    daemons = children(_jvm(spark), b"pyspark.daemon")
+    return [pid for daemon in daemons for pid in children(daemon, b"pyspark.daemon")]
 
 
 def _jvm(spark: SparkSession) -> int:
     return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
 
 
-def _matching(test: Callable[[int, bytes], bool]) -> list[int]:
-    found: list[int] = []
-    for path in Path("/proc").iterdir():
-        if not path.name.isdecimal():
-            continue
-        try:
-            if test(int(path.name), (path / "cmdline").read_bytes()):
-                found.append(int(path.name))
-        except OSError:
-            continue
-    return found
-
-
 def _keepers(name: str) -> list[int]:
-    return _matching(lambda _, command: f"--name\0{name}".encode() in command)
+    return matching(lambda _, command: f"--name\0{name}".encode() in command)
 
 
-def _children(parent: int, marked: bytes) -> list[int]:
+def _keepers_of(uri: str) -> set[int]:
     def is_one(pid: int, command: bytes) -> bool:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return marked in command and int(state[1]) == parent
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        return b"dlog.spark.sink.keeper" in command and uri.encode() in environment
 
-    return _matching(is_one)
+    return set(matching(is_one))

@@ -13,11 +13,12 @@ from typing import Final
 
 from dlog.aio.connecting import connect
 from dlog.config import resolve_uri
+from dlog.spark.sink.keeper.drivers import Program
 from dlog.spark.sink.keeper.holding import Holding
 from dlog.spark.sink.keeper.leftovers import remove_leftovers
 from dlog.spark.sink.keeper.opening import ClusterOpener
 from dlog.spark.sink.keeper.ownership import Ownership
-from dlog.spark.sink.keeper.place import Place, Program
+from dlog.spark.sink.keeper.place import Place
 from dlog.spark.sink.keeper.server import KeeperServer
 from ledger.log_events import configure, get_logger
 from ledger.metastore.uri import without_secrets

@@ -22,7 +22,8 @@ from dlog.settings import LogSettings, settings_facts
 from dlog.spark.errors import may_pass
 from dlog.spark.namespaces import Namespace, environment_of
 from dlog.spark.sink.keeper import frames
-from dlog.spark.sink.keeper.place import Place, Program
+from dlog.spark.sink.keeper.drivers import Program
+from dlog.spark.sink.keeper.place import Place
 from ledger.backoff import Backoff
 from ledger.errors import CallerError, RemoteError
 

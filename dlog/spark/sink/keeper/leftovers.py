@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dlog.spark.sink.keeper.place import Place, Program, is_at
+from dlog.spark.sink.keeper.drivers import Program
+from dlog.spark.sink.keeper.place import Place, is_at
 
 FILES_MAX: Final = 1000
 """How many files are looked at."""

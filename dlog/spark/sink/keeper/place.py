@@ -1,7 +1,6 @@
 """Where the keeper of this application is found: a socket in a directory that is ours alone.
 
-Its name follows from the driver's JVM, which all workers of the driver descend from, and from the
-namespace. A process id comes again; together with the time at which the process began it does not.
+Its name follows from the driver's JVM (`drivers`) and from the namespace.
 """
 
 import fcntl
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from dlog.spark.namespaces import Namespace
+from dlog.spark.sink.keeper.drivers import Program
 from ledger.errors import CallerError
 
 SOCKET_PATH_BYTES_MAX: Final = 100
 """The kernel takes 107."""
-_ANCESTORS_MAX: Final = 64
 _LOCKS_MAX: Final = 10
 
 
@@ -31,20 +30,6 @@ class UnsafeDirectory(CallerError):
             "TMPDIR to a directory of your own"
         )
         self.directory, self.reason = directory, reason
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A process, told from another one that has its id later."""
-
-    pid: int
-    started: str
-
-    @classmethod
-    def of(cls, pid: int) -> "Program | None":
-        """Return the process that has this id now; None: there is none, or it has ended."""
-        fields = _stat(pid)
-        return None if fields is None or fields[1] in {"Z", "X"} else cls(pid, fields[20])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +98,6 @@ def place_of(driver: Program, namespace: Namespace) -> Place:
     return place
 
 
-def driver_of(pid: int) -> Program:
-    """Return the JVM that *pid* descends from; without one, the parent of *pid*."""
-    fields = _stat(pid)
-    parent = ancestor = int(fields[2]) if fields else os.getppid()
-    for _ in range(_ANCESTORS_MAX):
-        fields = _stat(ancestor)
-        if fields is None:
-            break
-        if fields[0] == "java":
-            return Program(ancestor, fields[20])
-        ancestor = int(fields[2])
-    found = Program.of(parent)
-    assert found is not None, "who runs has a parent"
-    return found
-
-
 def is_at(descriptor: int, path: Path) -> bool:
     """Return whether *path* still names the open file."""
     try:
@@ -157,13 +126,3 @@ def _make_private(directory: Path) -> None:
         raise UnsafeDirectory(directory, "it belongs to another user")
     if stat.S_IMODE(found.st_mode) != 0o700:
         raise UnsafeDirectory(directory, "others may use it")
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Return command, state, parent and so on, as in proc(5); None: there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    command, _, rest = text.partition("(")[2].rpartition(")")
-    return [command, *rest.split()]
