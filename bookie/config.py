@@ -26,8 +26,8 @@ WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    uri: str
-    """Namespace of the cluster."""
+    uri: str = field(repr=False)
+    """Namespace of the cluster. Its options can hold a password."""
     directory: Path
     """The main directory: where the bookie's cookie is looked for; made if it is not there."""
     journal_directories: tuple[Path, ...] = ()

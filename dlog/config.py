@@ -52,9 +52,11 @@ Seconds = Annotated[float, BeforeValidator(_seconds)]
 class Settings(BaseSettings):
     """What a process was configured with. Made by `load`."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
-    uri: str | None = None
+    uri: str | None = Field(default=None, repr=False)
     """The namespace; None stands for that of the local cluster."""
     session_timeout_s: Seconds = Field(default=10.0, ge=0.5, le=300.0)
     """How long a dead process may keep its leadership; longer bears longer pauses."""
@@ -68,7 +70,7 @@ class Settings(BaseSettings):
     """File with the certificates of the authorities that are believed."""
     tls_cert: str | None = None
     """File with the certificate of this process."""
-    tls_key: str | None = None
+    tls_key: str | None = Field(default=None, repr=False)
     """File with its private key."""
     tls_identity: str | None = None
     """Which names of a certificate say who its owner is: some of uri, dns, cn, in order."""
@@ -76,9 +78,9 @@ class Settings(BaseSettings):
     audit: Literal["auto", "required", "off"] = "auto"
     """Whether changes by operators are written down in the log `_audit`: auto makes those that
     cannot be written down all the same, and says so; required refuses them."""
-    key_file: str | None = None
+    key_file: str | None = Field(default=None, repr=False)
     """File with the wrapping keys of encrypted logs."""
-    key_command: str | None = None
+    key_command: str | None = Field(default=None, repr=False)
     """Command that wraps and unwraps the data keys of encrypted logs."""
 
     @property

@@ -15,7 +15,7 @@ Nothing rests on it but how long an election takes: fencing decides who can writ
 Pure: no clock, no I/O.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
@@ -28,7 +28,7 @@ class LifelineAddress:
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     network: str = ""
     """Names the network stack it listens in, this boot of this machine; empty if unknown."""
     tls: bool = False

@@ -9,7 +9,7 @@ they are as good as one block.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import merge
 from itertools import count, islice
 from struct import Struct
@@ -57,7 +57,7 @@ class LedgerHeader:
     """What is on disk of a ledger, apart from its entries."""
 
     ledger_id: int
-    key: bytes
+    key: bytes = field(repr=False)
     fenced: bool = False
     lac_proof: bytes = b""
     last_entry: int = -1

@@ -86,7 +86,7 @@ class Record:
 
     kind: Kind
     ledger_id: int
-    key: bytes
+    key: bytes = field(repr=False)
     entries: "array[int]" = field(default_factory=lambda: array("q"))
     lengths: "array[int]" = field(default_factory=lambda: array("I"))
     frames: bytes = b""

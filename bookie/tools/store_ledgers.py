@@ -15,7 +15,7 @@ from ledger.metastore.port import MetadataStore
 class StoreLedgers:
     """All ledgers that there are."""
 
-    keys: Mapping[int, bytes] = field(default_factory=dict)
+    keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     """Access key of each."""
     here: frozenset[int] = frozenset()
     """Those with a fragment that names the bookie."""

@@ -9,7 +9,7 @@ from dlog.cli.render.output import print_json
 from dlog.cli.runner import run_at
 from dlog.config import resolve_uri
 from ledger.errors import CallerError
-from ledger.metastore.uri import FileUri, parse_uri
+from ledger.metastore.uri import FileUri, parse_uri, without_secrets
 
 _TIMEOUT_S = 10.0
 
@@ -20,7 +20,8 @@ app = typer.Typer(
 
 class NotEmbedded(CallerError):
     def __init__(self, uri: str) -> None:
-        super().__init__(f"{uri} is not a directory on this machine: the command needs file:///...")
+        shown = without_secrets(uri)
+        super().__init__(f"{shown} is not a directory on this machine: it needs file:///...")
 
 
 @app.callback()

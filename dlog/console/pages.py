@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
@@ -69,7 +69,7 @@ class Access:
 
     hosts: frozenset[str] = LOOPBACK
     """Names that a browser may know the console by."""
-    token: str = ""
+    token: str = field(default="", repr=False)
     """What opens it; empty: nobody can log in."""
     reading_needs_login: bool = False
     allow_changes: bool = False
@@ -82,7 +82,7 @@ class Access:
 class SessionShown:
     known: bool
     wanted: bool
-    form_token: str
+    form_token: str = field(repr=False)
     changes: bool
     """Whether this console allows changes."""
 

@@ -6,7 +6,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import uvicorn
@@ -39,7 +39,7 @@ class ConsoleOptions:
     """0: any free one."""
     hosts: Sequence[str] = ()
     """Further names that browsers may know it by."""
-    token: str = ""
+    token: str = field(default="", repr=False)
     """What opens it; empty: one is made if one is needed."""
     allow_changes: bool = False
     """Let who has shown the token change something."""
@@ -51,7 +51,7 @@ class ConsoleOptions:
 @dataclass(frozen=True, slots=True)
 class Served:
     address: str
-    token: str
+    token: str = field(repr=False)
     """Empty: none is needed."""
     made: bool
     """Whether the token was made here."""

@@ -73,7 +73,7 @@ class MetadataStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """The namespace's URI, as given."""
+        """The namespace's URI as it may be shown: without options, which can hold a password."""
 
     async def get(self, path: str) -> Versioned:
         """Return value and version. Raises `NoSuchNode`."""

@@ -6,6 +6,7 @@ zk://host:2181/root?auth-file=/f&tls=off            the same from a file with di
 memory://name                                       inside one process, for tests
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -56,32 +57,39 @@ def parse_uri(uri: str) -> StoreUri:
     """Return what *uri* says. Raises `InvalidUri`."""
     if not isinstance(uri, str):
         raise InvalidUri(uri, "it is not a string")
+    shown = without_secrets(uri)
     try:
         parts = _zookeeper_parts(uri) if uri.startswith("zk://") else urlsplit(uri)
     except ValueError as error:
-        raise InvalidUri(without_secrets(uri), str(error)) from error
+        raise InvalidUri(shown, str(error)) from error
     if parts.fragment:
-        raise InvalidUri(without_secrets(uri), "a fragment (#) has no meaning here")
+        raise InvalidUri(shown, "a fragment (#) has no meaning here; write # in a password as %23")
     if parts.scheme != "zk" and parts.query:
-        raise InvalidUri(uri, f"{parts.scheme}:// takes no options after '?'")
+        raise InvalidUri(shown, f"{parts.scheme}:// takes no options after '?'")
     match parts.scheme:
         case "file":
-            return _parse_file(uri, parts.netloc, unquote(parts.path))
+            return _parse_file(shown, parts.netloc, unquote(parts.path))
         case "memory":
             if not parts.netloc or parts.path not in ("", "/"):
-                raise InvalidUri(uri, "a name, and nothing else, must follow memory://")
+                raise InvalidUri(shown, "a name, and nothing else, must follow memory://")
             return MemoryUri(parts.netloc)
         case "zk":
-            return _parse_zookeeper(uri, parts.netloc, parts.path, parts.query)
+            return _parse_zookeeper(shown, parts.netloc, parts.path, parts.query)
         case "":
-            raise InvalidUri(uri, "it has no scheme")
+            raise InvalidUri(shown, "it has no scheme")
         case unknown:
-            raise InvalidUri(without_secrets(uri), f"the scheme {unknown!r} is not known")
+            raise InvalidUri(shown, f"the scheme {unknown!r} is not known")
 
 
 def without_secrets(uri: str) -> str:
-    """Return *uri* as it may be logged: without the options, which can hold a password."""
-    return uri.partition("?")[0]
+    """Return *uri* as it may be shown: without what can hold a password, which are its options,
+    and what stands before the hosts where other programs have it."""
+    place = re.split("[?#]", uri, maxsplit=1)[0]
+    scheme, slashes, rest = place.rpartition("://")
+    before, at, hosts = rest.rpartition("@")
+    if at and "/" not in before:
+        rest = f"...@{hosts}"
+    return f"{scheme}{slashes}{rest}"
 
 
 def secured(parsed: ZooKeeperUri, tls: TlsSettings) -> ZooKeeperUri:
@@ -112,10 +120,9 @@ def _parse_file(uri: str, host: str, path: str) -> FileUri:
     return FileUri(Path(path))
 
 
-def _parse_zookeeper(uri: str, netloc: str, path: str, query: str) -> ZooKeeperUri:
-    shown = without_secrets(uri)
+def _parse_zookeeper(shown: str, netloc: str, path: str, query: str) -> ZooKeeperUri:
     if "@" in netloc:
-        raise InvalidUri("zk://...", "give credentials as ?auth=digest:user:password")
+        raise InvalidUri(shown, "give credentials as ?auth=digest:user:password")
     hosts = ",".join(_host_port(shown, item) for item in netloc.split(","))
     root = unquote(path).rstrip("/")
     try:
@@ -126,7 +133,11 @@ def _parse_zookeeper(uri: str, netloc: str, path: str, query: str) -> ZooKeeperU
     for name in options:
         if name not in _ZOOKEEPER_OPTIONS:
             known = ", ".join(_ZOOKEEPER_OPTIONS)
-            raise InvalidUri(shown, f"option {name!r} is not known (known: {known})")
+            # It may be the end of a password with an & in it, or credentials without a name.
+            what = repr(name) if name.isalpha() and "auth" not in options else "that follows"
+            raise InvalidUri(
+                shown, f"an option {what} is not known (known: {known}; & in a password is %26)"
+            )
     user = password = ""
     if "auth" in options and "auth-file" in options:
         raise InvalidUri(shown, "give one of auth and auth-file")

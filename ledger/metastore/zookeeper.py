@@ -58,7 +58,6 @@ class ZooKeeperStore:
     def __init__(
         self, uri: str, parsed: ZooKeeperUri, *, session_timeout_s: float, timeout_s: float
     ) -> None:
-        self._uri = uri
         self._parsed = parsed
         self._shown = without_secrets(uri)
         self._timeout_s = timeout_s
@@ -91,7 +90,7 @@ class ZooKeeperStore:
 
     @property
     def uri(self) -> str:
-        return self._uri
+        return self._shown
 
     @property
     def wanted_ids(self) -> tuple[str, ...]:

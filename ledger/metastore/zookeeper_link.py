@@ -48,6 +48,9 @@ _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 
 
 _log: Final = logging.getLogger(__name__)
 logging.getLogger("kazoo").addHandler(logging.NullHandler())  # quiet unless asked for
+_logs_of_kazoo: Final = logging.getLogger("kazoo.client.dlog")
+_logs_of_kazoo.addFilter(lambda record: record.levelno > logging.DEBUG)
+"""Else it tells all that it sends, at DEBUG: passwords, and what nodes hold."""
 
 
 class AsyncResult(Protocol):
@@ -111,6 +114,7 @@ class Link:
             certfile=parsed.cert_file or None,
             keyfile=parsed.key_file or None,
             check_hostname=bool(parsed.ca_file),
+            logger=_logs_of_kazoo,
         )
         self._client.add_listener(self._listen)
         self._watch_over_connecting(session_timeout_s)

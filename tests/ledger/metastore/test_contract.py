@@ -302,7 +302,7 @@ async def test_namespaces_on_one_server_do_not_see_each_other(backend: Backend) 
         assert await b.children("/") == []
 
 
-async def test_a_store_says_its_uri_as_given_and_closes_once(backend: Backend) -> None:
+async def test_a_store_says_its_uri_and_closes_once(backend: Backend) -> None:
     store = await backend.open()
     assert store.uri == backend.uri
     await store.close()
