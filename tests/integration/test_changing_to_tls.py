@@ -43,7 +43,7 @@ class Applications:
     @asynccontextmanager
     async def running(self, tls: TlsSettings) -> AsyncIterator[None]:
         client = await LedgerClient.connect(self._uri, ClientConfig(tls=tls))
-        stop = asyncio.Event()
+        stop, stopped = asyncio.Event(), asyncio.Event()
 
         async def append() -> None:
             log = await Log.open(LOG, client=client)
@@ -52,10 +52,11 @@ class Applications:
                 await log.append(value)
                 self.appended.append(value)
             await log.close()
+            stopped.set()
 
         async def tail() -> None:
             reader = await Log.tail(LOG, client=client, start=len(self.read))
-            while not stop.is_set() or len(self.read) < len(self.appended):
+            while not stopped.is_set() or len(self.read) < len(self.appended):
                 batch = await reader.read_batch(timeout_s=0.2)
                 self.read.extend(bytes(record.value) for record in batch)
             await reader.close()
