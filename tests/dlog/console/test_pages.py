@@ -9,7 +9,7 @@ from dlog.console.gathering import LOGS_MAX
 from dlog.console.pages import Access
 from dlog.console.streaming import Streams, live
 from tests.dlog.console.looking import TOKEN, Looking, looking
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 HOSTILE = "eu/<script>alert(1)<!script>'\"&{{987654*987654}}"
 PAYLOAD = b'{"html": "<script>alert(2)</script>", "n": [1, {"deep": null}]}'
@@ -85,9 +85,13 @@ async def test_a_takeover_before_the_console_was_there_is_known_by_its_segment()
         writer = await filled(at, "orders")
         another = await Log.open("orders", client=at.client)
         await another.append(b"by the next one")
-        page = await at.page("/log", name="orders")
+        takeover = f"epoch {writer.epoch} → {another.epoch}, by "
+
+        async def is_shown() -> bool:
+            return takeover in await at.page("/log", name="orders")
+
+        await eventually(is_shown)
         assert not at.gatherer._followed["orders"].seen.takeovers
-        assert f"epoch {writer.epoch} → {another.epoch}, by " in page
         await another.close()
         await writer.abandon()
 
