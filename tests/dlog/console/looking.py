@@ -1,7 +1,7 @@
 """A console on a cluster in this process, and a browser without a screen."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -32,10 +32,14 @@ class Looking:
 
 
 @asynccontextmanager
-async def looking(access: Access = READS) -> AsyncIterator[Looking]:
-    """Yield a console that has looked at its cluster once, in quick rounds."""
+async def looking(
+    access: Access = READS, *, before: Callable[[LedgerClient], Awaitable[None]] | None = None
+) -> AsyncIterator[Looking]:
+    """Yield a console that has looked at its cluster once, after *before*; its rounds are quick."""
     async with AsyncCluster() as cluster:
         client = await LedgerClient.connect(cluster.uri)
+        if before is not None:
+            await before(client)
         gatherer = Gatherer(client, round_s=0.02)
         console = Console(gatherer, access)
         running = asyncio.ensure_future(gatherer.run())

@@ -8,6 +8,7 @@ from dlog.aio import Log
 from dlog.console.gathering import LOGS_MAX
 from dlog.console.pages import Access
 from dlog.console.streaming import Streams, live
+from ledger.client import LedgerClient
 from tests.dlog.console.looking import TOKEN, Looking, looking
 from tests.waiting import eventually, until
 
@@ -81,19 +82,24 @@ async def test_a_log_shows_segments_its_takeovers_and_who_lags() -> None:
 
 
 async def test_a_takeover_before_the_console_was_there_is_known_by_its_segment() -> None:
-    async with looking() as at:
-        writer = await filled(at, "orders")
-        another = await Log.open("orders", client=at.client)
-        await another.append(b"by the next one")
-        takeover = f"epoch {writer.epoch} → {another.epoch}, by "
+    writers: list[Log] = []
+
+    async def write_in_turn(client: LedgerClient) -> None:
+        for _ in range(2):
+            writers.append(await Log.open("orders", client=client))
+            await writers[-1].append(b"a record")
+
+    async with looking(before=write_in_turn) as at:
+        first, second = writers
 
         async def is_shown() -> bool:
-            return takeover in await at.page("/log", name="orders")
+            page = await at.page("/log", name="orders")
+            return f"epoch {first.epoch} → {second.epoch}, by " in page
 
         await eventually(is_shown)
         assert not at.gatherer._followed["orders"].seen.takeovers
-        await another.close()
-        await writer.abandon()
+        await second.close()
+        await first.abandon()
 
 
 @pytest.mark.parametrize(
