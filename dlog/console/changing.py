@@ -26,7 +26,7 @@ from dlog.aio.store.manifests import ManifestNode
 from dlog.config import load
 from dlog.console.gathering import Gatherer
 from dlog.console.reading import TakesTooLong, position_of
-from dlog.console.seen import LogLook, LogSeen
+from dlog.console.seen import LogLook
 from dlog.console.views.asked import Asked, Consumers
 from dlog.console.views.bookie_changes import (
     collection,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ledger.transport.operator import BookieOperator
 
 LOOK_S: Final = 2.0
-"""The page waits so long for a look at the log."""
+"""The page waits so long for a look at the log; then it shows the one before."""
 ASK_S: Final = 10.0
 """And so long for what the change would do."""
 
@@ -116,10 +116,10 @@ async def _living(gatherer: Gatherer, log: str) -> Manifest:
 
 
 async def _looked(gatherer: Gatherer, given: Given) -> tuple[str, Manifest, LogLook, Consumers]:
-    """Return the log's name, its manifest now, the last look at it, and all of its consumers."""
+    """Return the log's name, its manifest now, a look at it, and all of its consumers."""
     log = _log_of(given)
     manifest = await _living(gatherer, log)
-    seen = (await gatherer.want([log], wait_s=LOOK_S)).get(log) or LogSeen()
+    seen = await gatherer.look_now(log, wait_s=LOOK_S)
     consumers = await read_consumers(gatherer.client.store, log, manifest)
     return log, manifest, seen.look, consumers
 

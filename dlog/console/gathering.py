@@ -156,6 +156,17 @@ class Gatherer:
             await asyncio.wait(looks, timeout=wait_s)
         return {log: followed.seen for log, followed in wanted.items()}
 
+    async def look_now(self, log: str, *, wait_s: float) -> LogSeen:
+        """Return what is known of *log* after a look that began no earlier than this call; what
+        was known before if it has not ended within *wait_s*."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                running = self._follow(log).looking
+                if running is not None:
+                    await asyncio.wait([running])
+                await asyncio.wait([self._begin_look(log, self._follow(log))])
+        return (await self.want([log], wait_s=0))[log]
+
     async def ledgers(self, *, wait_s: float) -> tuple[Sequence[int], bool]:
         """Return the ids of all ledgers, sorted, as they were lately, and whether they were listed
         at all yet."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -120,7 +121,9 @@ def prometheus(directory: Path, targets: list[str]) -> Iterator[str]:
     log = directory / "prometheus.log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
-            yield f"http://{_address(log)}/api/v1"
+            base = f"http://{_address(log)}"
+            wait_until(partial(_is_ready, base), "it answers questions")
+            yield f"{base}/api/v1"
         finally:
             process.kill()
 
@@ -131,6 +134,15 @@ def _address(log: Path) -> str:
     found = pattern.search(log.read_text())
     assert found is not None
     return found[1]
+
+
+def _is_ready(base: str) -> bool:
+    """Return whether its storage is open: it listens earlier, and then answers with 503."""
+    try:
+        with urlopen(f"{base}/-/ready", timeout=PATIENCE_S):
+            return True
+    except URLError:
+        return False
 
 
 def asked(url: str) -> Any:

@@ -129,6 +129,18 @@ async def test_a_log_is_deleted_once_its_name_is_typed_and_not_one_that_was_made
         assert [each.outcome for each in await written(at)] == ["failed", "done"]
 
 
+async def test_what_goes_is_counted_when_it_is_asked_and_not_when_it_was_last_looked_at() -> None:
+    async with changing() as at:
+        at.gatherer.round_s = 3600.0
+        rounds = at.gatherer.cluster.rounds
+        await until(lambda: at.gatherer.cluster.rounds > rounds, "the next one is far")
+        writer = await Log.open("orders", client=at.client)
+        await writer.append_many([b"more"] * 7)
+        await writer.close()
+        page = await at.page("/change/log-delete", log="orders")
+        assert "<dt>records that go</dt><dd>107</dd>" in page
+
+
 async def test_settings_say_what_they_were_and_what_retention_then_takes() -> None:
     async with changing() as at:
         for _ in range(2):  # the first segment is sealed then

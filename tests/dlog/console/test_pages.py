@@ -10,7 +10,7 @@ from dlog.console.pages import Access
 from dlog.console.streaming import Streams, live
 from ledger.client import LedgerClient
 from tests.dlog.console.looking import TOKEN, Looking, looking
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 HOSTILE = "eu/<script>alert(1)<!script>'\"&{{987654*987654}}"
 PAYLOAD = b'{"html": "<script>alert(2)</script>", "n": [1, {"deep": null}]}'
@@ -136,7 +136,7 @@ async def test_a_check_of_a_ledger_finds_the_copies_of_a_dead_bookie() -> None:
     async with looking() as at:
         writer = await filled(at, "orders")
         await writer.close()
-        ledger = (await at.gatherer.want(["orders"], wait_s=5))["orders"].look.manifest
+        ledger = (await at.gatherer.look_now("orders", wait_s=PATIENCE_S)).look.manifest
         assert ledger is not None
         number = str(ledger.segments[0].ledger_id)
         assert "all copies are there and right" in await at.page("/live/verify", id=number)
